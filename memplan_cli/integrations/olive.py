@@ -25,6 +25,7 @@ from olive.passes.pass_config import PassConfigParam
 from memplan_cli.core.check import Check
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
+from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.api.plans import optimize
 
@@ -142,8 +143,8 @@ def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Oliv
 def _why_not(done: Optimized) -> str:
     """Return why nothing was written."""
     report = done.plan.report
-    if not report.budget_met:
-        return "the budget cannot be met, so nothing was written"
+    if missed := over_budget(report):
+        return f"{missed}: nothing was written"
     found = report.validation.differences if report.validation else ()
     names = ", ".join(one.output for one in found[:5])
     return f"outputs are not the original's, so nothing was written: {names}"

@@ -15,6 +15,7 @@ from memplan_cli.planning.constants import foldable_at
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
     by_unit,
+    countable,
     expression,
     in_bytes,
     input_bytes,
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
 def report_of(decided: Decided, reuses: int) -> Report:
     """Return the report, told how many tensors reuse memory."""
     program, needs = decided.program, decided.needs
-    count = len(intermediates(program))
+    inner = intermediates(program)
+    count = len(inner)
     coverage = len(needs.sizes) / count if count else 1.0
-    silent = coverage < 1.0 and not decided.settings.allow_partial
+    open_sizes = any(var not in needs.sizes for var in countable(program, inner))
+    silent = open_sizes and not decided.settings.allow_partial
     dims = _numbers(decided.settings)
     peak = peak_of(needs, decided.allocation, dims)
     foldable = foldable_at(decided, peak)
@@ -114,8 +117,11 @@ def _chunks(decided: Decided) -> Chunks:
 
 
 def _not_counted(program: Program) -> Iterator[str]:
-    """Say which inputs and outputs are in no total: nobody knows their bytes."""
-    left = uncounted(program)
+    """Say which values are in no total: texts, sequences and maps, of which nobody knows the bytes."""
+    inner = intermediates(program)
+    counted = set(countable(program, inner))
+    between = (program.vars[var] for var in inner if var not in counted)
+    left = [*uncounted(program), *between]
     if left:
         names = ", ".join(f"{var.name[:100]!r} ({var.dtype})" for var in left[:3])
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""

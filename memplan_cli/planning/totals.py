@@ -140,7 +140,7 @@ def _weights(program: Program) -> list[Size | None]:
 
 def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
     """Return the bytes of the graph's inputs, or None where one's size is not known."""
-    return _complete(_sizes(program, _countable(program, program.body.inputs)), bounds)
+    return _complete(_sizes(program, countable(program, program.body.inputs)), bounds)
 
 
 def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
@@ -150,17 +150,18 @@ def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
         for var in dict.fromkeys(program.body.outputs)
         if program.vars[var].origin is Origin.OP
     )
-    return _complete(_sizes(program, _countable(program, made)), bounds)
+    return _complete(_sizes(program, countable(program, made)), bounds)
 
 
 def uncounted(program: Program) -> tuple[Var, ...]:
     """Return the inputs and outputs of types that no shape gives a size: texts, maps."""
     ends = dict.fromkeys((*program.body.inputs, *program.body.outputs))
-    counted = set(_countable(program, ends))
+    counted = set(countable(program, ends))
     return tuple(program.vars[var] for var in ends if var not in counted)
 
 
-def _countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
+def countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
+    """Yield the values that have bytes once their shape is known."""
     return (var for var in vars_ if program.vars[var].dtype in (*BITS, "unknown"))
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.graph.speed import CALL_OF_ARENA, work_of
-from memplan_cli.runtime.simulation.predict import Executed, model_of, needs_run
+from memplan_cli.runtime.simulation.predict import Executed, needs_run, run_under
 from memplan_cli.runtime.simulation.region import ArenaChoice, one_chunk, region_for_all
-from memplan_cli.runtime.simulation.requests import most_in_use, run_of
+from memplan_cli.runtime.simulation.requests import most_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,13 +88,13 @@ def quicker(
     if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
         return best
     settings = best.settings.updated(_PATTERN)
-    run = run_of(model_of(executed, settings), workspace)
+    run = run_under(executed, settings, workspace)
     won = CALL_OF_ARENA * run.saved
     if won < _WON * work_of(executed.program, executed.dims):
         return best
     most = best.choice.held + _NO_MORE
     lowest = max(map(most_in_use, (run.requests, run.then)))
-    region = region_for_all(lambda: run.traces, lowest) if lowest <= most else None
+    region = region_for_all(lambda: run.traces, lowest) if 0 < lowest <= most else None
     if region is None or region + _ROOM > most:
         return best
     choice = ArenaChoice(one_chunk(region + _ROOM), region + _ROOM)

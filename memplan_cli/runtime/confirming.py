@@ -31,6 +31,7 @@ from memplan_cli.runtime.proofs.written import (
 )
 from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
 from memplan_cli.runtime.simulation.region import ArenaChoice
+from memplan_cli.runtime.simulation.workspace import totals_by_rule
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
@@ -184,9 +185,7 @@ class Proof:
         """Return the report's block."""
         assert run.seen is not None  # noqa: S101 - only what has run comes here
         provider, executed = self.original.provider, self._after(run)
-        held = self.choice.predicted.held if self.choice else None
-        if held is None:
-            held = held_under(executed, run.settings, run.seen.workspace)
+        held = held_under(executed, run.settings, run.seen.workspace)
         process = process_of(
             stored_model(self.written.path),
             executed,
@@ -257,11 +256,13 @@ class Proof:
         return foreseen(executed, base, workspace)
 
     def _as_it_stands(self) -> Recommendation:
-        workspace = (self.plain or self.original.seen).workspace
+        executed, seen = self._file(), self.plain or self.original.seen
+        # Nodes that the original's run did not have go by rules.
+        workspace = totals_by_rule(executed.program, executed.dims) | dict(seen.workspace)
         base = for_sizes(RUN_AS_WRITTEN, self.original.binding.assumed)
         if self.written.as_written and not self.written.offline:
             base = without_pattern(base)  # a budget is of tensors one by one
-        return foreseen(self._file(), base, workspace)
+        return foreseen(executed, base, workspace)
 
     def _after(self, run: Run) -> Executed:
         """Return the graph of a run; of a file that ran as it stands, the file's own."""

@@ -22,9 +22,10 @@ from memplan_cli.runtime.candidates import (
 )
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.simulation.bfc import ArenaRules
+from memplan_cli.runtime.simulation.finest import finer
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.order import ORDERS
-from memplan_cli.runtime.simulation.predict import Executed, model_of
+from memplan_cli.runtime.simulation.predict import Executed, model_of, run_under
 from memplan_cli.runtime.simulation.region import (
     EXACT,
     EXACT_UNSPLIT,
@@ -33,13 +34,17 @@ from memplan_cli.runtime.simulation.region import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.simulation.requests import most_in_use, run_of
+from memplan_cli.runtime.simulation.requests import Run, held_after, most_in_use, requests_of
 from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_in_turn
+from memplan_cli.runtime.simulation.workspace import as_requested, for_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.runtime.simulation.trace import Request
+
+_THREADS = 16
+"""Somebody else's threads: kernels that go piece by piece ask for a piece for each."""
 
 _OF_ONE_RUN = (
     "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
@@ -179,7 +184,7 @@ def held_under(
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        run = run_of(model_of(executed, settings), workspace)
+        run = run_under(executed, settings, workspace)
     except UnknownBytesError:
         return None
     rules = ArenaRules.from_settings(settings.arena)
@@ -192,11 +197,11 @@ def _foreseen(
     peaks = [
         (most_in_use(run.requests), settings, run)
         for settings in _variants(executed, base)
-        for run in (run_of(model_of(executed, settings), workspace),)
+        for run in (run_under(executed, settings, workspace),)
     ]
     lowest = min(peak for peak, _, _ in peaks)
     arenas: dict[Trace, ArenaChoice] = {}
-    near: list[Candidate] = []
+    near: list[tuple[Candidate, Run]] = []
     for peak, settings, run in peaks:
         if peak <= _NEAR * lowest:
             trace = Trace.of(run.requests)
@@ -204,16 +209,40 @@ def _foreseen(
                 arenas[trace] = _arena_for(run.requests, executed.provider)
             # Without a memory pattern all runs are alike.
             predicted = Peaks(run.peak, run.peak)
-            near.append(in_arena(base.updated(settings), predicted, arenas[trace]))
-    return quicker(executed, min(near, key=by_score), base, workspace)
+            near.append((in_arena(base.updated(settings), predicted, arenas[trace]), run))
+    best, run = min(near, key=lambda item: by_score(item[0]))
+    best = _in_finer_arena(executed, best, workspace, run.requests)
+    return quicker(executed, best, base, workspace)
 
 
 def _with_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Candidate:
-    run = run_of(model_of(executed, settings), workspace)
+    run = run_under(executed, settings, workspace)
     choice = _arena_for(run.requests, executed.provider)
-    return in_arena(settings, Peaks(run.peak, run.peak), choice)
+    found = in_arena(settings, Peaks(run.peak, run.peak), choice)
+    return _in_finer_arena(executed, found, workspace, run.requests)
+
+
+def _in_finer_arena(
+    executed: Executed,
+    best: Candidate,
+    workspace: Mapping[str, int],
+    requests: Sequence[Request],
+) -> Candidate:
+    """Return the same in the arena of a longer search, unless that holds more for many threads."""
+    if executed.provider != CPU:
+        return best
+    found = finer(requests, best.choice)
+    if found is best.choice:
+        return best
+    one = as_requested(executed.program, executed.dims, workspace)
+    many = requests_of(model_of(executed, best.settings), for_threads(one, _THREADS))
+    held, before = (
+        held_after(many, ArenaRules.from_settings(choice.arena), runs=1)
+        for choice in (found, best.choice)
+    )
+    return in_arena(best.settings, best.predicted, found) if held <= before else best
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:

@@ -130,6 +130,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
         SettingsError: the shape contradicts the model's own.
     """
     found: dict[str, int] = {}
+    whose: dict[str, str] = {}
     for value in model.graph.input:
         wanted, given = shapes.get(value.name), value.type.tensor_type.shape.dim
         if wanted is None:
@@ -149,11 +150,12 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
             for symbol in names_in(parse_dim(mine.dim_param)) if mine.dim_param else ():
                 if format_atom(symbol) != canonical_dim(mine.dim_param):
                     continue  # an expression: its symbols are to be bound by name
+                first = whose.setdefault(symbol, value.name)
                 if found.setdefault(symbol, theirs) != theirs:
                     raise SettingsError(
-                        f"the shapes given say both {found[symbol]} and {theirs} "
-                        f"for dim {symbol!r}, the latter of input {value.name!r}",
-                        hint="where the file gives dims of two sizes one name, rename one there",
+                        f"dim {symbol!r} is {found[symbol]} in input {first!r} and {theirs} in "
+                        f"input {value.name!r}",
+                        hint="give both one size; if they are two dims, rename one in the model",
                     )
     return found
 

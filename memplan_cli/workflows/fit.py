@@ -13,7 +13,6 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import (
-    LOOK_AT_A_RUN,
     dim_option,
     input_shapes,
     usual_numbers,
@@ -22,7 +21,6 @@ from memplan_cli.core.progress import Detail
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
-from memplan_cli.planning.decided import Source
 from memplan_cli.planning.fit import (
     DEFAULT_OVERHEAD,
     PROCESS_OVERHEAD,
@@ -38,6 +36,7 @@ from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
 from memplan_cli.workflows.files.model_file import refuse_caches
+from memplan_cli.workflows.fit_by_run import SOURCE, SizesOfRuns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,10 +89,11 @@ def fit(
     refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     refuse_caches(settings)
-    if settings.chunk != "none":
+    changed = {"chunk": settings.chunk, "recompute": settings.recompute}
+    for option in (name for name, choice in changed.items() if choice == "auto"):
         raise SettingsError(
-            "fit looks at a model as it is, and --chunk cuts it for one size",
-            hint="leave --chunk and --budget out",
+            f"fit looks at a model as it is, and --{option} changes it for one size",
+            hint=f"leave --{option} and --budget out",
         )
     search = _Search.of(model, limit, settings, progress)
     of, overhead = "process" if search.process else "tensors", limit.overhead
@@ -120,7 +120,7 @@ def fit(
         plans=len(search.known),
         confirmed=confirmed,
         of=of,
-        warnings=search.warnings,
+        warnings=(*search.warnings, *(search.by_run.warnings if search.by_run else ())),
     )
 
 
@@ -169,6 +169,7 @@ class _Search:
     progress: Progress | None = None
     process: ProcessSearch | None = None
     limit: int = 0
+    by_run: SizesOfRuns | None = None
     known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
 
     @classmethod
@@ -186,20 +187,28 @@ class _Search:
         if not limit.unknown:
             raise _nothing_to_find(names_left_open(file.lazy, path, settings))
         found = settle_all_but(file.lazy, path, settings, limit.unknown)
-        del file
         settings, loaded = found.settings, found.loaded
         _check_symbols(loaded.program, limit.unknown, settings)
-        planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
-        _refuse_unknown(planned.plan)
+        planned = make_plan(loaded.program, settings, SOURCE, progress=progress)
+        by_run = None
+        if planned.plan.report.coverage < 1.0:
+            by_run = SizesOfRuns(file.lazy, path, settings)
+            by_run.memory(dict.fromkeys(limit.unknown, 1))
+        del file
         process, notes = process_search(path, limit.of, limit.unknown, settings)
         return cls(
             planned.program,
             replace(settings, order="keep"),
-            _totals(planned.program, planned.plan, settings),
-            (*loaded.warnings, *assumed_in(settings), *notes),
+            {} if by_run else _totals(planned.program, planned.plan, settings),
+            (
+                *loaded.warnings,
+                *assumed_in(settings),
+                *notes,
+            ),
             progress,
             process,
             limit.memory,
+            by_run,
         )
 
     def need(self, dims: Mapping[str, int]) -> Need | None:
@@ -218,7 +227,10 @@ class _Search:
     def _planned(self, dims: Mapping[str, int]) -> Need | None:
         try:
             bound = bind_program(self.program, dims)
-            memory = make_plan(bound, self.settings, _SOURCE).plan.report.memory
+            memory = make_plan(bound, self.settings, SOURCE).plan.report.memory
+            # What is too large by the sizes known need not be run for the others.
+            if self.by_run and memory.weights + (memory.planned or 0) <= self.limit:
+                memory = self.by_run.memory(dims)
         except ModelError:  # more bytes than any machine has
             return None
         numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
@@ -229,10 +241,6 @@ class _Search:
         if self.process is None or need.total > 2 * self.limit:
             return need
         return replace(need, process=self.process.highest(dims))
-
-
-_SOURCE = Source(path="", sha256="", graph_sha256="")
-"""The plans of a search are only looked at: nobody writes them."""
 
 
 def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
@@ -266,15 +274,6 @@ def _for_the_others(program: Program, left: Sequence[str]) -> str:
     fixed = " ".join(dim_option(name, usual.get(name, _BY_DATA)) for name in left)
     sought = f"--dim {quote(f'{left[0]}=?')} looks for it"
     return f"{fixed} gives numbers; {sought}" if len(left) == 1 else f"{fixed} gives numbers"
-
-
-def _refuse_unknown(plan: Plan) -> None:
-    if plan.report.coverage < 1.0:
-        first = next(iter(plan.report.unplanned))
-        raise UnknownSizeError(
-            f"the size of {first.name!r} is not known: {first.reason}",
-            hint="" if plan.settings.get("run", True) else LOOK_AT_A_RUN,
-        )
 
 
 def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:

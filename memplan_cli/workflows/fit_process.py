@@ -34,6 +34,8 @@ class ProcessSearch:
     settings: Settings
     loaded: ProcessBytes | None = None
     """What its session took when it was made: the same whatever the values are."""
+    runs: Path | None = None
+    """The model to run for the sizes that its data decides; None where none are."""
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
         """Return the highest of the process with some values; None where nobody can tell."""
@@ -51,7 +53,15 @@ class ProcessSearch:
         return obstacle(self._at(dims), RuntimeSettings())
 
     def _at(self, dims: Mapping[str, int]) -> Executed:
-        return replace(self.executed, dims={**self.settings.dims, **dims})
+        from memplan_cli.runtime.graph.executed import executed_run
+        from memplan_cli.runtime.measuring.measure import Trial
+
+        every = {**self.settings.dims, **dims}
+        if self.runs is None:
+            return replace(self.executed, dims=every)
+        feeds = self.settings.inputs.feeds or {}
+        trial = Trial(CPU, every, feeds=feeds, runs=1, timing_runs=0)
+        return executed_run(self.runs, RuntimeSettings(), trial)
 
 
 def process_search(
@@ -78,8 +88,9 @@ def process_search(
             raise
         return None, (f"{_LEFT_OUT}: {error}",)
     smallest = dict.fromkeys(unknown, 1)
-    if found.highest(smallest) is not None:
-        return found, ()
+    for search in (found, *([replace(found, runs=path)] if settings.run else [])):
+        if search.highest(smallest) is not None:
+            return search, ()
     why = found.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.errors import PlanError
+from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
@@ -65,7 +65,7 @@ def train_step(
     recomputation: Recomputation | None = None,
     progress: Progress | None = None,
 ) -> WrittenStep:
-    """Make a training step of a model file and write it; nothing is written on failure.
+    """Make a training step of a model file and write it, unless it misses the budget.
 
     Trained weights are not read unless their first values are asked for; what stays as it
     is and lies outside the model is brought along when the step goes to another folder.
@@ -78,17 +78,20 @@ def train_step(
         progress("reading")
     model = load_model(files.source)
     step = make_train_step(model, recipe)
-    wanted = recomputation or Recomputation()
+    wanted, recompute = recomputation or Recomputation(), Recompute()
     if wanted.checkpoints or wanted.budget is not None:
-        step = recompute_step(step, wanted.checkpoints, wanted.budget)
+        step, recompute = recompute_step(step, wanted.checkpoints, wanted.budget)
     if progress:
         progress("planning")
     report = _planned(step, files.target)
+    made = WrittenStep(str(files.target), step, report.memory, report.symbolic, recompute)
+    if made.missed:
+        return made
     contents = _contents(model, step, files)
     weights = locations(external_tensors(step.model))
     with OutputFiles(weights, files.source.parent, files.target.parent) as written:
         written.write(contents)
-    return WrittenStep(str(files.target), step, report.memory, report.symbolic)
+    return made
 
 
 def _planned(step: TrainStep, target: Path) -> Report:
@@ -109,8 +112,8 @@ def _contents(model: ModelProto, step: TrainStep, files: StepFiles) -> Mapping[P
 
 def recompute_step(
     step: TrainStep, checkpoints: Sequence[str] = (), budget: float | None = None
-) -> TrainStep:
-    """Return a step whose model computes again what it would else have to keep.
+) -> tuple[TrainStep, Recompute]:
+    """Return a step whose model computes again what it would else keep, and if that is enough.
 
     Args:
         step: What `make_train_step` made; its phases are recorded on its nodes.
@@ -120,7 +123,6 @@ def recompute_step(
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.
-        PlanError: the budget cannot be met.
     """
     settings = Settings(
         recompute="checkpoints" if checkpoints else "auto",
@@ -133,11 +135,4 @@ def recompute_step(
     scope = find_scope(program, settings, phases)
     terms = terms_of(program, scope, settings)
     found = transformed(Question(program, terms, phases, settings))
-    if not found.recompute.met:
-        raise PlanError(
-            f"the budget of {found.recompute.budget} bytes cannot be met: the best found "
-            f"takes {found.resident}, and no order less than "
-            f"{found.recompute.resident_bound}, outputs counted",
-            hint="allow more, or train fewer parameters",
-        )
-    return replace(step, model=rewrite(step.model, found.program))
+    return replace(step, model=rewrite(step.model, found.program)), found.recompute

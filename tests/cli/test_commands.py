@@ -384,3 +384,55 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+_STEP = ("-o", "step.onnx", "--loss-fn", "mse", "--optimizer", "sgd")
+_AGAIN = ("--recompute", "auto")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("optimize", (*_AGAIN, "--no-validate")),
+        ("optimize", ("--chunk", "auto", "--no-validate")),
+        ("report", _AGAIN),
+        ("report", ("--chunk", "auto", "--format", "json")),
+        ("gate", (*_AGAIN, "--max-memory", "1GiB")),
+        ("sweep", (*_AGAIN, "--jobs", "1")),
+        ("train-step", _STEP),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_a_failed_check_in_every_command(
+    command: str, options: tuple[str, ...], model: Path
+) -> None:
+    result = run(command, "net.onnx", *options, "--budget", "1000")
+    assert result.exit_code == 1, result.output
+    assert "the budget of 1000 B cannot be met: the best found takes" in result.output
+    assert files(model.parent) == {"net.onnx"}
+    assert run(command, "net.onnx", *options, "--budget", "1GiB").exit_code == 0
+
+
+@pytest.mark.parametrize("option", ["recompute", "chunk"])
+def test_fit_says_that_it_has_no_budget_but_the_memory(option: str, samples: Path) -> None:
+    words = ("--dim", "batch=?", "--memory", "1GiB", f"--{option}", "auto", "--budget", "50%")
+    failed(
+        run("fit", samples / "dynamic_batch.onnx", *words), f"leave --{option} and --budget"
+    )
+
+
+def test_one_dim_with_two_sizes_names_both_inputs(tmp_path: Path) -> None:
+    model = parse("g (float[n,8] a, float[n,8] b) => (float[n,8] y) { y = Add(a, b) }")
+    (tmp_path / "two.onnx").write_bytes(model.SerializeToString())
+    result = run("report", "two.onnx", "--shape", "a=2,8", "--shape", "b=3,8")
+    failed(result, "dim 'n' is 2 in input 'a' and 3 in input 'b'", "rename one")
+
+
+def test_dims_of_an_optional_input_are_named_where_no_option_binds_them(
+    tmp_path: Path,
+) -> None:
+    text = """g (optional(float[N,M]) o, float[8] x) => (y) {
+        v = OptionalGetElement(o)  h = Exp(v)  y = Add(h, x) }"""
+    (tmp_path / "opt.onnx").write_bytes(parse(text).SerializeToString())
+    result = run("report", "opt.onnx", *_AGAIN, "--budget", "50%")
+    failed(result, "not M, N", "no option says these")
+    assert "--run" not in result.stderr

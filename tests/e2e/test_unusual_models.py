@@ -327,3 +327,35 @@ def test_a_link_out_of_the_folder_of_a_model_that_is_none_is_refused(tmp_path: P
     done = memplan("report", linked(tmp_path / "m", tmp_path / "elsewhere" / "w.bin"))
     assert done.exit_code == 2
     assert "w.bin is a link out of the model's folder" in done.output
+
+
+CONTAINERS = {
+    "sequences": "q = SequenceConstruct(a, b) c = ConcatFromSequence<axis=0>(q)",
+    "optionals": "q = Optional(a) e = OptionalGetElement(q) c = Add(e, b)",
+    "texts": "k = Constant<value_strings=['p', 'q']>() q = Identity(k) t = Shape(q) c = Mul(a, b)",
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_what_has_no_bytes_of_its_own_leaves_the_tensors_their_totals(
+    tmp_path: Path, kind: str
+) -> None:
+    body = CONTAINERS[kind].replace("'", '"')
+    outputs = "float[m,256] y, int64[1] t" if kind == "texts" else "float[m,256] y"
+    model = parsed(
+        f"g (float[8,256] x) => ({outputs}) {{ a = Exp(x) b = Neg(a) {body} y = Sqrt(c) }}"
+    )
+    source, out = tmp_path / "model.onnx", tmp_path / "o.onnx"
+    onnx.save(model, source)
+    done = memplan("optimize", source, "-o", out)
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "o.json").read_text())["report"]
+    # The exponentials and their negatives are there at once; what holds them is not counted.
+    assert told["memory"]["planned"] >= 2 * 8 * 256 * 4
+    assert told["partial"]
+    (warning,) = [w for w in told["warnings"] if w.startswith("in no total")]
+    assert "'q'" in warning
+    assert memplan("validate", out, "--original", source).exit_code == 0
+    judged = memplan("gate", source, "--max-memory", "1MiB")
+    assert judged.exit_code == 0, judged.output
+    assert memplan("gate", source, "--max-memory", "1KiB").exit_code == 1

@@ -28,6 +28,7 @@ ROWS, SUMMED = 3, 16
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let operands of a few kibibytes be large."""
     monkeypatch.setattr(columns, "PIECE", 4096)
+    monkeypatch.setattr(columns, "_NODE", 16)
 
 
 def product(
@@ -141,6 +142,42 @@ def test_many_products_are_cut_into_fewer_pieces(tmp_path: Path) -> None:
     assert alone == 11
     assert 0 < many <= 21, "a third of a short graph"
     assert most == 0, "two pieces and their join for each would be more than a third"
+
+
+def test_pieces_whose_nodes_take_more_than_the_operand_are_not_made(tmp_path: Path) -> None:
+    def pieces_of(steps: int) -> int:
+        model = product("MatMul", 700)
+        model.graph.node.extend(
+            helper.make_node("MatMul", ["x", "w"], [f"y{step}"], f"step {step}")
+            for step in range(1, steps)
+        )
+        # A graph so long that its pieces are few beside it.
+        model.graph.node.extend(
+            helper.make_node("Neg", ["x"], [f"z{number}"]) for number in range(60 * steps)
+        )
+        return cut(model, tmp_path)
+
+    assert pieces_of(20) == 20
+    assert pieces_of(1000) == 0, "each step of an unrolled loop would have nodes of its own"
+
+
+def test_an_operand_that_stays_whole_leaves_smaller_ones_as_they_are(tmp_path: Path) -> None:
+    def model_with(bias: int | None) -> onnx.ModelProto:
+        model, other = product("Gemm", 700), product("Gemm", 3000, bias=bias)
+        node = other.graph.node[0]
+        for at, name in enumerate(node.input):
+            node.input[at] = "x" if name == "x" else f"other_{name}"
+        for tensor in other.graph.initializer:
+            tensor.name = f"other_{tensor.name}"
+        node.output[0] = node.name = "z"
+        model.graph.node.append(node)
+        model.graph.initializer.extend(other.graph.initializer)
+        return model
+
+    assert cut(model_with(3000), tmp_path) == 2
+    assert cut(model_with(1), tmp_path) == 0, (
+        "the larger one has no columns of its bias to cut"
+    )
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,14 @@ def test_data_that_is_missing_is_said_and_planning_works(tmp_path: Path) -> None
     assert any("gone.bin" in warning for warning in done.plan.report.warnings)
 
 
+def test_links_in_a_circle_are_data_that_is_missing(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m", model_with("a.bin"))
+    (path.parent / "a.bin").symlink_to("a.bin")
+    done = workflows.optimize(path, check=None)
+    assert done.model is not None
+    assert any("a.bin" in warning for warning in done.plan.report.warnings)
+
+
 @pytest.mark.parametrize("option", ["out", "plan_file"])
 def test_the_models_weights_are_never_overwritten(
     option: Literal["out", "plan_file"], tmp_path: Path

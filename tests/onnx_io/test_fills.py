@@ -138,6 +138,32 @@ def test_where_it_would_make_the_widest_step_wider_it_stays(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("operands", "room", "made"),
+    [
+        ("field, other", 0, 0),
+        ("field, other", 1, 1),
+        ("field, other", 2, 2),
+        ("field, field", 1, 0),
+        ("field, field", 2, 2),
+    ],
+)
+def test_a_step_gets_as_many_fields_as_there_is_room_for(
+    tmp_path: Path, operands: str, room: int, made: int
+) -> None:
+    text = f"""s (float[{ROWS}, {WIDE}] x) => (float[{ROWS}, {WIDE}] y) {{
+        a = Neg(x)
+        wide = Neg(a)
+        b = Max({operands}, a)
+        y = Add(b, wide)
+    }}"""
+    model = scattered(text=text)
+    other = numpy_helper.from_array(np.ones((ROWS, WIDE), np.float32), "other")
+    model.graph.initializer.append(other)
+    found = make_fills(model, tmp_path, {"a": FIELD, "b": FIELD, "wide": FIELD * (room + 1)})
+    assert len(found) == made
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param(SCATTER.replace("Mul(b, c)", "MatMul(b, field)"), id="a product"),

@@ -9,6 +9,7 @@ from memplan_cli.core.program import Op
 from memplan_cli.runtime.simulation.bfc import Arena, ArenaRules
 from memplan_cli.runtime.simulation.ledger import Ledger
 from memplan_cli.runtime.simulation.pattern import Pattern
+from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
 
 EXACT = ArenaRules(exact=True)
 
@@ -85,7 +86,7 @@ def test_free_neighbours_of_one_region_become_one_chunk() -> None:
 
 def test_workspace_makes_the_arena_grow_but_is_no_tensors() -> None:
     op = Op("conv", "Conv", (), ())
-    ledger = Ledger(Arena(EXACT), {"conv": 4096})
+    ledger = Ledger(Arena(EXACT), {"conv": (4096,)})
     kept = ledger.allocate(1024)
     ledger.sample(op)
     ledger.sample(Op("relu", "Relu", (), ()))
@@ -93,6 +94,20 @@ def test_workspace_makes_the_arena_grow_but_is_no_tensors() -> None:
     assert (ledger.peak, ledger.arena.held, ledger.arena.in_use) == (1024, 5120, 1024)
     ledger.free(kept)
     assert ledger.live == 0
+
+
+def test_what_a_larger_request_made_of_the_growth_stays_for_the_next_region() -> None:
+    # As ONNX Runtime 1.31.1 extends: the cap is looked at only where no request was larger.
+    rules = ArenaRules(initial=1024, max_dead_bytes=1, most=1280)
+    sizes = (2048, 1792, 256, 1792, 1280)
+    arena = Arena(rules)
+    held = []
+    for size in sizes:
+        arena.allocate(size)
+        held.append(arena.held)
+    assert held == [2048, 4096, 4096, 6656, 9216]
+    asked = [Request(ticket, size) for ticket, size in enumerate(sizes)]
+    assert held_by(Trace.of(asked), rules, runs=1) == held[-1]
 
 
 def test_regions_are_never_joined() -> None:

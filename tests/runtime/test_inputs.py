@@ -128,9 +128,10 @@ def test_a_target_shape_is_the_shape_the_model_declares() -> None:
             "g (float[h,w] x, int64[3] n) => (a, b, c) { a, b, c = Split <axis = 1> (x, n) }",
             (2, 2, 3),
         ),
+        ("g (float[0,w] x, int64[2] n) => (a, b) { a, b = Split(x, n) }", (0, 0)),
         ("g (float[h,w] x, int64[2] n) => (y) { y = Reshape(x, n) }", (1, 1)),
     ],
-    ids=["Resize", "Split", "Reshape"],
+    ids=["Resize", "Split", "Split of nothing", "Reshape"],
 )
 def test_sizes_of_a_result_of_which_nothing_is_known_fit_what_is_read(
     text: str, wanted: tuple[int, ...]

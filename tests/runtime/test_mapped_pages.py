@@ -76,6 +76,19 @@ def test_files_of_other_folders_stay(tmp_path: Path) -> None:
     assert resident(path) == len(pages)
 
 
+def test_what_another_thread_may_still_be_loading_stays(tmp_path: Path) -> None:
+    with letting_go(tmp_path):
+        with letting_go(tmp_path):
+            path, pages = mapped(tmp_path, mmap.ACCESS_READ)
+        assert resident(path) == len(pages)
+    assert resident(path) == 0
+    with pytest.raises(OSError, match="lost"), letting_go(tmp_path):
+        raise OSError("lost")
+    with letting_go(tmp_path):
+        other, _ = mapped(tmp_path / "other", mmap.ACCESS_READ)
+    assert resident(other) == 0
+
+
 def test_code_stays_where_a_model_lies_above_it(tmp_path: Path) -> None:
     with letting_go(tmp_path):
         path, pages = mapped(tmp_path, mmap.ACCESS_READ)

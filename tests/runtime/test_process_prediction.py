@@ -25,7 +25,12 @@ from memplan_cli.runtime.process.heap import PAGE
 from memplan_cli.runtime.process.packing import packed_bytes, panels, read_weights
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
 from memplan_cli.runtime.process.space import Space
-from memplan_cli.runtime.process.workspace import workspace_by_rule
+from memplan_cli.runtime.simulation.predict import run_under
+from memplan_cli.runtime.simulation.workspace import (
+    as_requested,
+    totals_by_rule,
+    workspace_by_rule,
+)
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -286,4 +291,32 @@ def test_what_kernels_ask_for_besides_is_known_by_rules(save: Callable[..., Path
     loaded.graph.node[0].name = "spread"
     onnx.save(loaded, str(path))
     executed = executed_graph(path, DEFAULTS, {})
-    assert workspace_by_rule(executed) == {"spread": 2 * 64 * 64 * 4}
+    spread = 64 * 64 * 4
+    assert workspace_by_rule(executed.program, executed.dims) == {"spread": (spread, spread)}
+    # Statistics add a kernel's requests up; what they say otherwise is one request.
+    assert as_requested(executed.program, executed.dims, {"spread": 2 * spread}) == {
+        "spread": (spread, spread)
+    }
+    assert as_requested(executed.program, executed.dims, {"spread": 100}) == {"spread": (100,)}
+
+
+def test_a_kernel_asks_for_its_workspace_before_its_output_or_after(
+    save: Callable[..., Path],
+) -> None:
+    path = save("""g (float[1,4,8,8] x, bool[1,1,8,8] c, float s, float[2,4,3,3] w) => (float[1,2,6,6] y) {
+        m = Where (c, s, x)  y = Conv (m, w) }""")
+    loaded = onnx.load(str(path))
+    for node in loaded.graph.node:
+        node.name = node.op_type
+    onnx.save(loaded, str(path))
+    executed = executed_graph(path, DEFAULTS, {})
+    one, all_, columns = 8 * 8 * 4, 4 * 8 * 8 * 4, 64 << 10
+    asked = run_under(
+        executed, DEFAULTS, totals_by_rule(executed.program, executed.dims)
+    ).requests
+    sizes = {request.ticket: request.size for request in asked if request.size > 0}
+    taken = [sizes[r.ticket] * (1 if r.size > 0 else -1) for r in asked]
+    result = 2 * 6 * 6 * 4
+    # The condition spreads over the number alone, and is spread itself over all channels.
+    assert taken[:5] == [one, all_, all_, -all_, -one]
+    assert taken[5:9] == [result, columns, -columns, -all_]

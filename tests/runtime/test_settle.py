@@ -37,8 +37,8 @@ def live_and_held(found: Program) -> tuple[int, int]:
 def holes() -> Program:
     """Six tensors of five sizes; where the small one is made decides about a hole."""
     return program(
-        "float[1024] x, float[3072] z",
-        "float[5120] y, float[1] s",
+        "float[102400] x, float[307200] z",
+        "float[512000] y, float[1] s",
         """
         small = Abs (x)
         large = Concat <axis = 0> (z, x)
@@ -94,7 +94,7 @@ def test_moved_ops_still_follow_what_they_read(shape: list[tuple[int, int]]) -> 
         nodes.append(f"c{number} = Add (r{number}, {source})")
         names[-1] = f"c{number}"
     widths = " ".join(
-        f"w{k} = Constant <value = int64[1] {{{k * 300}}}> ()" for k in range(1, 7)
+        f"w{k} = Constant <value = int64[1] {{{k * 30000}}}> ()" for k in range(1, 7)
     )
     one = "one = Constant <value = float[1] {1.0}> ()"
     before = program("float x", f"float {names[-1]}", f"{widths} {one} " + " ".join(nodes))

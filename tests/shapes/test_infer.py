@@ -58,7 +58,7 @@ def test_an_unnamed_dim_of_an_input_gets_a_name_that_can_be_bound() -> None:
     [
         ({"shapes": {"q": (3, 5)}}, "fixed to 4"),
         ({"shapes": {"x": (3,)}}, "2 dims"),
-        ({"shapes": {"x": (3, 5), "q": (2, 4)}}, "both 3 and 2"),
+        ({"shapes": {"x": (3, 5), "q": (2, 4)}}, "is 3 in input 'x' and 2 in input 'q'"),
         ({"shapes": {"nothing": (3,)}}, "nothing"),
         ({"dims": {"batch": 2}, "shapes": {"x": (3, 5)}}, "both 2 and 3"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import parse
 from memplan_cli import workflows
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
 from memplan_cli.planning.fit import (
@@ -132,19 +133,59 @@ def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> No
     assert "batch" in error.value.hint
 
 
-def test_a_size_that_depends_on_data_is_an_error(tmp_path: Path) -> None:
-    import onnx
+DECIDED_BY_DATA = """g (float[batch,seq] x) => (float y) {
+        z = NonZero (x)
+        f = Cast <to = 1> (z)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        places = Constant <value = float[1,4] {1, 2, 3, 4}> ()
+        length = Shape <start = 1> (x)
+        near = Slice (places, zero, length, one)
+        h = Add (x, near)
+        low = ReduceSum <keepdims = 0> (h)
+        high = ReduceSum <keepdims = 0> (f)
+        y = Add (low, high)
+    }"""
 
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[batch,8] x) => (float y) {
-            z = NonZero (x)
-            f = Cast <to = 1> (z)
-            y = ReduceSum <keepdims = 0> (f)
-        }""")
+
+@pytest.fixture
+def decided(tmp_path: Path) -> Path:
+    """A model whose sizes a run tells, and which runs with a seq of up to 4."""
     path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(UnknownSizeError, match=r"'(z|f)'"):
-        fit(path, MemoryLimit(1 << 30, ("batch",)))
+    path.write_bytes(parse(DECIDED_BY_DATA).SerializeToString())
+    return path
+
+
+def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
+    decided: Path,
+) -> None:
+    at = {"seq": 4}
+    limit = MemoryLimit(10_000, ("batch",), overhead=0, of="tensors")
+    found = fit(decided, limit, Settings(dims=at))
+    (answer,) = found.points
+    batch = answer.dims["batch"]
+    for need, value in ((answer.need, batch), (answer.beyond, batch + 1)):
+        report = workflows.report(decided, Settings(dims={"batch": value, **at})).report
+        assert need is not None
+        assert need.total == report.memory.total
+    assert any("read off one run on drawn inputs" in each for each in found.warnings)
+    assert not found.expressions
+
+
+def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
+    found = fit(decided, MemoryLimit(64 << 20, ("seq",), of="process"), Settings())
+    assert found.points[0].need.process
+    assert found.points[0].dims == {"seq": 4}
+    assert any("taken not to fit: seq=5" in each for each in found.warnings)
+
+
+def test_without_a_run_sizes_that_data_decides_are_an_error(decided: Path) -> None:
+    limit = MemoryLimit(1 << 30, ("batch",))
+    with pytest.raises(UnknownSizeError, match=r"the size of '[zf]' is not known") as error:
+        fit(decided, limit, Settings(dims={"seq": 4}, run=False))
+    assert error.value.hint == "--run"
+    with pytest.raises(UnknownSizeError, match="does not run on drawn inputs"):
+        fit(decided, limit, Settings(dims={"seq": 5}))
 
 
 def test_confirming_runs_the_answer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from builders import parse
 from memplan_cli import Settings, workflows
-from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.reporting.commands.train_step import TRAIN_STEP
 from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe
@@ -44,9 +45,11 @@ def test_checkpoints_run_the_rest_again(tmp_path: Path) -> None:
 
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     files = StepFiles(SAMPLE, tmp_path / "d.onnx")
-    with pytest.raises(PlanError, match="cannot be met"):
-        train_step(RECIPE, files, Recomputation(budget=1000))
+    made = train_step(RECIPE, files, Recomputation(budget=1000))
+    assert "the budget of 1000 B cannot be met" in made.missed
     assert list(tmp_path.iterdir()) == []
+    assert "memplan optimize" not in TRAIN_STEP["text"](made)
+    assert json.loads(TRAIN_STEP["json"](made))["written"] is False
 
 
 def test_a_checkpoint_that_is_no_forward_tensor_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.stdin import model_argument, refuse_nameless
 from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.cli.options.validation import COST, validation_options
-from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice
 
@@ -37,29 +36,14 @@ if TYPE_CHECKING:
 
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
-    recompute, chunked = plan.report.recompute, plan.report.chunked
-    best = plan.report.memory.resident or 0
-    if not chunked.met and chunked.budget is not None:
-        needs = f", and {chunked.needs}" if chunked.needs else ""
-        return (
-            f"the budget of {format_size(chunked.budget)} cannot be met: the best found takes "
-            f"{format_size(best)}{needs}"
-        )
-    if recompute.met or recompute.budget is None:
-        found = plan.report.validation
-        if found is not None and found.max_abs_diff is None and found.notes:
-            return found.notes[0]  # it does not run, and why
-        return "the rewritten model gives other outputs"
-    least = recompute.resident_bound or recompute.bound
-    bound = (
-        ""
-        if least is None
-        else f", and no order can take less than {format_size(least)}, outputs counted"
-    )
-    return (
-        f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "
-        f"{format_size(best)}{bound}"
-    )
+    from memplan_cli.reporting.findings.budget import over_budget
+
+    missed, found = over_budget(plan.report), plan.report.validation
+    if missed:
+        return missed
+    if found is not None and found.max_abs_diff is None and found.notes:
+        return found.notes[0]  # it does not run, and why
+    return "the rewritten model gives other outputs"
 
 
 @click.command()

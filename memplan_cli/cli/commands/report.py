@@ -68,6 +68,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import workflows
     from memplan_cli.reporting import check_detail, render
+    from memplan_cli.reporting.findings.budget import over_budget
     from memplan_cli.reporting.plans.c_header import c_header
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.reporting.plans.tflite import read_bytes, tflm_of_file
@@ -119,3 +120,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
             plan, form, color=color, print_log=print_log, beside=beside, detail=detail
         )
     deliver(text, out, output)
+    if missed := over_budget(plan.report):
+        output.reason(f"memplan: {missed}")
+        raise SystemExit(1)

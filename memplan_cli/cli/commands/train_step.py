@@ -123,6 +123,9 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     files = StepFiles(model, out, state)
     made = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
     say(TRAIN_STEP[form](made))
+    if made.missed:
+        output.reason(f"memplan: {made.missed}: nothing was written")
+        raise SystemExit(1)
 
 
 def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode

@@ -212,7 +212,9 @@ class Trace:
         parts, shape = len(node.output), self._shape(node.input[0], dims)
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
-        return tuple((length + at) // parts for at in range(parts)) if length else (1,)
+        if length is None:
+            return (1,)
+        return tuple((length + at) // parts for at in range(parts))
 
     def _limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return the length of what is indexed, or 1 where it is not known: 0 fits."""

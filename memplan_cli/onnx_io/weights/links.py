@@ -6,13 +6,14 @@ caches that downloads share, it follows those into the folder of the file that t
 
 from __future__ import annotations
 
+from os.path import realpath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 
 def refuse_links_away(names: Iterable[str], model: Path) -> None:
@@ -23,7 +24,7 @@ def refuse_links_away(names: Iterable[str], model: Path) -> None:
     """
     folders = model.parent.resolve(), model.resolve().parent
     for path in (model.parent / name for name in names):
-        if not any(path.resolve().is_relative_to(folder) for folder in folders):
+        if not any(_end(path).is_relative_to(folder) for folder in folders):
             raise ModelError(
                 f"{path} is a link out of the model's folder",
                 hint="runtimes refuse such a file; put the data itself beside the model",
@@ -37,8 +38,13 @@ def refuse_links_out(names: Iterable[str], folder: Path) -> None:
         ModelError: naming the file.
     """
     for path in (folder / name for name in names):
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if not _end(path).is_relative_to(folder.resolve()):
             raise ModelError(
                 f"{path} is a link out of its folder: a model written beside it cannot load it",
                 hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
             )
+
+
+def _end(path: Path) -> Path:
+    """Return where a path leads; links in a circle lead to themselves, where no file is."""
+    return Path(realpath(path))

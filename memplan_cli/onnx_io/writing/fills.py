@@ -10,6 +10,7 @@ it lies in the arena for one step, where others have made room:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from copy import deepcopy
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -71,12 +72,20 @@ def make_fills(
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
     readers = _overwriting(graph, large)
     widest = max((width(node, made) for node in graph.node), default=0)
-    values = {
-        name: value
-        for name, found in readers.items()
-        if all(_fits(node, large[name], made, widest) for node in found)
-        and (value := _only_value(read_tensor(large[name], folder))) is not None
+    room = {
+        id(node): widest - width(node, made) if node.output[0] in made else 0
+        for found in readers.values()
+        for node in found
     }
+    values: dict[str, NDArray[Any]] = {}
+    for name, found in readers.items():
+        # A step may read it twice, and others besides.
+        needed = {key: n * _size(large[name]) for key, n in Counter(map(id, found)).items()}
+        if all(size <= room[key] for key, size in needed.items()):
+            value = _only_value(read_tensor(large[name], folder))
+            if value is not None:
+                values[name] = value
+                room |= {key: room[key] - size for key, size in needed.items()}
     return _replaced(graph, large, values) if values else {}
 
 
@@ -96,11 +105,6 @@ def _overwriting(
             else:
                 others.add(name)
     return {name: nodes for name, nodes in found.items() if name not in others}
-
-
-def _fits(node: NodeProto, tensor: TensorProto, made: Mapping[str, int], widest: int) -> bool:
-    """Whether a step is no wider than another one if the run makes a constant for it."""
-    return node.output[0] in made and width(node, made) + _size(tensor) <= widest
 
 
 def _size(tensor: TensorProto) -> int:

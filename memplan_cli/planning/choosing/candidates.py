@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.core.binding_options import input_shapes, sizing_options
+from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.choosing.candidate import FILE, Candidate
@@ -156,9 +156,12 @@ def _within_budget(question: Question) -> Candidate:
     counted = terms.resident.sizes
     symbols = {name for size in counted.values() for name in size.symbols}
     if symbols:
+        hint = sizing_options(input_shapes(question.program), symbols)
+        if question.settings.run and hint == LOOK_AT_A_RUN:  # a run was looked at already
+            hint = "no option says these: no tensor that is an input has them, and no run told"
         raise SettingsError(
-            "--recompute auto needs sizes that are numbers",
-            hint=sizing_options(input_shapes(question.program), symbols),
+            f"--recompute auto needs sizes that are numbers, not {', '.join(sorted(symbols))}",
+            hint=hint,
         )
     before = question.resident(question.program)
     budget = question.settings.budget

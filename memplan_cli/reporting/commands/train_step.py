@@ -36,9 +36,16 @@ def document(written: WrittenStep) -> doc.Document:
             *_trained(step),
             *_fixed(step),
             *_memory(written),
-            *doc.section("Next", doc.Code((f"memplan optimize {written.path}",), doc.SHELL)),
+            *_next(written),
         ),
     )
+
+
+def _next(written: WrittenStep) -> Iterator[doc.Block]:
+    if not written.missed:
+        yield from doc.section(
+            "Next", doc.Code((f"memplan optimize {written.path}",), doc.SHELL)
+        )
 
 
 def _trained(step: TrainStep) -> Iterator[doc.Block]:
@@ -114,6 +121,8 @@ def _json(written: WrittenStep) -> str:
         "not_trained": dict(step.fixed),
         "memory": to_json(written.memory),
         "symbolic": dict(written.symbolic),
+        "recompute": to_json(written.recompute),
+        "written": not written.missed,
     }
     return json_line({"schema": "memplan.train-step/1", **content})
 

@@ -66,7 +66,7 @@ class Finding(Enum):
 
 
 MEANINGS: Mapping[Finding, str] = {
-    Finding.OVER_BUDGET: "A metric is above the bytes allowed.",
+    Finding.OVER_BUDGET: "A metric is above the bytes allowed, or the plan above its budget.",
     Finding.INCREASE: "A metric grew by more than allowed since the baseline.",
     Finding.NOT_RECORDED: "A metric is below the baseline, and the ratchet wants that recorded.",
     Finding.NO_BASELINE: "The baseline has no entry for the model.",
@@ -213,6 +213,8 @@ def _budget(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
                 f"{format_size(rules.max_memory)} ({over})"
             )
             yield Result(Finding.OVER_BUDGET, message, name, value, rules.max_memory)
+    if snapshot.missed:
+        yield Result(Finding.OVER_BUDGET, snapshot.missed)
 
 
 def _against(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Result]:

@@ -16,6 +16,7 @@ from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type 
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
+from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.reporting.findings.hints import how_to_know, path_word
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Snapshot:
     """Share of the intermediates whose size is known; below 1, totals say too little."""
     dims: Mapping[str, str] | None = None
     """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
+    missed: str = field(default="", compare=False)
+    """That the plan misses the budget it was made for, and by how much."""
     to_run: str = field(default="", compare=False)
     """What makes the numbers that only a run has."""
     to_know: str = field(default="", compare=False)
@@ -145,6 +148,7 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         tensors=_tensors(plan, at_peak),
         coverage=report.coverage,
         dims=_dims(plan),
+        missed=over_budget(report),
         to_know=how_to_know(plan),
         to_run=f"`memplan optimize {path_word(report)}` runs it and writes a plan: gate that",
     )

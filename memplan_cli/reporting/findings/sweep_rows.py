@@ -70,7 +70,7 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Whether there are numbers."""
+        """Whether there are numbers, within the budget if there is one."""
         return self.status == "ok"
 
     @property

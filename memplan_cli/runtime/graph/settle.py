@@ -20,16 +20,19 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
 from memplan_cli.runtime.simulation.dynamic import best_fit
+from memplan_cli.runtime.simulation.finest import finer, is_tight
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import Executed, model_of
 from memplan_cli.runtime.simulation.region import best_arena, regions, rounded
 from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
+from memplan_cli.runtime.simulation.workspace import workspace_by_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.simulation.trace import Request
+    from memplan_cli.runtime.simulation.workspace import Workspace
 
 _WORK = 80_000
 """Requests simulated in one search: a second or two."""
@@ -56,24 +59,37 @@ def settled(
     where a size is unknown or where the graph is too large for a search. The same program
     gives the same order.
     """
+    asked = _Asked(dims, provider, workspace_by_rule(program, dims))
     try:
-        start = _requests(program, dims, provider)
+        start = asked.by(program)
     except UnknownBytesError:
         return program
     moves = min(_MOST_MOVES, _WORK // max(len(start), 1))
-    before = best_arena(start)
-    if moves < _FEWEST_MOVES or before.held <= most_in_use(start):
+    if moves < _FEWEST_MOVES:
+        return program
+    before, lowest = best_arena(start), most_in_use(start)
+    if is_tight(before.held, lowest) or is_tight(finer(start, before).held, lowest):
         return program
     best = before.held, program
     for height in (best_fit, _height):
-        found = _Search(program, is_allowed, dims, provider, height).run(start, moves)
-        held = best_arena(_requests(found, dims, provider)).held
+        found = _Search(program, is_allowed, asked, height).run(start, moves)
+        held = best_arena(asked.by(found)).held
         best = min(best, (held, found), key=lambda item: item[0])
     return best[1]
 
 
-def _requests(program: Program, dims: Mapping[str, int], provider: str) -> tuple[Request, ...]:
-    return requests_of(model_of(Executed(program, dims, provider=provider), FREED_AT_ONCE), {})
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the ops of a program ask an arena for, in one order or another."""
+
+    dims: Mapping[str, int]
+    provider: str
+    workspace: Workspace
+
+    def by(self, program: Program) -> tuple[Request, ...]:
+        """Return the requests of one run."""
+        executed = Executed(program, self.dims, provider=self.provider)
+        return requests_of(model_of(executed, FREED_AT_ONCE), self.workspace)
 
 
 def _height(requests: Sequence[Request]) -> int:
@@ -91,8 +107,7 @@ def _height(requests: Sequence[Request]) -> int:
 class _Search:
     program: Program
     is_allowed: Callable[[Program], bool]
-    dims: Mapping[str, int]
-    provider: str
+    asked: _Asked
     height: Callable[[Sequence[Request]], int]
     most: int = 0
     least: int = 0
@@ -122,7 +137,7 @@ class _Search:
 
     def _is_as_good(self, order: Sequence[int]) -> bool:
         changed = _ordered(self.program, order)
-        requests = _requests(changed, self.dims, self.provider)
+        requests = self.asked.by(changed)
         if most_in_use(requests) > self.most:
             return False
         height = self.height(requests)

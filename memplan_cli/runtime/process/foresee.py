@@ -20,12 +20,16 @@ from memplan_cli.runtime.process.parts import (
 )
 from memplan_cli.runtime.process.running import ResidentArena, mapped_bytes
 from memplan_cli.runtime.process.space import Space
-from memplan_cli.runtime.process.workspace import heap_workspace, workspace_by_rule
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of
-from memplan_cli.runtime.simulation.requests import requests_twice
+from memplan_cli.runtime.simulation.requests import run_of
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+from memplan_cli.runtime.simulation.workspace import (
+    as_requested,
+    heap_workspace,
+    workspace_by_rule,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.runtime.simulation.predict import Executed
     from memplan_cli.runtime.simulation.trace import Request
+    from memplan_cli.runtime.simulation.workspace import Workspace
 
 _RUNS = 3
 """The contract's: the first grows the arena, the second makes the pattern."""
@@ -97,9 +102,10 @@ def foresee_process(
     read = mapped_bytes(executed.program, loading.sizes, loading.known)
     space.map(WEIGHT_FILES, max(read - space.file[WEIGHT_FILES], 0))
     try:
-        scratch = shown.workspace
-        if scratch is None:
-            scratch = workspace_by_rule(executed)
+        if shown.workspace is None:
+            scratch = workspace_by_rule(executed.program, executed.dims)
+        else:
+            scratch = as_requested(executed.program, executed.dims, shown.workspace)
         _run(space, executed, settings, scratch)
     except UnknownBytesError:
         return None
@@ -149,13 +155,13 @@ def _run(
     space: Space,
     executed: Executed,
     settings: RuntimeSettings,
-    workspace: Mapping[str, int],
+    workspace: Workspace,
 ) -> None:
     model = model_of(executed, settings)
     arena = ResidentArena(ArenaRules.from_settings(settings.arena), space=space)
-    first, later = requests_twice(model, workspace)
-    beside = heap_workspace(executed)
-    for requests in (first, *[later] * (_RUNS - 1)):
+    run = run_of(model, workspace)
+    beside = heap_workspace(executed.program, executed.dims)
+    for requests in (run.requests, *[run.then] * (_RUNS - 1)):
         _replay(requests, arena)
         for size in beside:
             space.give(space.take(KERNELS, size, 16))

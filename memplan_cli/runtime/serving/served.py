@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +24,11 @@ from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
 from memplan_cli.runtime.serving.formulas import fitted
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
-from memplan_cli.runtime.simulation.predict import model_of, needs_run
-from memplan_cli.runtime.simulation.requests import most_in_use, requests_twice
+from memplan_cli.runtime.simulation.predict import model_of, needs_run, run_under
+from memplan_cli.runtime.simulation.requests import most_in_use, requests_of
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 from memplan_cli.runtime.simulation.trace import Request, Trace
+from memplan_cli.runtime.simulation.workspace import as_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,7 +134,7 @@ class Served:
     def largest(self, settings: RuntimeSettings) -> tuple[Request, ...]:
         """Return what the first request of the largest size asks for."""
         executed = next(iter(self.executed.values()))
-        return requests_twice(model_of(executed, settings), self.workspace)[0]
+        return run_under(executed, settings, self.workspace).requests
 
     def every(self, settings: RuntimeSettings) -> Iterator[Trace]:
         """Yield what the first request of each size asks for."""
@@ -141,17 +143,16 @@ class Served:
             yield from self._others(self.formulas, settings)
 
     def _load(self, executed: Executed, settings: RuntimeSettings) -> Load:
-        model = model_of(executed, settings)
         try:
-            first, later = requests_twice(model, self.workspace)
+            run = run_under(executed, settings, self.workspace)
         except UnknownBytesError as error:
             raise UnknownSizeError(
                 f"what {str(error)[:120]!r} takes is not known, whatever the size of a request",
                 hint="settings for one size are found without --bounds",
             ) from error
-        trace = Trace.of(first)
-        same = first == later
-        return Load(trace, trace if same else Trace.of(later), most_in_use(first))
+        trace = Trace.of(run.requests)
+        same = run.requests == run.then
+        return Load(trace, trace if same else Trace.of(run.then), most_in_use(run.requests))
 
     def _others(self, formulas: Formulas, settings: RuntimeSettings) -> Iterator[Trace]:
         """Yield the requests of further sizes: the same ones, of other bytes.
@@ -162,10 +163,12 @@ class Served:
         first = next(iter(self.executed.values()))
         numbers = {var: at for at, var in enumerate(formulas.variables, start=1)}
         model = replace(model_of(first, settings), bytes=numbers, observed=None)
-        # A workspace has the number behind all tensors' that stands for its bytes.
-        ends = {name: len(numbers) + at for at, name in enumerate(self.workspace, start=1)}
-        run, _ = requests_twice(model, ends)
-        fixed = list(self.workspace.values())
+        asked = as_requested(first.program, first.dims, self.workspace)
+        fixed = [size for sizes in asked.values() for size in sizes]
+        # Workspace has the numbers behind all tensors' that stand for its bytes.
+        number = count(len(numbers) + 1)
+        ends = {name: tuple(islice(number, len(sizes))) for name, sizes in asked.items()}
+        run = requests_of(model, ends)
         for begin in range(0, len(self.others), _AT_ONCE):
             table = formulas.at(self.others[begin : begin + _AT_ONCE]).tolist()
             for row in table:

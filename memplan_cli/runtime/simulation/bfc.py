@@ -159,10 +159,9 @@ class Arena:
             self._growth *= 2
             grown = True
         size = self._growth
+        # The cap holds where a region was large enough; what a larger request made it stays.
         if not grown:
-            self._growth = self._growth * 2
-        # The cap holds for growth, never for a request that is larger.
-        self._growth = min(self._growth, max(_rounded(self.rules.most), CHUNK))
+            self._growth = min(self._growth * 2, max(_rounded(self.rules.most), CHUNK))
         return size
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from memplan_cli.runtime.simulation.workspace import key_of
 
+if TYPE_CHECKING:
     from memplan_cli.core.program import Op
     from memplan_cli.runtime.simulation.bfc import Arena
+    from memplan_cli.runtime.simulation.workspace import Workspace
 
 
 class UnknownBytesError(Exception):
@@ -25,7 +26,7 @@ class Ledger:
     """
 
     arena: Arena | None = None
-    scratch: Mapping[str, int] = field(default_factory=dict)
+    scratch: Workspace = field(default_factory=dict)
     live: int = 0
     peak: int = 0
     _sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -49,5 +50,6 @@ class Ledger:
     def sample(self, op: Op) -> None:
         """Look at what is live when an op is done; its workspace came and went meanwhile."""
         self.peak = max(self.peak, self.live)
-        if self.arena and (workspace := self.scratch.get(op.name, 0)):
-            self.arena.free(self.arena.allocate(workspace))
+        if self.arena and (workspace := self.scratch.get(key_of(op))):
+            for address in [self.arena.allocate(size) for size in workspace]:
+                self.arena.free(address)

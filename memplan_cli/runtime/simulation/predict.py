@@ -13,14 +13,17 @@ from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Model, Runner
 from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
 from memplan_cli.runtime.simulation.order import ORDERS, file_order
+from memplan_cli.runtime.simulation.requests import run_of
 from memplan_cli.runtime.simulation.reuse import Reuse, Rules
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+from memplan_cli.runtime.simulation.workspace import as_requested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Block, Op, Program, Shape, VarId
     from memplan_cli.runtime.measuring.observed import Observed
+    from memplan_cli.runtime.simulation.requests import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ def predict(
     figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
-    model, scratch = model_of(executed, settings), workspace or {}
+    model, scratch = (
+        model_of(executed, settings),
+        as_requested(executed.program, executed.dims, workspace or {}),
+    )
     arena = Arena(ArenaRules.from_settings(settings.arena))
     runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
     try:
@@ -69,6 +75,19 @@ def predict(
     except UnknownBytesError:
         return Peaks(None, None)
     return Peaks(first, runner.ledger.peak, held=arena.held)
+
+
+def run_under(
+    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+) -> Run:
+    """Return what runs ask for under some settings; ``workspace`` is measured, by node.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    return run_of(
+        model_of(executed, settings), as_requested(executed.program, executed.dims, workspace)
+    )
 
 
 def model_of(executed: Executed, settings: RuntimeSettings) -> Model:

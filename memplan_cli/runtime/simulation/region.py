@@ -14,7 +14,7 @@ requests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
@@ -25,6 +25,7 @@ from memplan_cli.runtime.simulation.trace import (
     Trace,
     held_by,
     held_in_turn,
+    tried,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ _FINE_STEP = 1.005
 
 _LARGER = (1.0, 1.03, 1.06, 1.1, 1.15)
 """Factors by which several regions that do for one run are tried larger for others."""
+
+_ORDERS = tuple(tuple(permutations(range(count)))[1:] for count in (1, 2, 3))
+"""The other orders of one region, of two and of three."""
 
 _LARGEST = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
@@ -207,6 +211,15 @@ def _choice(trace: Trace, arena: Mapping[str, Setting], most: int = ENDLESS) -> 
     return ArenaChoice(arena, held_by(trace, ArenaRules.from_settings(arena), most=most))
 
 
+def is_held_anywhere(trace: Trace, choice: ArenaChoice) -> bool:
+    """Whether an arena holds no more, however the system lays up to three regions in memory."""
+    rules = ArenaRules.from_settings(choice.arena)
+    return all(
+        tried(trace, rules, most=choice.held, places=places)[0] <= choice.held
+        for places in _ORDERS[min(_parts(choice)[2], len(_ORDERS) - 1)]
+    )
+
+
 def _several(
     requests: Sequence[Request], trace: Trace, lowest: int, highest: int
 ) -> ArenaChoice | None:
@@ -219,10 +232,10 @@ def _several(
     firsts = _first_regions(requests, lowest)
     total = lowest
     while total < highest:
-        for first, later in _cuts(firsts, total):
+        for first, later in cuts(firsts, total):
             most = min(total + 2 * CHUNK, highest - 1)
             found = _choice(trace, regions(first, later), most)
-            if found.held <= most:
+            if found.held <= most and is_held_anywhere(trace, found):
                 return found
             left -= 1
             if not left:
@@ -231,7 +244,7 @@ def _several(
     return None
 
 
-def _cuts(firsts: Sequence[int], total: int) -> Iterator[tuple[int, int]]:
+def cuts(firsts: Sequence[int], total: int) -> Iterator[tuple[int, int]]:
     """Yield a first region and the size of the one or two others that add up to a total."""
     for first in firsts:
         for others in (1, 2):

@@ -10,13 +10,15 @@ from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
 from memplan_cli.runtime.simulation.ledger import Ledger
 from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
+from memplan_cli.runtime.simulation.workspace import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.core.program import Op
     from memplan_cli.runtime.simulation.bfc import ArenaRules
     from memplan_cli.runtime.simulation.frame import Model
+    from memplan_cli.runtime.simulation.workspace import Workspace
 
 
 WORKSPACE_FIRST = frozenset({"Einsum", "Where"})
@@ -25,9 +27,13 @@ WORKSPACE_FIRST = frozenset({"Einsum", "Where"})
 
 @dataclass(slots=True)
 class _Recorder(Ledger):
-    """A ledger that writes down what it is asked, kernels' workspace included."""
+    """A ledger that writes down what it is asked, kernels' workspace included.
+
+    Workspace is given back with the kernel; ``mark`` is where the requests of the next op begin.
+    """
 
     found: list[Request] = field(default_factory=list)
+    mark: int = 0
 
     def allocate(self, size: int) -> int:
         ticket = Ledger.allocate(self, size)
@@ -37,34 +43,16 @@ class _Recorder(Ledger):
     def free(self, ticket: int) -> None:
         Ledger.free(self, ticket)
         self.found.append(Request(ticket, -1))
-
-    def sample(self, op: Op) -> None:
-        Ledger.sample(self, op)
-        workspace = self.scratch.get(op.name, 0)
-        if workspace:
-            # Asked for beside inputs and outputs, and given back with the kernel.
-            self._count += 1
-            self.found += (Request(self._count, workspace), Request(self._count, -1))
-
-
-@dataclass(slots=True)
-class _TimedRecorder(_Recorder):
-    """The same, by when each kernel asks for its workspace: before its outputs or after them."""
-
-    mark: int = 0
-
-    def free(self, ticket: int) -> None:
-        _Recorder.free(self, ticket)
         self.mark = len(self.found)
 
     def sample(self, op: Op) -> None:
-        if op.type in WORKSPACE_FIRST and (workspace := self.scratch.get(op.name, 0)):
-            Ledger.sample(self, op)
-            self._count += 1
-            self.found.insert(self.mark, Request(self._count, workspace))
-            self.found.append(Request(self._count, -1))
-        else:
-            _Recorder.sample(self, op)
+        Ledger.sample(self, op)
+        if workspace := self.scratch.get(key_of(op)):
+            tickets = range(self._count + 1, self._count + 1 + len(workspace))
+            self._count += len(workspace)
+            at = self.mark if op.type in WORKSPACE_FIRST else len(self.found)
+            self.found[at:at] = map(Request, tickets, workspace)
+            self.found += (Request(ticket, -1) for ticket in reversed(tickets))
         self.mark = len(self.found)
 
 
@@ -95,8 +83,8 @@ class Run:
         return (len(self.requests) - len(self.then)) // 2
 
 
-def run_of(model: Model, scratch: Mapping[str, int]) -> Run:
-    """Return the first run and later ones; ``scratch`` is each op's workspace, by name.
+def run_of(model: Model, scratch: Workspace) -> Run:
+    """Return the first run and later ones; ``scratch`` is what kernels ask for besides.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -113,31 +101,13 @@ def run_of(model: Model, scratch: Mapping[str, int]) -> Run:
     return Run(found, first.peak, tuple(later.found), later.peak)
 
 
-def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
-    """Return the requests of one run; ``scratch`` is each op's workspace, by name.
+def requests_of(model: Model, scratch: Workspace) -> tuple[Request, ...]:
+    """Return the requests of one run; ``scratch`` is what kernels ask for besides.
 
     Raises:
         UnknownBytesError: a size depends on data.
     """
     return run_of(model, scratch).requests
-
-
-def requests_twice(
-    model: Model, scratch: Mapping[str, int]
-) -> tuple[tuple[Request, ...], tuple[Request, ...]]:
-    """Return the requests of the first run at some sizes, and of every later one.
-
-    They differ where a memory pattern is traced in the first and used from then on.
-
-    Raises:
-        UnknownBytesError: a size depends on data.
-    """
-    first, later = _TimedRecorder(scratch=scratch), _TimedRecorder(scratch=scratch)
-    runner = Runner(model, first, CONTROL_FLOW)
-    runner.run()
-    runner.ledger = later
-    runner.run()
-    return tuple(first.found), tuple(later.found)
 
 
 def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) -> int:

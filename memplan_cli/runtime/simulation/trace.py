@@ -25,6 +25,11 @@ After = Literal["keep", "shrink"]
 KEEP: After = "keep"
 SHRINK: After = "shrink"
 
+Places = tuple[int, ...]
+"""Where the system puts the first regions, by rank; those behind them lie above all others."""
+
+IN_TURN: Places = ()
+
 _BITS = 40
 """Of a free chunk's key for its place; the size stands before it, both in chunks."""
 
@@ -32,6 +37,9 @@ _TALLEST = 1 << 50
 """Bytes of a region that stands for one without an end."""
 
 _PLACE = (1 << _BITS) - 1
+
+_FAR = 36
+"""Bits of the chunks that a region has at most, where regions have places: 16 TiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,28 @@ class Trace:
 
 def held_by(trace: Trace, rules: ArenaRules, runs: int = 2, most: int = ENDLESS) -> int:
     """Return what an arena holds after some runs; anything above ``most`` ends the search."""
-    arena = _Regions(rules, most // CHUNK)
+    return tried(trace, rules, runs, most)[0]
+
+
+def tried(
+    trace: Trace,
+    rules: ArenaRules,
+    runs: int = 2,
+    most: int = ENDLESS,
+    places: Places = IN_TURN,
+) -> tuple[int, int]:
+    """Return the same, and how many requests were looked at, about.
+
+    Of free chunks of one size the one at the lowest address is taken, so it matters where
+    regions lie.
+    """
+    arena, work = _Regions(rules, most // CHUNK, places), 0
     for _ in range(runs):
-        if not arena.run(trace) or arena.is_settled():
+        done = arena.run(trace)
+        work += len(trace.steps) if done else 2 * arena.failed
+        if not done or arena.is_settled():
             break
-    return arena.held * CHUNK
+    return arena.held * CHUNK, work
 
 
 def held_over(traces: Iterable[Trace], rules: ArenaRules, *, after: After = KEEP) -> int:
@@ -120,21 +145,24 @@ class _Regions:
         "before",
         "dead",
         "exact",
+        "failed",
         "free",
         "growth",
         "held",
         "high",
         "idle",
         "limits",
+        "places",
         "sizes",
         "top",
     )
 
-    def __init__(self, rules: ArenaRules, most: int) -> None:
+    def __init__(self, rules: ArenaRules, most: int, places: Places = IN_TURN) -> None:
         self.dead = -(-rules.max_dead_bytes // CHUNK)
         self.growth = -(-rules.initial // CHUNK)
         self.limits = most, 0 if rules.exact else max(-(-rules.most // CHUNK), 1)
-        self.held = self.top = self.high = 0
+        self.held = self.top = self.high = self.failed = 0
+        self.places = list(places)
         self.free: list[int] = []
         self.idle: set[int] = set()
         self.exact = rules.exact
@@ -159,6 +187,7 @@ class _Regions:
                 index = bisect_left(free, wanted << _BITS)
                 if index == len(free):
                     if not self._extend(wanted):
+                        self.failed = slot
                         return False
                     index = bisect_left(free, wanted << _BITS)
                 key = free.pop(index)
@@ -218,8 +247,12 @@ class _Regions:
         most, cap = self.limits
         size = self._power_of_two(wanted, cap) if cap else wanted
         # Chunks of two regions are never neighbours, wherever these begin.
-        start = self.top
-        self.top += size
+        if self.places:
+            start = self.places.pop(0) << _FAR
+            self.top = max(self.top, start + size)
+        else:
+            start = self.top
+            self.top += size
         self.held += size
         if self.held > most:
             return False
@@ -233,6 +266,7 @@ class _Regions:
         while wanted > self.growth:
             self.growth *= 2
         size = self.growth
-        # The cap holds for growth, never for a request that is larger.
-        self.growth = min(size if grown else 2 * size, cap)
+        # The cap holds where a region was large enough; what a larger request made it stays.
+        if not grown:
+            self.growth = min(2 * size, cap)
         return size

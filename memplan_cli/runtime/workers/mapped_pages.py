@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import FileIO
 
+    _Files = frozenset[tuple[int, int, str, str]]
+
 _PAGES = Path("/proc/self/pagemap")
 
 _PRESENT = 1 << 63
@@ -55,21 +57,37 @@ class Mapped:
             library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _READ)
 
 
+_UNDER_WAY: set[object] = set()
+"""One for each session that is being made: threads may make several at once."""
+
+
 @contextmanager
 def letting_go(folder: Path) -> Iterator[None]:
     """Let go of the pages of files in a folder that are mapped meanwhile.
 
     Who reads on has the same pages again. A page that this process has changed would be lost:
     what has one stays as it is. Code stays too: a model may lie in a folder above all libraries.
+    What is mapped while another thread is within stays: that one may end a mapping at
+    any time, and have memory of its own at the same address.
     """
-    before = _all_files()
-    yield
-    found = _all_files()
+    before, this = _all_files(), object()
+    _UNDER_WAY.add(this)
+    try:
+        yield
+        found = _all_files()
+        alone = {this} == _UNDER_WAY
+    finally:
+        _UNDER_WAY.discard(this)
+    if alone:
+        _let_go(folder, found - before, found)
+
+
+def _let_go(folder: Path, new: _Files, found: _Files) -> None:
     code = {name for *_, rights, name in found if "x" in rights}
     with suppress(OSError, AttributeError, TypeError):  # not Linux, or nothing is said
         library = ctypes.CDLL(None)
         with _PAGES.open("rb", buffering=0) as pages:
-            for start, end, _, name in sorted(found - before):
+            for start, end, _, name in sorted(new):
                 if name in code or not Path(name).is_relative_to(folder):
                     continue
                 if not _changed(pages, start, end):
@@ -77,7 +95,7 @@ def letting_go(folder: Path) -> Iterator[None]:
                     library.madvise(ctypes.c_void_p(start), size, mmap.MADV_DONTNEED)
 
 
-def _all_files() -> frozenset[tuple[int, int, str, str]]:
+def _all_files() -> _Files:
     """Return the files that are mapped now; none where the system does not say."""
     try:
         return frozenset(_files())

@@ -51,8 +51,9 @@ def train_step(  # noqa: PLR0913 - what the command takes, by name
         progress: Told what is being done.
 
     Raises:
-        MemplanError: what is asked for contradicts itself, an operator has no gradient, the
-            budget cannot be met, or a file cannot be read or written.
+        MemplanError: what is asked for contradicts itself, an operator has no gradient, or a
+            file cannot be read or written. A budget that cannot be met is a result: ``missed``
+            says what the best step takes, and nothing is written.
     """
     from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 

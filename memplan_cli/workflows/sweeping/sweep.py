@@ -18,6 +18,7 @@ from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import MemplanError, ModelError
 from memplan_cli.onnx_io.interface import known_dims
 from memplan_cli.reporting.findings.assumed import assumed_of
+from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.reporting.findings.sweep_rows import NUMBERS, Row, append_row, kept_rows
 from memplan_cli.workflows.files.file_names import matched, original_of
 from memplan_cli.workflows.sweeping.names import (
@@ -153,8 +154,9 @@ def do_job(job: Job) -> Row:
             key,
             job.model,
             job.dims,
-            "ok",
+            "failed" if (missed := over_budget(report)) else "ok",
             **_numbers(report),
+            error=missed,
             missing_dims=job.missing_dims,
             missing_inputs=left,
             assumed=assumed_of(report),
