@@ -151,8 +151,8 @@ def with_best_arena(
     """
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
-        best = _with_arena(executed, without_pattern(settings), workspace)
-        best = quicker(executed, best, base, workspace)
+        found = [_with_arena(executed, without_pattern(settings), workspace)]
+        best = _chosen(executed, found, base, workspace)
     except UnknownBytesError:
         return None
     return _recommended(best, executed.provider)
@@ -210,18 +210,27 @@ def _foreseen(
             # Without a memory pattern all runs are alike.
             predicted = Peaks(run.peak, run.peak)
             near.append((in_arena(base.updated(settings), predicted, arenas[trace]), run))
-    best, run = min(near, key=lambda item: by_score(item[0]))
-    best = _in_finer_arena(executed, best, workspace, run.requests)
-    return quicker(executed, best, base, workspace)
+    return _chosen(executed, near, base, workspace)
 
 
 def _with_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
-) -> Candidate:
+) -> tuple[Candidate, Run]:
     run = run_under(executed, settings, workspace)
     choice = _arena_for(run.requests, executed.provider)
-    found = in_arena(settings, Peaks(run.peak, run.peak), choice)
-    return _in_finer_arena(executed, found, workspace, run.requests)
+    return in_arena(settings, Peaks(run.peak, run.peak), choice), run
+
+
+def _chosen(
+    executed: Executed,
+    found: Sequence[tuple[Candidate, Run]],
+    base: RuntimeSettings,
+    workspace: Mapping[str, int],
+) -> Candidate:
+    """Return the best candidate, its arena searched for longer, and quicker where that is free."""
+    best, run = min(found, key=lambda item: by_score(item[0]))
+    best = _in_finer_arena(executed, best, workspace, run.requests)
+    return quicker(executed, best, base, workspace)
 
 
 def _in_finer_arena(
@@ -237,7 +246,10 @@ def _in_finer_arena(
     if found is best.choice:
         return best
     one = as_requested(executed.program, executed.dims, workspace)
-    many = requests_of(model_of(executed, best.settings), for_threads(one, _THREADS))
+    wide = for_threads(one, _THREADS)
+    if wide == one:  # no kernel goes piece by piece
+        return in_arena(best.settings, best.predicted, found)
+    many = requests_of(model_of(executed, best.settings), wide)
     held, before = (
         held_after(many, ArenaRules.from_settings(choice.arena), runs=1)
         for choice in (found, best.choice)
@@ -254,10 +266,10 @@ def best_predicted(
     executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Candidate:
     """Return the best of all orders and reuse, each with the arena that suits it."""
-    found = (
+    found = [
         _with_arena(executed, settings, workspace) for settings in _variants(executed, base)
-    )
-    return quicker(executed, min(found, key=by_score), base, workspace)
+    ]
+    return _chosen(executed, found, base, workspace)
 
 
 def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:

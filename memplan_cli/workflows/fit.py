@@ -200,11 +200,7 @@ class _Search:
             planned.program,
             replace(settings, order="keep"),
             {} if by_run else _totals(planned.program, planned.plan, settings),
-            (
-                *loaded.warnings,
-                *assumed_in(settings),
-                *notes,
-            ),
+            (*loaded.warnings, *assumed_in(settings), *notes),
             progress,
             process,
             limit.memory,

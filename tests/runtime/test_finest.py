@@ -6,6 +6,7 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_runs import drawn_run
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime import steer
 from memplan_cli.runtime.graph.executed import executed_graph
@@ -76,14 +77,7 @@ def test_without_work_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finer_arena_is_never_worse_and_holds_what_it_says(
     pairs: list[tuple[int, int]],
 ) -> None:
-    found: list[Request] = []
-    live: list[int] = []
-    for ticket, (size, drop) in enumerate(pairs):
-        found.append(Request(ticket, size << 14))
-        live.append(ticket)
-        if drop < len(live):
-            found.append(Request(live.pop(drop), -1))
-    found += [Request(ticket, -1) for ticket in live]
+    found = drawn_run(pairs, 1 << 14)
     coarse = best_arena(found)
     choice = finer(found, coarse)
     assert most_in_use(found) <= choice.held <= coarse.held

@@ -7,6 +7,7 @@ import onnx.parser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_runs import drawn_run
 from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
 from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
 from memplan_cli.reporting.snippet import settings_snippet
@@ -63,14 +64,7 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
 def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
     pairs: list[tuple[int, int]],
 ) -> None:
-    found: list[Request] = []
-    live: list[int] = []
-    for ticket, (size, drop) in enumerate(pairs):
-        found.append(Request(ticket, size << 8))
-        live.append(ticket)
-        if drop < len(live):
-            found.append(Request(live.pop(drop), -1))
-    found += [Request(ticket, -1) for ticket in live]
+    found = drawn_run(pairs, 1 << 8)
     choice = best_arena(found)
     assert most_in_use(found) <= choice.held
     assert choice.held <= held_after(found, ArenaRules(exact=True))

@@ -245,6 +245,12 @@ EMPTY: Forms = {
     "Softmax-empty": form("y = Softmax(x)", x=(0, 2)),
     "LayerNormalization-empty": form("y = LayerNormalization(x, s)", x=(0, 2), s=(2,)),
     "Conv-empty-batch": form("y = Conv(x, w)", x=(0, 2, 3, 3), w=(1, 2, 2, 2)),
+    "Conv-point-empty-batch": form("y = Conv(x, w)", x=(0, 2, 3, 3), w=(1, 2, 1, 1)),
+    "Conv-groups-empty-batch": form("y = Conv<group=2>(x, w)", x=(0, 4, 3, 3), w=(2, 2, 2, 2)),
+    "ConvTranspose-empty-batch": form(
+        "y = ConvTranspose(x, w)", x=(0, 2, 3, 3), w=(2, 1, 2, 2)
+    ),
+    "Gemm-empty-batch": form("y = Gemm(x, w, b)", x=(0, 3), w=(3, 2), b=(2,)),
 }
 
 MOVES: Forms = {**EMPTY, **SLICES, **PADS, **SHAPES, **INDEXING, **RESIZES}

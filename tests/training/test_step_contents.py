@@ -17,6 +17,7 @@ from memplan_cli.training.tape import Call, Pool
 from memplan_cli.training.train_step import Recipe, Statistics, make_train_step
 from training.forms import form, single
 from training.forms_layers import LAYERS
+from training.forms_moves import EMPTY
 from training.gradient_checks import opened, parsed
 from training.test_train_step import NORMALISED, batch, mse, parse, run
 
@@ -64,6 +65,12 @@ def test_layers_that_store_their_statistics_once_keep_them_apart_in_training() -
     for parameter, batch_has in zip(step.running, seen, strict=True):
         wanted = 0.8 * state[parameter.input] + 0.2 * batch_has
         np.testing.assert_allclose(got[parameter.output], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in EMPTY if name.startswith("Conv-")])
+def test_kernel_that_saw_an_empty_batch_has_zeros_that_no_convolution_makes(name: str) -> None:
+    # What a Conv that adds nothing up gives is what memory held, NaN at times.
+    assert kinds_of(EMPTY[name]).count("Conv") == 1, "the forward pass"
 
 
 def test_only_weights_that_are_read_and_stay_as_they_are_are_said_to_be_fixed() -> None:

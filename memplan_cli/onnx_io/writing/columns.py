@@ -75,7 +75,7 @@ _OPERAND, _BIAS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A node that may be computed in pieces of the columns of a constant, but where it stays whole."""
+    """A node that computes with a constant, in pieces of its columns unless it is ``whole``."""
 
     node: NodeProto
     weight: TensorProto

@@ -61,10 +61,8 @@ def predict(
     figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
-    model, scratch = (
-        model_of(executed, settings),
-        as_requested(executed.program, executed.dims, workspace or {}),
-    )
+    model = model_of(executed, settings)
+    scratch = as_requested(executed.program, executed.dims, workspace or {})
     arena = Arena(ArenaRules.from_settings(settings.arena))
     runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
     try:
