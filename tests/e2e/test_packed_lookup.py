@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli import Check, Settings, optimize
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.onnx_io.writing import columns
 from memplan_cli.runtime.loading import load_session
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import observed_process
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WIDTH = 512
-"""A weight that is loaded whole: larger ones are cut into columns."""
-
 BYTES = WIDTH * WIDTH * 4
 AS_WRITTEN = RuntimeSettings(
     session={"graph_optimization_level": "ORT_DISABLE_ALL"},
@@ -59,7 +58,8 @@ class Written:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    monkeypatch.setattr(columns, "PIECE", BYTES)  # the weight is to be loaded whole
     random = np.random.default_rng(0).standard_normal((WIDTH, WIDTH))
     weight = numpy_helper.from_array(random.astype(np.float32), "w")
     edges = [

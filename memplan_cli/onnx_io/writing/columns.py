@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.onnx_io.weights.folded import Hold
 
-PIECE = 5 << 18
+PIECE = 5 << 16
 """Bytes of the least piece, about: little beside what a session takes to load any model."""
 
 _MORE = 1 / 3
