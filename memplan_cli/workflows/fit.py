@@ -31,6 +31,7 @@ from memplan_cli.planning.fit import (
     frontier,
     on_expressions,
 )
+from memplan_cli.planning.fit_growth import Growth
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
@@ -120,7 +121,7 @@ def fit(
         plans=len(search.known),
         confirmed=confirmed,
         of=of,
-        warnings=(*search.warnings, *(search.by_run.warnings if search.by_run else ())),
+        warnings=search.said(points),
     )
 
 
@@ -170,6 +171,7 @@ class _Search:
     process: ProcessSearch | None = None
     limit: int = 0
     by_run: SizesOfRuns | None = None
+    growth: Growth | None = None
     known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
 
     @classmethod
@@ -196,7 +198,7 @@ class _Search:
             by_run.memory(dict.fromkeys(limit.unknown, 1))
         del file
         process, notes = process_search(path, limit.of, limit.unknown, settings)
-        return cls(
+        search = cls(
             planned.program,
             replace(settings, order="keep"),
             {} if by_run else _totals(planned.program, planned.plan, settings),
@@ -206,6 +208,15 @@ class _Search:
             limit.memory,
             by_run,
         )
+        if by_run or (process and process.runs):
+            search.growth = Growth(search._planned, limit.unknown[0])
+        return search
+
+    def said(self, points: Sequence[Point]) -> tuple[str, ...]:
+        """Return what answers hang on."""
+        by_run = self.by_run.warnings if self.by_run else ()
+        foreseen = self.growth.said(points) if self.growth else ()
+        return (*self.warnings, *by_run, *foreseen)
 
     def need(self, dims: Mapping[str, int]) -> Need | None:
         """Plan for one binding; None where it is more than any machine has."""
@@ -213,7 +224,8 @@ class _Search:
         if key not in self.known:
             if self.progress:
                 self.progress(Detail(f"planning {binding_text(dict(key))}"))
-            self.known[key] = self._planned(dims)
+            planned = self.growth.need if self.growth else self._planned
+            self.known[key] = planned(dims)
         return self.known[key]
 
     def guess(self, question: Question) -> int:

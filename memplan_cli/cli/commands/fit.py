@@ -67,8 +67,9 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     defaults, as predicted, with inputs and the runtime's overhead. With --of tensors, and
     where no process can be predicted: weights, inputs, outputs, the planned arena. With
     several dims to look for, the first is the largest for powers of two of the others. Where
-    data decides sizes, those of a run on drawn inputs count for each value. Exit code 1 if not
-    even 1 fits, or if no run of --confirm does.
+    data decides sizes, those of a run on drawn inputs count for each value; what large values
+    need is foreseen from small ones then, and said. Exit code 1 if not even 1 fits, or if no
+    run of --confirm does.
 
     \b
     memplan fit model.onnx --memory 16GiB --dim batch=?

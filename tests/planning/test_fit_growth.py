@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.planning.fit import Need, Point, Question, largest
+from memplan_cli.planning.fit_growth import SMALL, Growth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MEBI = 1 << 20
+
+
+class Runs:
+    """Runs of a model that needs so many bytes, with values between two."""
+
+    def __init__(
+        self, needed: Callable[[int], int], least: int = 1, most: int = 1 << 31
+    ) -> None:
+        self.needed, self.least, self.most = needed, least, most
+        self.run: list[int] = []
+
+    def __call__(self, dims: Mapping[str, int]) -> Need | None:
+        value = dims["batch"]
+        self.run.append(value)
+        if not self.least <= value <= self.most:
+            return None
+        return Need(7, value, 0, 0, self.needed(value))
+
+
+def need(growth: Growth, value: int) -> Need:
+    found = growth.need({"batch": value})
+    assert found is not None
+    return found
+
+
+def test_values_are_run_while_they_need_little_more_than_the_first() -> None:
+    runs = Runs(lambda value: 100 * MEBI + value * MEBI)
+    growth = Growth(runs, "batch")
+    assert need(growth, 100_000).process == 100_100 * MEBI
+    assert runs.run == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert need(growth, 64).process == 164 * MEBI
+    assert need(growth, 200).process == 300 * MEBI
+    assert runs.run[9:] == [200], "what was run is known, what lies between is run"
+
+
+def test_what_needs_little_is_always_run() -> None:
+    runs = Runs(lambda value: 100 * MEBI + value)
+    growth = Growth(runs, "batch")
+    assert need(growth, 1_000_001).process == 100 * MEBI + 1_000_001
+    assert runs.run[-1] == 1_000_001
+    assert growth.said([Point({"batch": 1_000_001}, need(growth, 1_000_001), None)]) == ()
+
+
+def test_three_values_are_run_however_large_they_are() -> None:
+    runs = Runs(lambda value: value * 1000 * MEBI)
+    assert need(Growth(runs, "batch"), 10).process == 10_000 * MEBI
+    assert runs.run == [1, 2, 4]
+
+
+@given(
+    fixed=st.integers(0, 1 << 30),
+    each=st.integers(1, 1 << 24),
+    power=st.integers(1, 3),
+    value=st.integers(1, 1 << 16),
+)
+def test_what_grows_by_one_power_is_foreseen_nearly_to_the_byte(
+    fixed: int, each: int, power: int, value: int
+) -> None:
+    def needed(value: int) -> int:
+        return fixed + each * int(value**power)
+
+    runs = Runs(needed)
+    found = need(Growth(runs, "batch"), value)
+    assert found.weights == 7
+    assert found.inputs == value
+    assert found.process is not None
+    assert abs(found.process - needed(value)) <= 1 + 1e-9 * needed(value)
+    larger = [at for at in runs.run if needed(at) - needed(1) > 2**power * (SMALL + each)]
+    assert all(at <= 4 for at in larger), "no run needs much more than the first"
+
+
+@given(
+    fixed=st.integers(0, 1 << 28),
+    each=st.integers(1 << 10, 1 << 24),
+    region=st.integers(1, 1 << 20),
+)
+def test_whole_regions_of_an_arena_move_the_answer_by_few_per_cent(
+    fixed: int, each: int, region: int
+) -> None:
+    def needed(value: int) -> int:
+        return fixed + -(-each * value // region) * region
+
+    limit = fixed + (1 << 34)
+    point = largest(Growth(Runs(needed), "batch").need, Question("batch", {}, limit))
+    assert point is not None
+    answer = point.dims["batch"]
+    assert 0.95 * (1 << 34) <= each * answer <= 1.05 * (1 << 34)
+
+
+def test_what_lies_above_a_value_that_does_not_run_is_not_run() -> None:
+    runs = Runs(lambda value: value, most=5)
+    growth = Growth(runs, "batch")
+    assert growth.need({"batch": 1000}) is None
+    assert growth.need({"batch": 7}) is None
+    assert need(growth, 5).process == 5
+    assert runs.run == [1, 2, 4, 8, 7, 5]
+
+
+def test_the_climb_begins_at_the_first_value_that_runs() -> None:
+    runs = Runs(lambda value: value * MEBI, least=32)
+    assert need(Growth(runs, "batch"), 1000).process == 1000 * MEBI
+    assert runs.run == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+
+def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
+    def needed(dims: Mapping[str, int]) -> Need:
+        return Need(0, 0, 0, 0, dims["batch"] * dims["width"] * MEBI)
+
+    growth = Growth(needed, "batch")
+    points = []
+    for width in (1, 64):
+        dims = {"batch": 300, "width": width}
+        found = growth.need(dims)
+        assert found == needed(dims)
+        points.append(Point(dims, found, None))
+    assert growth.said(points) == (
+        "batch=300 was not run: what it needs follows from runs at up to 256; --confirm runs it",
+        "batch=300 was not run: what it needs follows from runs at up to 4; --confirm runs it",
+    )
