@@ -190,10 +190,15 @@ class _Search:
             raise _nothing_to_find(names_left_open(file.lazy, path, settings))
         found = settle_all_but(file.lazy, path, settings, limit.unknown)
         settings, loaded = found.settings, found.loaded
-        _check_symbols(loaded.program, limit.unknown, settings)
+        ends = input_bytes(loaded.program), output_bytes(loaded.program)
+        told = _told_by_runs(
+            loaded.program, names_left_open(file.lazy, path, settings), settings
+        )
+        _check_symbols(loaded.program, (*limit.unknown, *told), settings)
         planned = make_plan(loaded.program, settings, SOURCE, progress=progress)
         by_run = None
-        if planned.plan.report.coverage < 1.0:
+        sought = set(told) - set(limit.unknown)
+        if planned.plan.report.coverage < 1.0 or None in ends or sought:
             by_run = SizesOfRuns(file.lazy, path, settings)
             by_run.memory(dict.fromkeys(limit.unknown, 1))
         del file
@@ -260,6 +265,14 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
         for identity, var in program.vars.items()
     }
     return replace(program, vars=bound)
+
+
+def _told_by_runs(
+    program: Program, inputs: Sequence[str], settings: Settings
+) -> tuple[str, ...]:
+    """Return the dims that no input has, and no setting gives: data decides them."""
+    names = free_dims(program, ()) if settings.run else ()
+    return tuple(name for name in names if name not in {*inputs, *settings.bounds})
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:

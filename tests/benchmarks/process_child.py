@@ -75,7 +75,10 @@ def main(arguments: list[str]) -> None:
         del outputs
     found = beyond(before, loaded, resident())
     assert found
-    print(json.dumps({**to_json(found), "create": created, "bits": bits}), flush=True)
+    assert before
+    assert loaded
+    more = {"stands": loaded.now - before.now, "create": created, "bits": bits}
+    print(json.dumps({**to_json(found), **more}), flush=True)
     if "serve" in arguments:
         for _ in sys.stdin:
             worked = time.process_time()

@@ -92,8 +92,10 @@ def test_the_bytes_at_the_peak_add_up_to_it() -> None:
 
 
 def test_an_empty_plan_has_no_peak() -> None:
-    with pytest.raises(PlanError, match="no peak"):
-        why_peak(replace(skip_plan(), tensors=(), arenas=()))
+    plan = replace(skip_plan(), tensors=(), arenas=())
+    with pytest.raises(PlanError, match="no peak") as error:
+        why_peak(plan)
+    assert f"`memplan report {plan.report.model.path}`" in error.value.hint
 
 
 def test_a_tensor_has_a_story() -> None:

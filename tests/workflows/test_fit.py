@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from builders import parse
 from memplan_cli import workflows
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
+from memplan_cli.planning import fit_growth
 from memplan_cli.planning.fit import (
     LARGEST_DIM,
     Need,
@@ -170,6 +171,27 @@ def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
         assert need.total == report.memory.total
     assert any("read off one run on drawn inputs" in each for each in found.warnings)
     assert not found.expressions
+
+
+def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    text = "g (float[batch,2] x) => (float y) { z = Compress (x, c)  y = Identity (z) }"
+    text = text.replace("=> (float y)", "=> (float[found] y) <bool[3] c = {1, 0, 1}>")
+    path.write_bytes(parse(text).SerializeToString())
+    found = fit(path, MemoryLimit(1000, ("batch",), overhead=0, of="tensors"))
+    assert found.points[0].need.outputs == 8
+
+
+def test_values_too_large_to_run_follow_from_those_that_were(
+    decided: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_growth, "SMALL", 1000)
+    limit = MemoryLimit(100_000, ("batch",), overhead=0, of="tensors")
+    found = fit(decided, limit, Settings(dims={"seq": 4}))
+    (answer,) = found.points
+    assert any("was not run: what it needs follows from" in each for each in found.warnings)
+    report = workflows.report(decided, Settings(dims={**answer.dims, "seq": 4})).report
+    assert report.memory.total == pytest.approx(100_000, rel=0.02)
 
 
 def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import accumulate
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.chunks import Chunks
@@ -151,7 +152,8 @@ def why_peak(plan: Plan) -> PeakStory:
     if arena is None or not points:
         raise PlanError(
             "nothing is planned, so there is no peak",
-            hint="no intermediate has any bytes; `memplan report` shows inputs, outputs and weights",
+            hint="no intermediate has any bytes;"
+            f" `memplan report {quote(plan.report.model.path)}` shows inputs, outputs and weights",
         )
     tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
     rows = [
