@@ -4,7 +4,6 @@
     python -m tests.benchmarks.process bytes [MODEL...]   load, run, private, file; disk; bits
     python -m tests.benchmarks.process times [MODEL...]   processor time of runs, in turn
     python -m tests.benchmarks.process floor              what a session of one Identity takes
-    python -m tests.benchmarks.process least              below what no file for the CPU can go
     python -m tests.benchmarks.process table              into docs/measurements/process.md
 
 Figures of a model are kept in ``out/process/`` as soon as they are there, and are not measured
@@ -23,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,7 +31,6 @@ from memplan_cli import Check, Settings, workflows
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
@@ -40,9 +38,6 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 from .models import ROOT, SHARED
 from .process_page import FLOOR
 from .runtime_settings import dims_of, specs_of
-
-if TYPE_CHECKING:
-    from memplan_cli.core.results.report import Report
 
 OUT = ROOT / "out" / "process"
 
@@ -105,13 +100,7 @@ def write(name: str, target: str, dims: dict[str, int]) -> Json:
     if (facts := report.runtime) is not None:
         said["predicted"] = to_json(facts.predicted["optimized"].process)
         said["reported"] = to_json(facts.observed["optimized"].process)
-    return said | proved(report)
-
-
-def proved(report: Report) -> Json:
-    """Return what is live at once in any order of the written nodes, as the plan has proved it."""
-    memory = report.memory
-    return {"live": max(memory.order_bound or 0, memory.outputs or 0)}
+    return said
 
 
 def measured(name: str, part: str) -> Json:
@@ -187,20 +176,6 @@ def measure_floor() -> None:
     print({key: row["default"][key] for key in KEYS}, flush=True)
 
 
-def measure_least(names: list[str]) -> None:
-    """Add what was not kept of files measured before: what stands, and what is proved."""
-    for name in names:
-        file = OUT / f"{name}.json"
-        row: Json = json.loads(file.read_text()) if file.exists() else {}
-        if "error" in row.get("cpu", {"error": ""}):
-            continue
-        plan = OUT / name / "cpu.json"
-        row["cpu"] |= proved(read_plan(plan).report)
-        row["cpu"]["stands"] = measured(name, "cpu")["stands"]
-        file.write_text(json.dumps(row, indent=1) + "\n")
-        print(name, {key: row["cpu"][key] for key in ("stands", "live")}, flush=True)
-
-
 def said(row: Json) -> str:
     texts = []
     for part in HOW:
@@ -257,7 +232,7 @@ def in_turn(name: str, parts: list[str]) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     """Do one stage for the models named, or for all."""
     if not arguments:
-        for stage in ("floor", "bytes", "times", "table"):  # with bytes comes what is least
+        for stage in ("floor", "bytes", "times", "table"):
             main([stage])
         return
     stage, *names = arguments
@@ -267,8 +242,6 @@ def main(arguments: list[str]) -> None:
         measure_bytes(names)
     elif stage == "floor":
         measure_floor()
-    elif stage == "least":
-        measure_least(names)
     elif stage == "times":
         measure_times(names)
     elif stage == "table":

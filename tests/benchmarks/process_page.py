@@ -53,8 +53,8 @@ def tables(rows: dict[str, Json], floor: Json | None) -> Iterator[str]:
     if floor:
         yield from summary_beyond(rows, floor)
         yield ""
-        yield from least(rows, floor)
-        yield ""
+    yield from standing(rows)
+    yield ""
     yield from above_one(rows)
     yield ""
     yield from limits(rows)
@@ -117,24 +117,14 @@ def summary_beyond(rows: dict[str, Json], floor: Json) -> Iterator[str]:
         yield f"| {part}{against} | {' | '.join(cells)} |"
 
 
-def least(rows: dict[str, Json], floor: Json) -> Iterator[str]:
-    """Yield means below which no file for the CPU can go that has these nodes and keeps its arena."""
-    found = [row for row in rows.values() if {"stands", "live"} <= row["cpu"].keys()]
-    bounds = {
-        "load": [row["cpu"]["stands"] / row["default"]["load"] for row in found],
-        "private": [
-            (floor["private"] + row["cpu"]["live"]) / row["default"]["private"]
-            for row in found
-        ],
-    }
-    means = {
-        key: math.exp(sum(map(math.log, of)) / len(of)) for key, of in bounds.items() if of
-    }
-    if means:
-        yield f"What `cpu` cannot go below ({len(found)} models), as a mean of the defaults': `load`"
-        yield f"{means['load']:.3f}, if loading took nothing but what the session keeps; `private`"
-        yield f"{means['private']:.3f}, if a session took what the Identity's does and its arena no byte"
-        yield "more than the plan has proved to be live at once in any order of the nodes."
+def standing(rows: dict[str, Json]) -> Iterator[str]:
+    """Yield the mean of what a session keeps: no way of loading these files takes less."""
+    found = [row for row in rows.values() if "stands" in row["cpu"]]
+    if found:
+        logs = [math.log(row["cpu"]["stands"] / row["default"]["load"]) for row in found]
+        mean = math.exp(sum(logs) / len(logs))
+        yield f"What sessions of `cpu` keep when they stand, against the defaults' `load`: {mean:.3f}"
+        yield f"({len(found)} models). No way of loading these graphs takes less."
 
 
 def beyond(row: Json, part: str, base: str, key: str, floor: float) -> float | None:
