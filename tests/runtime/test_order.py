@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 from memplan_cli.core.program import Block, Op, VarId
 from memplan_cli.runtime.simulation.order import default_order, priority_order
+
+REPRODUCTION = Path(__file__).parents[2] / "docs/upstream/order_of_reorders.py"
 
 
 def op(text: str, *bodies: Block) -> Op:
@@ -56,3 +62,19 @@ def test_a_capture_is_an_edge() -> None:
     body = Block((), (VarId("t"),), (op("t <- a"),), "If.then")
     file = block(op("a <- x"), op("b <- x"), op("If:r <- b", body))
     assert names(default_order(file)) == "b a r"
+
+
+def test_the_reproduction_of_orders_that_differ_shows_each_and_how_often(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPRODUCTION)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [line.split(" of 8 processes:") for line in done.stdout.splitlines()]
+    assert sum(int(count) for count, _ in found) == 8
+    # A processor without blocks of channels has no such nodes.
+    assert all(sorted(order.split()) in ([], ["c0", "c1", "c2", "c3"]) for _, order in found)
