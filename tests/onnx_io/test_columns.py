@@ -16,7 +16,7 @@ from memplan_cli import Check, Settings, workflows
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.on_pages import packed_blobs
 from memplan_cli.onnx_io.writing import columns
-from memplan_cli.onnx_io.writing.columns import cut_columns
+from memplan_cli.onnx_io.writing.columns import cut_columns, reads_large_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +123,75 @@ def test_a_bias_of_two_products_is_cut_where_each_is(tmp_path: Path) -> None:
     before = result(model, tmp_path)
     assert cut(model, tmp_path) == 2
     assert np.allclose(result(model, tmp_path), before, rtol=1e-5, atol=1e-5)
+
+
+def in_branches(wide: int) -> onnx.ModelProto:
+    """Return a product at the top, and the same and another in the branches of an If."""
+    model = product("MatMul", wide)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.bool_), "no"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.ones((SUMMED, wide), np.float32), "v")
+    )
+    value = helper.make_tensor_value_info
+    branches = {
+        side: helper.make_graph(
+            [helper.make_node("MatMul", ["x", weight], [f"in_{side}"], side)],
+            side,
+            [],
+            [value(f"in_{side}", 1, [ROWS, wide])],
+        )
+        for side, weight in (("then_branch", "w"), ("else_branch", "v"))
+    }
+    model.graph.node.append(helper.make_node("If", ["no"], ["chosen"], "if", **branches))
+    model.graph.node.append(helper.make_node("Add", ["y", "chosen"], ["sum"], "sum"))
+    model.graph.output[0].name = "sum"
+    return model
+
+
+def test_products_in_subgraphs_are_cut_where_their_results_are_known(tmp_path: Path) -> None:
+    model = in_branches(700)
+    before = result(model, tmp_path)
+    results = {"in_then_branch": 4 * ROWS * 700, "in_else_branch": 4 * ROWS * 700}
+    made = {"y": 4 * ROWS * 700, "sum": 100_000, **results}
+    pieces = cut_columns(model, tmp_path / "pieces.data", made)
+    assert {whole for whole, _ in pieces.values()} == {"y", *results}
+    assert not {"w", "v"} & {tensor.name for tensor in model.graph.initializer}
+    sides = [a.g for node in model.graph.node for a in node.attribute if a.HasField("g")]
+    assert all([n.op_type for n in side.node][-1] == "Concat" for side in sides)
+    assert np.allclose(result(model, tmp_path), before, rtol=1e-5, atol=1e-5)
+    onnx.checker.check_model(tmp_path / "m.onnx")
+
+
+def test_a_product_in_a_subgraph_whose_result_nobody_knows_stays_whole(tmp_path: Path) -> None:
+    model = in_branches(700)
+    assert reads_large_inside(model)
+    assert cut(model, tmp_path) == 0, "an operand that stays whole leaves the others whole"
+    assert not reads_large_inside(product("MatMul", 700))
+
+
+def test_the_head_of_a_loop_is_loaded_in_pieces_with_the_same_bits(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,64] x) => (float[1,64] h, float[n,1,20000] logits)
+          <bool go = {1}, int64 turns = {3}> {
+            h, logits = Loop <body = step (int64 at, bool c, float[1,64] s)
+              => (bool d, float[1,64] t, float[1,20000] z) {
+                d = Identity (c)  z = MatMul (s, w)  t = Tanh (s)
+            }> (turns, go, x) }"""
+    model = onnx.parser.parse_model(text)
+    drawn = np.random.default_rng(0).standard_normal((64, 20_000)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(drawn, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = workflows.optimize(
+        tmp_path / "m.onnx", Settings(target="cpu"), check=Check(provider="cpu")
+    )
+    assert done.model is not None
+    assert done.passed
+    written = load_model(done.model)
+    (body,) = [a.g for node in written.graph.node for a in node.attribute if a.HasField("g")]
+    assert sum(node.op_type == "Concat" for node in body.node) == 1
+    assert all(
+        list(packed_blobs(t)) for t in written.graph.initializer if "/columns_" in t.name
+    )
 
 
 def test_many_products_are_cut_into_fewer_pieces(tmp_path: Path) -> None:

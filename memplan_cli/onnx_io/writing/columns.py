@@ -75,13 +75,17 @@ _OPERAND, _BIAS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A node that computes with a constant, in pieces of its columns unless it is ``whole``."""
+    """A node that computes with a constant, in pieces of its columns unless it is ``whole``.
+
+    Of one in a subgraph the size of its result has to be known: who runs it how often, nothing says.
+    """
 
     node: NodeProto
     weight: TensorProto
     axis: int
     bias: TensorProto | None
     whole: bool
+    inner: bool
 
     def cuts(self, piece: int) -> tuple[int, ...]:
         """Return where pieces of so many bytes, about, begin, and the end of the columns."""
@@ -98,6 +102,8 @@ class _Product:
 
     def pays(self, piece: int, made: Mapping[str, int], widest: int) -> bool:
         """Whether loading needs less by more than joining makes the widest step need."""
+        if self.inner and self.node.output[0] not in made:
+            return False
         wider = 2 * made.get(self.node.output[0], 0) - widest
         saved = 2 * (_bytes(self.weight) - piece)
         return not self.whole and self.added(piece) > 0 and wider * _WORTH <= saved
@@ -112,15 +118,22 @@ def has_large_operand(model: ModelProto) -> bool:
     )
 
 
+def reads_large_inside(model: ModelProto) -> bool:
+    """Whether a subgraph has a product with a constant that could be cut."""
+    return any(
+        product.inner and _bytes(product.weight) > PIECE for product in _products(model.graph)
+    )
+
+
 def cut_columns(
     model: ModelProto, data: Path, made: Mapping[str, int]
 ) -> dict[str, tuple[str, int]]:
-    """Cut the large constant operands of products at the top of a model, in place.
+    """Cut the large constant operands of products, in place; those of the top graph's constants.
 
     Args:
         model: its large weights lie in the folder of ``data``.
         data: the file that the pieces go into.
-        made: bytes of values, as far as they are known: results are written once more when
+        made: bytes of values, those of subgraphs too, as far as they are known: results are written once more when
             they are joined, and what would make the widest step of a run much wider than
             loading gets smaller stays whole.
 
@@ -128,33 +141,48 @@ def cut_columns(
         Of each new value, the one of which it is a part, and its columns. Empty where
         nothing was written.
     """
-    widest = max((width(node, made) for node in model.graph.node), default=0)
+    every = [node for graph in graphs(model.graph) for node in graph.node]
+    widest = max((width(node, made) for node in every), default=0)
     products = list(_products(model.graph))
-    piece, cut = _choice(products, len(model.graph.node), made, widest)
+    piece, cut = _choice(products, len(every), made, widest)
     found = {id(product.node): product for product in cut}
     if not found:
         return {}
     names = {tensor.name for tensor in model.graph.initializer}
-    names |= {name for graph in graphs(model.graph) for n in graph.node for name in n.output}
-    nodes: list[NodeProto] = []
+    names |= {name for node in every for name in node.output}
     with data.open("wb") as file:
         hold = DataFile(data.name, file).hold
         cutter = _Cutter(model.graph, data.parent, hold, names, {}, {})
-        for node in model.graph.node:
-            product = found.get(id(node))
-            nodes += [node] if product is None else cutter.pieces(product, product.cuts(piece))
-    copies = [deepcopy(node) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+        made_of = {
+            at: cutter.pieces(product, product.cuts(piece)) for at, product in found.items()
+        }
+    # Innermost first: a node is copied with its subgraphs as they are by then.
+    for graph in reversed(list(graphs(model.graph))):
+        if any(id(node) in made_of for node in graph.node):
+            _replace(graph, made_of)
     pairs = ((p.weight, p.bias) for p in found.values())
     _drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
     return cutter.made
 
 
-def _products(graph: GraphProto) -> Iterator[_Product]:
-    """Yield the products that pack a constant operand; some cannot be cut."""
-    given = {value.name for value in graph.input}
-    weights = {t.name: t for t in graph.initializer if t.name not in given}
+def _replace(graph: GraphProto, made_of: Mapping[int, Sequence[NodeProto]]) -> None:
+    """Put the pieces, and what joins them, where their node was."""
+    copies = [deepcopy(node) for each in graph.node for node in made_of.get(id(each), (each,))]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _products(top: GraphProto) -> Iterator[_Product]:
+    """Yield the products that pack a constant of the top graph; some cannot be cut."""
+    given = {value.name for value in top.input}
+    weights = {t.name: t for t in top.initializer if t.name not in given}
+    for graph in graphs(top):
+        yield from _products_of(graph, weights, inner=graph is not top)
+
+
+def _products_of(
+    graph: GraphProto, weights: Mapping[str, TensorProto], *, inner: bool
+) -> Iterator[_Product]:
     for node in graph.node:
         weight = weights.get(node.input[_OPERAND]) if len(node.input) > _OPERAND else None
         if (node.domain, node.op_type) not in _PRODUCTS or weight is None:
@@ -167,7 +195,7 @@ def _products(graph: GraphProto) -> Iterator[_Product]:
         columns = weight.dims[axis]
         odd = bias and (bias not in weights or not _is_of_columns(weights[bias], columns))
         whole = bool(said.get("transBatchB") or odd)
-        yield _Product(node, weight, axis, weights.get(bias), whole)
+        yield _Product(node, weight, axis, weights.get(bias), whole, inner)
 
 
 def _choice(

@@ -15,7 +15,7 @@ from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.types import dtype_name
-from memplan_cli.onnx_io.writing.columns import cut_columns
+from memplan_cli.onnx_io.writing.columns import cut_columns, reads_large_inside
 from memplan_cli.onnx_io.writing.fills import make_fills
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.blocks import block_size
@@ -96,7 +96,8 @@ def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
         types = types_of(plain, asked.provider)
         model = load_model(plain)
         filled = _filled(asked, model, plain.parent, types)
-        pieces = cut_columns(model, plain.with_suffix(".pieces"), _bytes(types, asked.dims))
+        made = {**_bytes_inside(model, asked.dims), **_bytes(types, asked.dims)}
+        pieces = cut_columns(model, plain.with_suffix(".pieces"), made)
         if pieces or filled:
             plain.write_bytes(model.SerializeToString())
         _dump(plain, asked.provider, out, settings.updated(UNOPTIMISED))
@@ -120,6 +121,23 @@ def _with_columns(kind: list[object], columns: int) -> list[object]:
     """Return a value's type with so many columns; what has no dims has no known rank."""
     dtype, shape = cast("tuple[str, list[object]]", kind)
     return [dtype, [*shape[:-1], columns] if shape else shape]
+
+
+def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the most bytes of each value of subgraphs, by name, where one could be cut."""
+    if not reads_large_inside(model):
+        return {}
+    from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_program
+
+    program = read_program(model, Bindings(dims)).program
+    found: dict[str, int] = {}
+    for identity, size in tensor_bytes(program, dims).items():
+        var = program.vars[identity]
+        if var.block:
+            found[var.name] = max(size, found.get(var.name, 0))
+    return found
 
 
 def _bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
