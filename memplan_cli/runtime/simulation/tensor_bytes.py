@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
@@ -33,3 +34,12 @@ def tensor_bytes(program: Program, dims: Mapping[str, int]) -> dict[VarId, int]:
         if size is not None:
             found[var.id] = size
     return found
+
+
+def weight_bytes(program: Program, dims: Mapping[str, int]) -> int:
+    """Return the bytes of initializers and Constants, as far as they are known."""
+    return sum(
+        size
+        for var, size in tensor_bytes(program, dims).items()
+        if program.vars[var].origin is Origin.WEIGHT
+    )
