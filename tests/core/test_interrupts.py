@@ -15,13 +15,19 @@ from memplan_cli.core.interrupts import Interrupted, deferred, interrupted_by
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
+def hear_all() -> None:
+    """Undo what a shell or nohup has had the tests ignore."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def ended(code: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process that hears signals as memplan does."""
     start = "import os, signal, sys, time\nfrom memplan_cli.core import interrupts\n"
     return subprocess.run(
         [sys.executable, "-c", f"{start}interrupts.raise_on_signals()\n{code}"],
         capture_output=True, text=True, check=False, timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_all,
     )  # fmt: skip
 
 
