@@ -1,8 +1,8 @@
-"""What a value of a dim needs where only runs tell: run while they are small, foreseen beyond.
+"""Extrapolation of memory needs from runs at small values of a dim.
 
 A run of thousands of examples takes minutes, and more memory than the limit that is asked about.
-So the values 1, 2, 4, ... are run until they need `SMALL` more than the first, and what larger ones
-need is taken to grow on with the power of the dim that the last of them show.
+So the values 1, 2, 4, ... are run until they need `SMALL` more than the first, and larger ones are
+extrapolated by the power of the dim that the last of them show.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Evaluate, Point
 
 Numbers = tuple[tuple[str, int], ...]
-"""Numbers of dims, by name; climbs go by those of the other dims."""
+"""Numbers of dims, by name; samples go by those of the other dims."""
 
-Climb = list[tuple[int, Need]]
+Samples = list[tuple[int, Need]]
 """Values that were run, each twice the one before, and what they need."""
 
 SMALL = 128 << 20
 """Bytes that a run may need more than the first one."""
 
 _LEAST, _MOST = 3, 5
-"""Values from which growth is seen."""
+"""Samples from which growth is seen."""
 
 _MOST_POWER = 3.0
 _WHOLE = 0.1
@@ -47,7 +47,7 @@ class Growth:
 
     run: Evaluate
     symbol: str
-    climbs: dict[Numbers, Climb] = field(default_factory=dict)
+    samples: dict[Numbers, Samples] = field(default_factory=dict)
     known: dict[Numbers, Need | None] = field(default_factory=dict)
 
     def need(self, dims: Mapping[str, int]) -> Need | None:
@@ -55,18 +55,18 @@ class Growth:
 
         None where it does not run, or a power of two from one that does up to it does not.
         """
-        value, climb = dims[self.symbol], self._climb(dims)
-        following = 2 * climb[-1][0] if climb else 1
-        while following <= value and _is_short(climb):
+        value, samples = dims[self.symbol], self._samples(dims)
+        following = 2 * samples[-1][0] if samples else 1
+        while following <= value and _are_small(samples):
             found = self._ran({**dims, self.symbol: following})
             if found is not None:
-                climb.append((following, found))
-            elif climb:
+                samples.append((following, found))
+            elif samples:
                 return None
             following *= 2
-        if _is_short(climb) or value <= climb[-1][0]:
+        if _are_small(samples) or value <= samples[-1][0]:
             return self._ran(dims)
-        return _grown(climb, value)
+        return _extrapolated(samples, value)
 
     def _ran(self, dims: Mapping[str, int]) -> Need | None:
         key = tuple(sorted(dims.items()))
@@ -78,28 +78,28 @@ class Growth:
         """Return of which runs answers are that were not run themselves."""
         said = []
         for point in points:
-            value, climb = point.dims[self.symbol], self._climb(point.dims)
-            if climb and value > climb[-1][0] and not _is_short(climb):
+            value, samples = point.dims[self.symbol], self._samples(point.dims)
+            if not _are_small(samples) and value > samples[-1][0]:
                 said.append(
                     f"{self.symbol}={value} was not run: what it needs follows from runs at up to"
-                    f" {climb[-1][0]}; --confirm runs it"
+                    f" {samples[-1][0]}; --confirm runs it"
                 )
         return tuple(said)
 
-    def _climb(self, dims: Mapping[str, int]) -> Climb:
+    def _samples(self, dims: Mapping[str, int]) -> Samples:
         others = {name: number for name, number in dims.items() if name != self.symbol}
-        return self.climbs.setdefault(tuple(sorted(others.items())), [])
+        return self.samples.setdefault(tuple(sorted(others.items())), [])
 
 
-def _is_short(climb: Climb) -> bool:
-    more = climb[-1][1].total - climb[0][1].total if climb else 0
-    return len(climb) < _LEAST or more <= SMALL
+def _are_small(samples: Samples) -> bool:
+    more = samples[-1][1].total - samples[0][1].total if samples else 0
+    return len(samples) < _LEAST or more <= SMALL
 
 
-def _grown(climb: Climb, value: int) -> Need:
+def _extrapolated(samples: Samples, value: int) -> Need:
     """Return what a value above all that were run needs."""
-    last = climb[-1][0]
-    before = [need for _, need in climb[-_MOST:]]
+    last = samples[-1][0]
+    before = [need for _, need in samples[-_MOST:]]
     rows = zip(*(_numbers(need) for need in before), strict=True)
     weights, inputs, outputs, planned, process = (
         _continued(row, value / last) for row in rows

@@ -197,8 +197,8 @@ class _Search:
         _check_symbols(loaded.program, (*limit.unknown, *told), settings)
         planned = make_plan(loaded.program, settings, SOURCE, progress=progress)
         by_run = None
-        sought = set(told) - set(limit.unknown)
-        if planned.plan.report.coverage < 1.0 or None in ends or sought:
+        by_data = set(told) - set(limit.unknown)
+        if planned.plan.report.coverage < 1.0 or None in ends or by_data:
             by_run = SizesOfRuns(file.lazy, path, settings)
             by_run.memory(dict.fromkeys(limit.unknown, 1))
         del file

@@ -1,4 +1,4 @@
-"""What each value of a dim needs where data decides sizes: planned at those of a run."""
+"""Memory needs of a model whose sizes data decides, planned at the sizes of runs."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -15,8 +14,10 @@ from hypothesis import strategies as st
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.on_pages import PAGE, Blob, packed_blobs, write_on_pages
+from reproductions import reproduce
 
-REPRODUCTION = Path(__file__).parents[2] / "docs/upstream/unaligned_packed_weights.py"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def model_of(folder: Path, weights: list[bytes], packed: dict[int, list[bytes]]) -> Any:  # noqa: ANN401 - onnx has no types
@@ -111,13 +112,7 @@ def test_data_that_ends_too_early_is_refused_and_nothing_is_left(tmp_path: Path)
 
 
 def test_the_reproduction_crashes_the_runtime_and_runs_on_pages(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPRODUCTION)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = reproduce("unaligned_packed_weights.py", tmp_path)
     assert "loaded" in done.stdout
     if "ran" in done.stdout:
         pytest.skip("this runtime and processor read unaligned blobs")

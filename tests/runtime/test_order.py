@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block, Op, VarId
 from memplan_cli.runtime.simulation.order import default_order, priority_order
+from reproductions import reproduce
 
-REPRODUCTION = Path(__file__).parents[2] / "docs/upstream/order_of_reorders.py"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def op(text: str, *bodies: Block) -> Op:
@@ -67,13 +67,8 @@ def test_a_capture_is_an_edge() -> None:
 def test_the_reproduction_of_orders_that_differ_shows_each_and_how_often(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPRODUCTION)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = reproduce("order_of_reorders.py", tmp_path)
+    assert done.returncode == 0, done.stderr
     found = [line.split(" of 8 processes:") for line in done.stdout.splitlines()]
     assert sum(int(count) for count, _ in found) == 8
     # A processor without blocks of channels has no such nodes.

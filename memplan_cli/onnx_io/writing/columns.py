@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.analysis.aliasing import VIEWS
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.load import defined, graphs
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
@@ -81,7 +81,7 @@ _OPERAND, _BIAS = 1, 2
 class _Product:
     """A node that computes with a constant, in pieces of its columns unless it is ``whole``.
 
-    Of one in a subgraph the size of its result has to be known: who runs it how often, nothing says.
+    One in a subgraph (``inner``) is cut only where the size of its result is known.
     """
 
     node: NodeProto
@@ -137,9 +137,9 @@ def cut_columns(
     Args:
         model: its large weights lie in the folder of ``data``.
         data: the file that the pieces go into.
-        made: bytes of values, those of subgraphs too, as far as they are known: results are written once more when
-            they are joined, and what would make the widest step of a run much wider than
-            loading gets smaller stays whole.
+        made: bytes of values, those of subgraphs too, as far as they are known: results are
+            written once more when they are joined, and what would make the widest step of a run
+            much wider than loading gets smaller stays whole.
 
     Returns:
         Of each new value, the one of which it is a part, and its columns. Empty where
@@ -152,8 +152,7 @@ def cut_columns(
     found = {id(product.node): product for product in cut}
     if not found:
         return {}
-    names = {tensor.name for tensor in model.graph.initializer}
-    names |= {name for node in every for name in node.output}
+    names = {name for graph in graphs(model.graph) for name in defined(graph)}
     with data.open("wb") as file:
         hold = DataFile(data.name, file).hold
         cutter = _Cutter(model.graph, data.parent, hold, names, {}, {})
