@@ -2,9 +2,9 @@
 
 import pytest
 
+from memplan_cli.analysis.flow import SINK, SOURCE, Network
 from memplan_cli.transforms.ordering.bounds.bound import CutBounds, local_bounds
 from memplan_cli.transforms.ordering.bounds.certify import cut_bound
-from memplan_cli.transforms.ordering.bounds.flow import SINK, SOURCE, Network
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.graph import TaskGraph, moved, peak, trace
 from memplan_cli.transforms.ordering.search.beam import beam

@@ -267,7 +267,7 @@ class _Cutter:
         made = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             piece = deepcopy(node)
-            piece.name = f"{node.name}/columns_{number}"
+            piece.name = node.name and f"{node.name}/columns_{number}"
             piece.input[_OPERAND] = weight
             if bias is not None:
                 piece.input[_BIAS] = bias

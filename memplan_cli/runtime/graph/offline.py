@@ -16,6 +16,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.rerolling.reroll import may_repeat
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.onnx_io.weights.sparse import sparse_weights
@@ -71,8 +72,9 @@ class Packing(Enum):
     """In the arena, by each session."""
     IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
-    IN_COLUMNS = "in the file, in columns"
-    """The same, and large operands in pieces: a session packs before it looks."""
+    REWRITTEN = "in the file, of a smaller graph"
+    """The same, and large operands in pieces, for a session packs before it looks; and repeated
+    steps as loops, for it holds each node."""
 
 
 def packing_for(provider: str, model: ModelProto) -> Packing:
@@ -83,7 +85,8 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
     sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
     if provider != CPU or any(sparse):
         return Packing.AT_LOAD
-    return Packing.IN_COLUMNS if has_large_operand(model) else Packing.IN_FILE
+    pays = has_large_operand(model) or may_repeat(model)
+    return Packing.REWRITTEN if pays else Packing.IN_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class Dump:
     block: int = 0
     cut: int = 0
     """Products whose large operand is in pieces."""
+    loops: int = 0
+    """Loops that stand for repeated steps."""
 
 
 class Dumping:
@@ -134,7 +139,7 @@ class Dumping:
             "fused": str(out[0]),
             "unfused": str(out[1]) if len(out) > 1 else None,
             "dims": dict(dims or {}),
-            "cut": packing is Packing.IN_COLUMNS,
+            "rewritten": packing is Packing.REWRITTEN,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
         self._job = start_job("offline", {"dump": asked}, about=model)
@@ -164,6 +169,7 @@ class Dumping:
             replace(
                 _tidied(path, original, shapes_of(found["types"]), provider),
                 cut=found["cut"],
+                loops=found["loops"],
                 block=block,
             )
             for path in self._out

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
-from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS, find_values
 
 if TYPE_CHECKING:

@@ -13,9 +13,14 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.rerolling.reroll import reroll
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.types import dtype_name
-from memplan_cli.onnx_io.writing.columns import cut_columns, reads_large_inside
+from memplan_cli.onnx_io.writing.columns import (
+    cut_columns,
+    has_large_operand,
+    reads_large_inside,
+)
 from memplan_cli.onnx_io.writing.fills import make_fills
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.blocks import block_size
@@ -40,7 +45,8 @@ class OfflineDump:
         fused: where the graph goes, its weights beside it.
         unfused: where that without costly fusions goes, if there are any.
         dims: values of symbolic dims, by which sizes of results are known.
-        cut: whether large constant operands of products are cut into columns.
+        rewritten: whether what makes a session large is written otherwise: repeated steps as
+            loops, large constant operands of products in columns.
     """
 
     model: Path
@@ -49,13 +55,13 @@ class OfflineDump:
     fused: Path
     unfused: Path | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
-    cut: bool = False
+    rewritten: bool = False
 
 
 def run(job: Json) -> Json:
     """Write the graphs; return, by file name, the types that the runtime infers in each.
 
-    And of how many products the operands were cut.
+    And how many products were cut, and steps made loops.
     """
     asked = from_json(OfflineDump, job["dump"], "the job")
     found = {asked.fused.name: _dumped(asked, asked.fused, asked.settings)}
@@ -73,21 +79,23 @@ def _has_blocks(path: Path) -> bool:
 
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
-    """Write one graph; return its types, and how many products of it were cut."""
-    if asked.cut:
-        return _cut(asked, out, settings)
+    """Write one graph; return its types, and what was written otherwise."""
+    found = _rewritten(asked, out, settings) if asked.rewritten else None
+    if found is not None:
+        return found
     _dump(asked.model, asked.provider, out, settings)
     types = types_of(out, asked.provider)
     model = load_model(out)
     if _filled(asked, model, out.parent, types):
         out.write_bytes(model.SerializeToString())
-    return {"types": types, "cut": 0}
+    return {"types": types, "cut": 0, "loops": 0}
 
 
-def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
-    """Write a graph without packed weights, cut its large operands, and write that packed.
+def _rewritten(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
+    """Write a graph without packed weights, write that otherwise, and dump it packed.
 
-    A weight that is cut is never packed whole.
+    A weight that is cut is never packed whole. None where there is nothing to write otherwise: what
+    is dumped twice may have another order.
     """
     # What is read and what is written have one name, and so two folders.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
@@ -95,16 +103,33 @@ def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
         _dump(asked.model, asked.provider, plain, settings.updated(NOT_PACKED))
         types = types_of(plain, asked.provider)
         model = load_model(plain)
-        filled = _filled(asked, model, plain.parent, types)
-        made = {**_bytes_inside(model, asked.dims), **_bytes(types, asked.dims)}
-        pieces = cut_columns(model, plain.with_suffix(".pieces"), made)
-        if pieces or filled:
-            plain.write_bytes(model.SerializeToString())
+        _filled(asked, model, plain.parent, types)
+        rolled = reroll(model, types, asked.dims)
+        if rolled is not None:
+            model = rolled.model
+            types |= {
+                name: [dtype, list(dims)] for name, (dtype, dims) in rolled.types.items()
+            }
+        pieces = _cut(asked, model, plain.with_suffix(".pieces"), types)
+        if rolled is None and not pieces:
+            return None
+        plain.write_bytes(model.SerializeToString())
         _dump(plain, asked.provider, out, settings.updated(UNOPTIMISED))
     for piece, (whole, columns) in pieces.items():
         if whole in types:
             types[piece] = _with_columns(types[whole], columns)
-    return {"types": types, "cut": len({whole for whole, _ in pieces.values()})}
+    cut = len({whole for whole, _ in pieces.values()})
+    return {"types": types, "cut": cut, "loops": rolled.loops if rolled is not None else 0}
+
+
+def _cut(
+    asked: OfflineDump, model: ModelProto, data: Path, types: Types
+) -> dict[str, tuple[str, int]]:
+    """Cut large operands of products into columns; return the pieces of results."""
+    if not has_large_operand(model):
+        return {}
+    made = {**_bytes_inside(model, asked.dims), **_bytes(types, asked.dims)}
+    return cut_columns(model, data, made)
 
 
 def _filled(asked: OfflineDump, model: ModelProto, folder: Path, types: Types) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

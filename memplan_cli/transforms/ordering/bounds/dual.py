@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import Cut, Dual, Hold, Share
 from memplan_cli.transforms.ordering.bounds.bound import sides
-from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
