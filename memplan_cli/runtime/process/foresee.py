@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
+from memplan_cli.runtime.process.heap import MAPPED_LOADED, MAPPED_LOADING
 from memplan_cli.runtime.process.loading import Loading
 from memplan_cli.runtime.process.packing import unknown_kernels
 from memplan_cli.runtime.process.parts import (
@@ -90,10 +91,13 @@ def foresee_process(
     if _beyond_rules(executed, settings, provider):
         return None
     space = Space()
+    if shown.as_loaded:
+        space.heap.fix(MAPPED_LOADING)
     loading = Loading(space, stored, executed.program)
     loading.run()
     if shown.as_loaded:
         space.give_back()
+        space.heap.fix(MAPPED_LOADED)
     if shown.loaded is not None:
         space.settle(shown.loaded)
     load, at_load = space.highest, dict(space.peak)

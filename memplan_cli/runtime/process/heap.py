@@ -27,6 +27,12 @@ _CONSOLIDATE = 64 << 10
 _THRESHOLD = 1_052_672
 """From which a request is mapped when the runtime is imported: Python has freed mappings."""
 
+MAPPED_LOADING = 128 << 10
+"""Bytes from which a request is mapped when a process begins, and while a session is loaded."""
+
+MAPPED_LOADED = _LARGEST_THRESHOLD
+"""Bytes from which one is mapped afterwards, as in a process that has freed as large ones."""
+
 
 @dataclass(slots=True)
 class Heap:
@@ -35,11 +41,13 @@ class Heap:
     Attributes:
         threshold: bytes from which a request gets a mapping, where nothing free fits.
         top, end: as above.
+        fixed: whether the threshold stays as it is.
     """
 
     threshold: int = _THRESHOLD
     top: int = 0
     end: int = 0
+    fixed: bool = False
     _used: dict[int, int] = field(default_factory=dict)
     _free: list[tuple[int, int]] = field(default_factory=list)
     _starts: dict[int, int] = field(default_factory=dict)
@@ -72,6 +80,10 @@ class Heap:
         if size >= _CONSOLIDATE and self.end - self.top >= 2 * self.threshold:
             self.end = _up(self.top + _PAD, PAGE)
 
+    def fix(self, threshold: int) -> None:
+        """Map requests from so many bytes on, whatever is freed (``mallopt``)."""
+        self.threshold, self.fixed = threshold, True
+
     def trim(self) -> list[tuple[int, int]]:
         """End the heap where it is unused from; return the free pages below, from and to which.
 
@@ -88,7 +100,7 @@ class Heap:
     def unmapped(self, size: int) -> None:
         """Hear that a mapping was freed: requests up to its size come from the heap now."""
         whole = _up(size + ALIGNED + 2 * _HEADER, PAGE)
-        if self.threshold < whole <= _LARGEST_THRESHOLD:
+        if not self.fixed and self.threshold < whole <= _LARGEST_THRESHOLD:
             self.threshold = whole
 
     def _taken(self, wanted: int) -> int | None:

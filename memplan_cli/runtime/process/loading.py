@@ -73,6 +73,7 @@ class Loading:
     known: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
     _shared: set[tuple[str, str, VarId]] = field(default_factory=set)
+    _mapped: set[VarId] = field(default_factory=set)
 
     def run(self) -> None:
         """Do all of it."""
@@ -161,33 +162,55 @@ class Loading:
             space.give(block)
 
     def _pack(self) -> None:
-        """Pack constant operands, node by node; free what has no other reader.
+        """Pack constant operands, node by node, outer graphs first; free what has no other reader.
 
         Kernels of one operator share what they pack of one weight: whoever comes later packs it
-        too, finds it there, and drops its own.
+        too, finds it there, and drops its own. Pages of a file that are read to be packed stay until
+        the last reader has packed them, and those that subgraphs read until all is packed.
         """
-        constants = list(read_weights(self.program))
+        depths = self._depths()
+        constants = sorted(read_weights(self.program), key=lambda each: depths[id(each[0])])
         readers = Counter(var for _, var, _ in constants)
+        inner = {var for op, var, _ in constants if depths[id(op)]}
         for op, var, size in constants:
             if size:
                 readers[var] -= 1
-                self._packed(op, var, size, readers[var])
+                self._packed(op, var, size, readers[var] + (var in inner))
+        for var in sorted(inner & self._mapped):
+            self._let_go(var)
+
+    def _depths(self) -> dict[int, int]:
+        """Return, for each op, how many graphs lie around its own."""
+        around, found = {self.program.body.path: 0}, {}
+        for block, op in walk(self.program.body):
+            found[id(op)] = around[block.path]
+            around.update((body.path, around[block.path] + 1) for body in op.bodies)
+        return found
 
     def _packed(self, op: Op, var: VarId, size: int, left: int) -> None:
         space, name = self.space, self.program.vars[var].name
         here = self.values.get(name)
-        mapped = 0 if here else self.sizes.get(var, 0)
-        space.map(WEIGHT_FILES, mapped)
+        if here is None and var not in self._mapped:
+            self._mapped.add(var)
+            space.map(WEIGHT_FILES, self.sizes.get(var, 0))
         block = space.take(f"{PACKED} {op.type}", size)
-        space.unmap(WEIGHT_FILES, mapped)
         weight = self.known.get(name)
         there = (op.domain, op.type, var) in self._shared
         self._shared.add((op.domain, op.type, var))
         if there or (weight is not None and weight.packed):
             # It was packed beforehand: the copy is compared by its key, and goes.
             space.give(block)
-        if here is not None and not left:
+        if left:
+            return
+        if here is not None:
             space.give(self.values.pop(name))
+        else:
+            self._let_go(var)
+
+    def _let_go(self, var: VarId) -> None:
+        """End the mapping of a weight's pages."""
+        self._mapped.discard(var)
+        self.space.unmap(WEIGHT_FILES, self.sizes.get(var, 0))
 
 
 def _number(made: tuple[str, int]) -> int:
