@@ -86,6 +86,7 @@ _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py test
 _RESIDENT = "tests/planning/test_resident.py"
 _TOLD = "tests/checking/test_lies.py"
 _PROCESS = "memplan_cli/runtime/process"
+_REROLLING, _REROLLED = "memplan_cli/onnx_io/rerolling", "tests/onnx_io/test_rerolling.py"
 _HEAP = "tests/runtime/test_process_heap.py"
 _FORESEEN = "tests/runtime/test_process_prediction.py"
 
@@ -478,7 +479,25 @@ MUTATIONS = (
     Mutation("resident: views share in the check too", "memplan_cli/checking/resident.py",
              "        value = other\n    return value\n", "        break\n    return value\n", _TOLD),
     Mutation("the process: a freed mapping raises the threshold", f"{_PROCESS}/heap.py",
-             "if self.threshold < whole <= _LARGEST_THRESHOLD:", "if False:", _HEAP),
+             "if not self.fixed and self.threshold < whole <= _LARGEST_THRESHOLD:", "if False:", _HEAP),
+    Mutation("the process: a fixed threshold stays", f"{_PROCESS}/heap.py",
+             "if not self.fixed and self", "if self", _HEAP),
+    Mutation("the process: pages that subgraphs read stay", f"{_PROCESS}/loading.py",
+             "readers[var] + (var in inner))", "readers[var])", _FORESEEN),
+    Mutation("the process: outer graphs pack first", f"{_PROCESS}/loading.py",
+             ", key=lambda each: depths[id(each[0])])", ", key=lambda _: 0)", _FORESEEN),
+    Mutation("loops: an initial value has the type of what is carried", f"{_REROLLING}/links.py",
+             "return outside and initial in types and types[initial] == types.get(carried)",
+             "return outside", _REROLLED),
+    Mutation("loops: random operators stay apart", f"{_REROLLING}/graph.py",
+             'drawn = node.op_type in RANDOM or "Dropout" in node.op_type', "drawn = False", _REROLLED),
+    Mutation("loops: parts from the back are read from the back", f"{_REROLLING}/scan.py",
+             "[int(each.backwards) for each in scanned]", "[0 for each in scanned]", _REROLLED),
+    Mutation("loops: the least is kept", f"{_REROLLING}/exports.py",
+             "lost = _cheaper_outside(graph, again, read)", "lost = set()", _REROLLED),
+    Mutation("loops: weights tell layers apart", f"{_REROLLING}/graph.py",
+             'return name if name in self.constants else name and "a value"',
+             'return name and "a value"', _REROLLED),
     Mutation("the process: what is freed is joined with what is below", f"{_PROCESS}/heap.py",
              "        if start in self._ends:\n", "        if False:\n", _HEAP),
     Mutation("the process: what is freed is joined with what is above", f"{_PROCESS}/heap.py",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from memplan_cli import Check, Settings, workflows
 from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.rerolling import exports
 from memplan_cli.onnx_io.rerolling.reroll import Rerolled, may_repeat, reroll
 from unrolled_graphs import BATCH, WIDTH, Net, Unrolled, feeds, recurrent
 
@@ -204,6 +205,108 @@ def test_a_value_of_two_steps_before_is_not_mistaken_for_the_last() -> None:
     model = graph.model()
     found = rerolled(model)
     assert found is None or same(model, found.model)
+
+
+def test_what_two_steps_before_have_made_is_no_value_of_the_last() -> None:
+    """``u = sin(v + h)``, where v is two steps older, beside a plain recurrence."""
+    graph = Unrolled()
+    hidden, weight = graph.given("h0", BATCH, WIDTH), graph.weight("W", WIDTH, WIDTH)
+    older, old = graph.given("u0", BATCH, WIDTH), graph.given("u1", BATCH, WIDTH)
+    for _ in range(60):
+        hidden = graph.node("Tanh", graph.node("MatMul", hidden, weight))
+        for kind in ("Neg", "Exp", "Sigmoid"):
+            hidden = graph.node(kind, hidden)
+        older, old = old, graph.node("Sin", graph.node("Add", older, hidden))
+    graph.result(old, "y", BATCH, WIDTH)
+    model = graph.model()
+    found = rerolled(model)
+    assert found is not None
+    assert same(model, found.model)
+
+
+def test_a_first_state_of_other_dims_is_read_by_a_step_outside() -> None:
+    """A row that is broadcast is none of the rows that a loop carries."""
+    graph = Unrolled()
+    graph.given("x", BATCH, 60, WIDTH)
+    hidden = graph.given("h0", 1, WIDTH)
+    for step in range(60):
+        hidden = graph.node(
+            "Add", graph.node("Gather", "x", graph.scalar(step), axis=1), hidden
+        )
+        for kind in ("Tanh", "Sin", "Neg"):
+            hidden = graph.node(kind, hidden)
+    graph.result(hidden, "y", BATCH, WIDTH)
+    model = graph.model()
+    found = rerolled(model)
+    assert found is not None
+    assert same(model, found.model)
+
+
+def test_a_loop_never_reads_what_is_made_of_what_it_gives() -> None:
+    """Each step's result is scaled by what the middle step led to: not in the loop, then."""
+    graph = Unrolled()
+    value, weight = graph.given("x", BATCH, WIDTH), graph.weight("W", WIDTH, WIDTH)
+    made = []
+    for _ in range(60):
+        value = graph.node("Tanh", graph.node("MatMul", value, weight))
+        for kind in ("Neg", "Sin", "Sigmoid"):
+            value = graph.node(kind, value)
+        made.append(value)
+    context = graph.node("Exp", made[30])
+    scaled = [graph.node("Mul", each, context) for each in made]
+    graph.result(graph.node("Concat", *scaled, axis=0), "y", 60 * BATCH, WIDTH)
+    model = graph.model()
+    found = rerolled(model)
+    assert found is None or same(model, found.model)
+
+
+def test_what_reads_the_values_from_the_back_is_a_loop_of_its_own() -> None:
+    """Two directions, the second over results of the first."""
+    graph = Unrolled()
+    hidden, weight = graph.given("h0", BATCH, WIDTH), graph.weight("W", WIDTH, WIDTH)
+    made = []
+    for _ in range(60):
+        hidden = graph.node("Tanh", graph.node("MatMul", hidden, weight))
+        for kind in ("Neg", "Sin", "Sigmoid"):
+            hidden = graph.node(kind, hidden)
+        made.append(hidden)
+    back, other = graph.given("b0", BATCH, WIDTH), graph.weight("V", WIDTH, WIDTH)
+    for value in reversed(made):
+        back = graph.node("Relu", graph.node("MatMul", graph.node("Mul", value, back), other))
+        back = graph.node("Sin", graph.node("Neg", back))
+    graph.result(back, "y", BATCH, WIDTH)
+    model = graph.model()
+    found = rerolled(model)
+    assert found is not None
+    assert found.loops == 2
+    assert same(model, found.model)
+
+
+def test_a_product_of_each_step_that_is_read_later_is_not_kept_but_what_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Squares of states, added from the back: of each step a state is kept, which is smaller."""
+    monkeypatch.setattr(exports, "NODE", 1)
+    graph = Unrolled()
+    hidden, weight = graph.given("h0", BATCH, WIDTH), graph.weight("W", WIDTH, WIDTH)
+    squares = []
+    for _ in range(60):
+        hidden = graph.node("Tanh", graph.node("MatMul", hidden, weight))
+        for kind in ("Neg", "Sin", "Sigmoid"):
+            hidden = graph.node(kind, hidden)
+        turned = graph.node("Transpose", hidden, perm=[1, 0])
+        squares.append(graph.node("MatMul", turned, hidden))
+    total = squares[-1]
+    for square in reversed(squares[:-1]):
+        total = graph.node("Add", graph.node("Tanh", total), square)
+    graph.result(total, "y", WIDTH, WIDTH)
+    model = graph.model()
+    found = reroll(model, types_of(model), {})
+    assert found is not None
+    stacks = [dims for _, dims in found.types.values() if len(dims) == 3]
+    assert stacks
+    assert all(dims[1:] == (BATCH, WIDTH) for dims in stacks), stacks
+    assert same(model, found.model)
 
 
 def backpropagated(steps: int) -> onnx.ModelProto:

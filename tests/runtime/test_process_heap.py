@@ -53,6 +53,16 @@ def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
     assert space.take("weights", 2 << 20).address is not None
 
 
+def test_where_the_threshold_is_fixed_a_block_of_a_size_that_was_freed_is_mapped_again() -> (
+    None
+):
+    space = Space()
+    space.heap.fix(1 << 20)
+    space.give(space.take("weights", 2 << 20))
+    assert space.take("weights", 2 << 20).address is None
+    assert space.take("weights", 1 << 19).address is not None
+
+
 def test_what_lies_below_something_that_lives_stays_resident() -> None:
     space = Space()
     low, high = (space.take("weights", 1_000_000) for _ in range(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ from memplan_cli.runtime.workers.process_memory import (
     Resident,
     baseline,
     beyond,
+    mapping_large,
     proportional,
     resident,
     trim,
@@ -146,3 +148,82 @@ def test_what_is_measured_has_the_process_too() -> None:
     found = measure(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), Trial(provider="cpu"))
     assert isinstance(found.process, ProcessBytes)
     assert 0 < found.process.load <= found.process.run
+
+
+class Library:
+    """The C library, as far as it is asked to map blocks."""
+
+    def __init__(self) -> None:
+        self.set: list[tuple[int, int]] = []
+        self.gnu_get_libc_version = object()
+
+    def mallopt(self, number: int, size: int) -> None:
+        """Write down what is set."""
+        self.set.append((number, size))
+
+
+def test_large_blocks_are_mapped_by_themselves_while_a_session_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    with mapping_large():
+        assert library.set == [(-3, 128 << 10), (-1, 256 << 10)]
+    assert library.set[2:] == [(-3, 32 << 20), (-1, 64 << 20)]
+
+
+def test_they_are_as_before_where_making_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    with pytest.raises(OSError, match="lost"), mapping_large():
+        raise OSError("lost")
+    assert len(library.set) == 4
+
+
+@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_environment_says_of_blocks_stays(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    monkeypatch.setenv(name, "1")
+    with mapping_large():
+        pass
+    assert not library.set
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    del library.gnu_get_libc_version
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    with mapping_large():
+        pass
+    assert not library.set
+
+
+@linux
+def test_a_block_of_a_size_that_was_freed_before_is_mapped_meanwhile() -> None:
+    """In a process of its own: glibc never forgets what it was told."""
+    code = """
+import ctypes
+from memplan_cli.runtime.workers.process_memory import mapping_large
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+class Said(ctypes.Structure):
+    _fields_ = [(f"number{at}", ctypes.c_size_t) for at in range(10)]
+library.mallinfo2.restype = Said
+def mapped(size):
+    before = library.mallinfo2().number3
+    block = library.malloc(ctypes.c_size_t(size))
+    after = library.mallinfo2().number3
+    library.free(block)
+    return after > before
+MIB = 1 << 20
+assert mapped(16 * MIB) and not mapped(8 * MIB)
+with mapping_large():
+    assert mapped(12 * MIB)  # what the last one has left free has room for eight
+assert not mapped(12 * MIB) and mapped(40 * MIB)
+"""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("this C library does not say what it has mapped")
+    subprocess.run([sys.executable, "-c", code], check=True)

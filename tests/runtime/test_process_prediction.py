@@ -115,6 +115,48 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
             assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
 
 
+def looped() -> onnx.ModelProto:
+    """Return two products in a Scan, 9 MB each, and one behind it."""
+    wide = layers()
+    weights = list(wide.graph.initializer)[:3]
+    state = helper.make_tensor_value_info("h", TensorProto.FLOAT, ["batch", WIDTH])
+    made = helper.make_tensor_value_info("hn", TensorProto.FLOAT, ["batch", WIDTH])
+    part = helper.make_tensor_value_info("s", TensorProto.FLOAT, [1])
+    nodes = [
+        helper.make_node("MatMul", ["h", "w0"], ["m"]),
+        helper.make_node("MatMul", ["m", "w1"], ["n"]),
+        helper.make_node("Add", ["n", "s"], ["hn"]),
+    ]
+    body = helper.make_graph(nodes, "step", [state, part], [made])
+    steps = numpy_helper.from_array(np.zeros((4, 1), np.float32), "steps")
+    whole = [
+        helper.make_node("Scan", ["x", "steps"], ["last"], body=body, num_scan_inputs=1),
+        helper.make_node("MatMul", ["last", "w2"], ["y5"]),
+    ]
+    graph = helper.make_graph(
+        whole, "looped", wide.graph.input, wide.graph.output, [*weights, steps]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+def test_what_subgraphs_read_to_pack_it_stays_until_all_is_packed(tmp_path: Path) -> None:
+    """Packed copies, 27 MB, and pages of the two weights that the Scan reads, 18 MB.
+
+    The graph around it packs first, so those of its own are gone by then.
+    """
+    path = tmp_path / "looped.onnx"
+    onnx.save(looped(), str(path), save_as_external_data=True, size_threshold=0)
+    seen = observed_process(path, DEFAULTS, Trial("cpu", {"batch": 4}, runs=3, as_loaded=True))
+    executed = executed_graph(path, DEFAULTS, {"batch": 4})
+    found = foresee_process(
+        stored_model(path), executed, DEFAULTS, shown=Shown(as_loaded=True)
+    )
+    assert seen is not None
+    assert found is not None
+    assert abs(found.process.load - seen.load) <= 2_000_000, (found.process.load, seen.load)
+
+
 BESIDE_THE_ARENA = {
     "ScatterElements": "y = ScatterElements<axis = 0>(x, at, x)",
     "ScatterND": "p = Unsqueeze(at, last)\n y = ScatterND(x, p, x)",
