@@ -294,6 +294,17 @@ def test_a_result_that_another_step_is_as_wide_as_is_joined(tmp_path: Path) -> N
     assert cut_columns(model, tmp_path / "pieces.data", sizes)
 
 
+def test_a_view_that_is_a_result_is_a_copy(tmp_path: Path) -> None:
+    """So joining, which has the same bytes twice, makes no step wider."""
+    model = product("MatMul", 700)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "flat"))
+    model.graph.node.append(helper.make_node("Reshape", ["y", "flat"], ["z"], "view"))
+    sizes = {"x": 1 << 10, "y": 1 << 20, "z": 1 << 20}
+    assert not cut_columns(model, tmp_path / "pieces.data", sizes)
+    model.graph.output[0].name = "z"
+    assert cut_columns(model, tmp_path / "pieces.data", sizes)
+
+
 def test_a_view_is_no_wider_than_what_it_reads(tmp_path: Path) -> None:
     model = product("MatMul", 700)
     model.graph.node.append(helper.make_node("Identity", ["y"], ["z"], "next"))

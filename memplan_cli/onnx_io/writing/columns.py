@@ -145,10 +145,9 @@ def cut_columns(
         Of each new value, the one of which it is a part, and its columns. Empty where
         nothing was written.
     """
-    every = [node for graph in graphs(model.graph) for node in graph.node]
-    widest = max((width(node, made) for node in every), default=0)
+    count = sum(len(graph.node) for graph in graphs(model.graph))
     products = list(_products(model.graph))
-    piece, cut = _choice(products, len(every), made, widest)
+    piece, cut = _choice(products, count, made, widest_of(model, made))
     found = {id(product.node): product for product in cut}
     if not found:
         return {}
@@ -225,12 +224,23 @@ def _choice(
     return chosen
 
 
-def width(node: NodeProto, made: Mapping[str, int]) -> int:
-    """Return the bytes of what a node reads and makes; a view is what it reads."""
-    read, result = set(node.input), 0 if node.op_type in VIEWS else 1
-    return sum(made.get(name, 0) for name in read) + result * sum(
-        made.get(name, 0) for name in node.output
-    )
+def width(
+    node: NodeProto, made: Mapping[str, int], results: frozenset[str] = frozenset()
+) -> int:
+    """Return the bytes of what a node reads and makes; a view is what it reads.
+
+    One that is a result of the model is copied there.
+    """
+    made_anew = node.op_type not in VIEWS or not results.isdisjoint(node.output)
+    values = {*node.input, *(node.output if made_anew else ())}
+    return sum(made.get(name, 0) for name in values)
+
+
+def widest_of(model: ModelProto, made: Mapping[str, int]) -> int:
+    """Return the bytes of the widest step, subgraphs included."""
+    results = frozenset(value.name for value in model.graph.output)
+    nodes = (node for graph in graphs(model.graph) for node in graph.node)
+    return max((width(node, made, results) for node in nodes), default=0)
 
 
 def _bytes(tensor: TensorProto) -> int:

@@ -24,7 +24,7 @@ from memplan_cli.onnx_io.nodes import names_in
 from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.weights.constants import read_tensor
 from memplan_cli.onnx_io.weights.small import standard_opset
-from memplan_cli.onnx_io.writing.columns import width
+from memplan_cli.onnx_io.writing.columns import widest_of, width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def make_fills(
         return {}
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
     readers = _overwriting(graph, large)
-    widest = max((width(node, made) for node in graph.node), default=0)
+    widest = widest_of(model, made)
     room = {
         id(node): widest - width(node, made) if node.output[0] in made else 0
         for found in readers.values()
