@@ -294,6 +294,17 @@ def test_a_result_that_another_step_is_as_wide_as_is_joined(tmp_path: Path) -> N
     assert cut_columns(model, tmp_path / "pieces.data", sizes)
 
 
+def test_pieces_that_take_long_may_be_any_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside what they compute their nodes are nothing."""
+    monkeypatch.setattr(columns, "_MORE", 0.0)
+    assert not cut_columns(product("MatMul", 700), tmp_path / "pieces.data", {})
+    monkeypatch.setattr(columns, "_LONG", 8192)
+    pieces = cut_columns(product("MatMul", 700), tmp_path / "pieces.data", {})
+    assert 2 <= len(pieces) <= 700 * SUMMED * 4 // 8192 + 1
+
+
 def test_a_view_that_is_a_result_is_a_copy(tmp_path: Path) -> None:
     """So joining, which has the same bytes twice, makes no step wider."""
     model = product("MatMul", 700)
