@@ -363,7 +363,7 @@ def test_any_steps_keep_their_bits(data: st.DataObject) -> None:
 
 def drawn(draw: Any) -> onnx.ModelProto:  # noqa: ANN401
     """Return steps of a drawn program: registers that operators read and write."""
-    operators = ("Add", "Mul", "Sub", "Tanh", "Neg", "Sigmoid", "MatMul")
+    operators = ("Add", "Mul", "Sub", "Tanh", "Neg", "Sigmoid", "MatMul", "Clip")
     size = draw(st.integers(2, 4))
     read = st.integers(0, size)  # the last is the step's part of the input
     written = st.integers(0, size - 1)
@@ -383,7 +383,11 @@ def drawn(draw: Any) -> onnx.ModelProto:  # noqa: ANN401
         part = graph.node("Gather", "x", graph.scalar(step), axis=1)
         for kind, one, other, into in program:
             values = [*registers, part]
-            inputs = {"MatMul": (values[one], weight)}.get(kind, (values[one], values[other]))
+            odd_ones = {
+                "MatMul": (values[one], weight),
+                "Clip": (values[one], "", graph.given_one()),
+            }
+            inputs = odd_ones.get(kind, (values[one], values[other]))
             unary = kind in {"Tanh", "Neg", "Sigmoid"}
             registers[into] = graph.node(kind, *(inputs[:1] if unary else inputs))
         if step == odd:

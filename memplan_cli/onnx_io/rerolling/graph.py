@@ -65,7 +65,8 @@ class UnrolledGraph:
         readers: dict[str, list[tuple[int, int]]] = {}
         for number, node in enumerate(nodes):
             for place, name in enumerate(node.input):
-                readers.setdefault(name, []).append((number, place))
+                if name:
+                    readers.setdefault(name, []).append((number, place))
             for name in captures(node):
                 readers.setdefault(name, []).append((number, CAPTURED))
         return cls(
