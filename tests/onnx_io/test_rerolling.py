@@ -372,13 +372,14 @@ def drawn(draw: Any) -> onnx.ModelProto:  # noqa: ANN401
             st.tuples(st.sampled_from(operators), read, read, written), min_size=5, max_size=9
         )
     )
-    steps = draw(st.integers(30, 45))
+    steps = draw(st.integers(60, 70))
     graph = Unrolled()
     graph.given("x", BATCH, steps, WIDTH)
     registers = [graph.given(f"r{at}", BATCH, WIDTH) for at in range(size)]
     weight = graph.weight("W", WIDTH, WIDTH)
     kept: list[str] = []
-    odd = draw(st.integers(0, 2 * steps))
+    odd, which = draw(st.integers(0, 3 * steps)), draw(written)
+    ends = draw(st.sampled_from((0, 2, steps)))  # steps that keep another register
     for step in range(steps):
         part = graph.node("Gather", "x", graph.scalar(step), axis=1)
         for kind, one, other, into in program:
@@ -393,7 +394,7 @@ def drawn(draw: Any) -> onnx.ModelProto:  # noqa: ANN401
         if step == odd:
             registers[0] = graph.node("Abs", registers[0])
         registers[0] = graph.node("Tanh", registers[0])
-        kept.append(registers[draw(written)] if draw(st.booleans()) else registers[0])
+        kept.append(registers[which if ends <= step < steps - ends else 0])
     for at, register in enumerate(registers):
         graph.result(register, f"register{at}", BATCH, WIDTH)
     joined = graph.node("Concat", *kept, axis=draw(st.integers(0, 1)))
