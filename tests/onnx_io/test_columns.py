@@ -28,7 +28,7 @@ ROWS, SUMMED = 3, 16
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let operands of a few kibibytes be large."""
     monkeypatch.setattr(columns, "PIECE", 4096)
-    monkeypatch.setattr(columns, "_NODE", 16)
+    monkeypatch.setattr(columns, "NODE", 16)
 
 
 def product(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.onnx_io.nodes import NODE
 from memplan_cli.onnx_io.rerolling.links import Carried, Within, linked
 
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.onnx_io.rerolling.graph import UnrolledGraph
     from memplan_cli.onnx_io.rerolling.links import Linked, Place
-
-NODE = 5_000
-"""Bytes that a session holds for a node, about (18,000 nodes of an unrolled LSTM: 91 MB)."""
 
 _FEW = 8
 """One in so many steps may be peeled, rather than keep a value of all of them."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.onnx_io.load import graphs, reads
-from memplan_cli.onnx_io.nodes import live_nodes, names_in
-from memplan_cli.onnx_io.rerolling.exports import NODE, exports
+from memplan_cli.onnx_io.nodes import NODE, live_nodes, names_in
+from memplan_cli.onnx_io.rerolling.exports import exports
 from memplan_cli.onnx_io.rerolling.graph import UnrolledGraph
 from memplan_cli.onnx_io.rerolling.links import linked
 from memplan_cli.onnx_io.rerolling.scan import OPSET, Names, Rolled, rolled

@@ -22,6 +22,7 @@ import numpy as np
 
 from memplan_cli.analysis.aliasing import VIEWS
 from memplan_cli.onnx_io.load import defined, graphs
+from memplan_cli.onnx_io.nodes import NODE
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
@@ -51,9 +52,6 @@ small mixture of experts with two fifths more 2.5 %."""
 _LONG = 8 << 20
 """Bytes of a piece that takes a hundred times as long as its node; there may be any number of
 such. A LLaMA's 4 GB in pieces of 16 MiB load in 55 MB, in pieces of half of that in 35."""
-
-_NODE = 5_000
-"""Bytes that a session holds for a node, about (18,000 nodes of an unrolled LSTM: 91 MB)."""
 
 _WORTH = 10
 """What joining adds to the widest step of a run may be this part of what loading saves."""
@@ -221,7 +219,7 @@ def _choice(
         whole = (size for size, pays in zip(sizes, paying, strict=True) if not pays)
         cut = list(compress(products, paying))
         added = sum(product.added(piece) for product in cut)
-        needed = 2 * max([piece, *whole]) + 2 * _NODE * added
+        needed = 2 * max([piece, *whole]) + 2 * NODE * added
         few = added <= _MORE * max(nodes, _SHORT) or piece >= _LONG
         if needed < least and few:
             least, chosen = needed, (piece, cut)
