@@ -116,34 +116,36 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
 
 
 def looped() -> onnx.ModelProto:
-    """Return two products in a Scan, 9 MB each, and one behind it."""
+    """Return two Scans with two products of 9 MB each, and one behind them."""
     wide = layers()
-    weights = list(wide.graph.initializer)[:3]
+    steps = numpy_helper.from_array(np.zeros((4, 1), np.float32), "steps")
     state = helper.make_tensor_value_info("h", TensorProto.FLOAT, ["batch", WIDTH])
     made = helper.make_tensor_value_info("hn", TensorProto.FLOAT, ["batch", WIDTH])
     part = helper.make_tensor_value_info("s", TensorProto.FLOAT, [1])
-    nodes = [
-        helper.make_node("MatMul", ["h", "w0"], ["m"]),
-        helper.make_node("MatMul", ["m", "w1"], ["n"]),
-        helper.make_node("Add", ["n", "s"], ["hn"]),
-    ]
-    body = helper.make_graph(nodes, "step", [state, part], [made])
-    steps = numpy_helper.from_array(np.zeros((4, 1), np.float32), "steps")
-    whole = [
-        helper.make_node("Scan", ["x", "steps"], ["last"], body=body, num_scan_inputs=1),
-        helper.make_node("MatMul", ["last", "w2"], ["y5"]),
-    ]
-    graph = helper.make_graph(
-        whole, "looped", wide.graph.input, wide.graph.output, [*weights, steps]
-    )
+    names = ["x", "first", "second"]
+    whole = []
+    for at in range(2):
+        nodes = [
+            helper.make_node("MatMul", ["h", f"w{2 * at}"], ["m"]),
+            helper.make_node("MatMul", ["m", f"w{2 * at + 1}"], ["n"]),
+            helper.make_node("Add", ["n", "s"], ["hn"]),
+        ]
+        body = helper.make_graph(nodes, "step", [state, part], [made])
+        inputs, outputs = [names[at], "steps"], [names[at + 1]]
+        whole.append(helper.make_node("Scan", inputs, outputs, body=body, num_scan_inputs=1))
+    whole.append(helper.make_node("MatMul", ["second", "w4"], ["y5"]))
+    weights = [*list(wide.graph.initializer)[:5], steps]
+    graph = helper.make_graph(whole, "looped", wide.graph.input, wide.graph.output, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
-def test_what_subgraphs_read_to_pack_it_stays_until_all_is_packed(tmp_path: Path) -> None:
-    """Packed copies, 27 MB, and pages of the two weights that the Scan reads, 18 MB.
+def test_what_a_subgraph_reads_to_pack_it_stays_until_it_has_packed_all(
+    tmp_path: Path,
+) -> None:
+    """Packed copies, 45 MB, and pages of the two weights that a Scan reads, 18 MB.
 
-    The graph around it packs first, so those of its own are gone by then.
+    The graph around it packs first, so those of its own are gone by then, and so are the other's.
     """
     path = tmp_path / "looped.onnx"
     onnx.save(looped(), str(path), save_as_external_data=True, size_threshold=0)

@@ -28,8 +28,9 @@ from memplan_cli.runtime.process.parts import (
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from memplan_cli.core.program import Block as Graph
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
     from memplan_cli.runtime.process.space import Block, Space
@@ -162,30 +163,41 @@ class Loading:
             space.give(block)
 
     def _pack(self) -> None:
-        """Pack constant operands, node by node, outer graphs first; free what has no other reader.
+        """Pack constant operands, node by node; free what has no other reader.
 
         Kernels of one operator share what they pack of one weight: whoever comes later packs it
-        too, finds it there, and drops its own. Pages of a file that are read to be packed stay until
-        the last reader has packed them, and those that subgraphs read until all is packed.
+        too, finds it there, and drops its own.
         """
-        depths = self._depths()
-        constants = sorted(read_weights(self.program), key=lambda each: depths[id(each[0])])
-        readers = Counter(var for _, var, _ in constants)
-        inner = {var for op, var, _ in constants if depths[id(op)]}
-        for op, var, size in constants:
-            if size:
-                readers[var] -= 1
-                self._packed(op, var, size, readers[var] + (var in inner))
-        for var in sorted(inner & self._mapped):
-            self._let_go(var)
+        reads: dict[int, list[tuple[Op, VarId, int]]] = {}
+        for each in read_weights(self.program):
+            reads.setdefault(id(each[0]), []).append(each)
+        readers = Counter(var for found in reads.values() for _, var, _ in found)
+        self._pack_graph(self.program.body, reads, readers)
 
-    def _depths(self) -> dict[int, int]:
-        """Return, for each op, how many graphs lie around its own."""
-        around, found = {self.program.body.path: 0}, {}
-        for block, op in walk(self.program.body):
-            found[id(op)] = around[block.path]
-            around.update((body.path, around[block.path] + 1) for body in op.bodies)
-        return found
+    def _pack_graph(
+        self,
+        graph: Graph,
+        reads: Mapping[int, Sequence[tuple[Op, VarId, int]]],
+        readers: Counter[VarId],
+    ) -> None:
+        """Pack what the nodes of a graph read, then what their subgraphs do.
+
+        Pages of a file that are read to be packed stay until the last reader has packed them, and
+        those that subgraphs read of the graph around them until all subgraphs of the node have.
+        """
+        for op in graph.ops:
+            for _, var, size in reads.get(id(op), ()):
+                if size:
+                    readers[var] -= 1
+                    around = self.program.vars[var].block != graph.path
+                    self._packed(op, var, size, readers[var] + around)
+        for op in graph.ops:
+            for body in op.bodies:
+                self._pack_graph(body, reads, readers)
+            if op.bodies:
+                for var in sorted(self._mapped):
+                    if not readers[var]:
+                        self._let_go(var)
 
     def _packed(self, op: Op, var: VarId, size: int, left: int) -> None:
         space, name = self.space, self.program.vars[var].name
