@@ -149,22 +149,25 @@ def _cheaper_outside(
 def _recurrence(found: Linked) -> set[int]:
     """Return the most rows that all need each other, in this step or in one before."""
     readers: dict[int, set[int]] = {}
+    makers: dict[int, set[int]] = {}
     for (row, _), link in found.links.items():
         if isinstance(link, Within | Carried):
             readers.setdefault(link.row, set()).add(row)
-    reached = {row: _reached(readers, row) for row in readers}
-    together = [
-        {other for other in found if row in reached.get(other, ())}
-        for row, found in reached.items()
-    ]
-    return max(together, key=len, default=set())
+            makers.setdefault(row, set()).add(link.row)
+    largest, seen = set[int](), set[int]()
+    for row, _ in found.carried():  # every circle goes by way of the step before
+        if row not in seen:
+            together = _reached(readers, row) & _reached(makers, row)
+            largest = max(largest, together, key=len)
+            seen |= together
+    return largest
 
 
-def _reached(readers: Mapping[int, set[int]], row: int) -> set[int]:
-    """Return the rows that need one, itself if it needs what it made before."""
+def _reached(following: Mapping[int, set[int]], row: int) -> set[int]:
+    """Return the rows behind one, itself if a way leads back."""
     found, stack = set[int](), [row]
     while stack:
-        new = readers.get(stack.pop(), set()) - found
+        new = following.get(stack.pop(), set()) - found
         found |= new
         stack += new
     return found

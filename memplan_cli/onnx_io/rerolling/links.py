@@ -77,13 +77,6 @@ class Linked:
     steps: Steps
     links: Mapping[Place, Link]
 
-    def inner(self) -> set[Place]:
-        """Return the outputs that steps read."""
-        links = self.links.values()
-        return {
-            (link.row, link.output) for link in links if isinstance(link, Within | Carried)
-        }
-
     def carried(self) -> dict[Place, str]:
         """Return the outputs that the next step reads, and what the first one reads instead."""
         links = self.links.values()

@@ -42,8 +42,6 @@ _TRIES = 30
 """Chains of nodes that are looked at for a loop; those of a GPT-2's training step are 140, and its
 layers have weights of their own."""
 
-_HOLDS = "Constant"
-
 
 @dataclass(frozen=True, slots=True)
 class Rerolled:
@@ -65,9 +63,7 @@ def may_repeat(model: ModelProto) -> bool:
     graph = model.graph
     if len(graph.node) < WORTH:
         return False
-    held = (
-        (node.output[0], held_tensor(node)) for node in graph.node if node.op_type == _HOLDS
-    )
+    held = ((node.output[0], held_tensor(node)) for node in graph.node)
     tensors = chain(((tensor.name, tensor) for tensor in graph.initializer), held)
     weights = {name for name, tensor in tensors if tensor is not None and len(tensor.dims) > 1}
     readers = Counter(
