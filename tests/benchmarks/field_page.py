@@ -18,6 +18,7 @@ from .field_collection import LEFT_OUT
 from .field_packages import PACKAGES
 from .field_process import STOPPED
 from .field_rows import COMMANDS, NOT_RUN, Row
+from .field_target import figures, section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,7 @@ def page(made: Made) -> list[str]:
         *_table(rows),
         *failures(rows),
         *_against(rows),
+        *section(rows),
         *_hints(rows),
         *_sources(made.notes),
     ]
@@ -92,6 +94,7 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         ("`observed` is of those inputs", sum(_is_of_inputs(row) for row in seen), len(seen)),
         ("predicted peaks equal to observed ones, models without a free dim", sum(is_predicted(row) for row in static), len(static)),
         ("the same, all models", sum(is_predicted(row) for row in seen), len(seen)),
+        *figures(rows),
         ("hints that lead further", sum(_leads(at.outcome) for at in followed), len(followed)),
     ]  # fmt: skip
     return [

@@ -57,11 +57,30 @@ COMMANDS: Mapping[str, Words] = {
     ),
     "validate": ("validate", "o.onnx", "--original", "MODEL", "INPUTS", *LIMIT),
     "verify": ("verify-certificate", "MODEL", "o.json", "c.json"),
+    "target": (
+        "optimize",
+        "MODEL",
+        "INPUTS",
+        "--target",
+        "cpu",
+        "-o",
+        "t.onnx",
+        "--format",
+        "json",
+        *LIMIT,
+    ),
+    "validate, target": ("validate", "t.onnx", "--original", "MODEL", "INPUTS", *LIMIT),
 }
 """What is run, each by itself."""
 
-PROOFS = ("optimize", "validate", "verify")
+READERS = ("validate", "verify", "validate, target")
+"""Commands that are given what another one wrote."""
+
+PROOFS = ("optimize", "target", *READERS)
 """Commands that run models several times: they come last, as far as the time goes."""
+
+WRITTEN = {"optimize": "proof", "target": "target"}
+"""Commands that write and run a model, and where what they say of its runs goes."""
 
 FIGURES = {"report": "free", "report, shapes": "bound", "report, inputs": "fed"}
 """Commands that are asked for JSON too, and where their numbers go."""
@@ -96,6 +115,7 @@ class Row:
     runtime: dict[str, Any] = field(default_factory=dict)
     against: dict[str, Any] = field(default_factory=dict)
     proof: dict[str, Any] = field(default_factory=dict)
+    target: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     endings: list[Ending] = field(default_factory=list)
     hints: list[Followed] = field(default_factory=list)
@@ -159,8 +179,9 @@ def prove(found: Row, member: Member, work: Path) -> None:
     with tempfile.TemporaryDirectory(dir=work) as name:
         case = _Case(member.path, inputs, Path(name))
         _write_inputs(case)
-        for command in PROOFS:
-            _give(found, command, case)
+        for command in COMMANDS:
+            if command in PROOFS:
+                _give(found, command, case)
     found.seconds += time.perf_counter() - started
 
 
@@ -186,10 +207,9 @@ def _give(found: Row, command: str, case: _Case) -> None:
     if command in FIGURES:
         figures = memplan((*words, "--format", "json"), case.folder, case.model)
         setattr(found, FIGURES[command], _figures(figures))
-    if command == "optimize":
-        found.proof = _proof(said)
-    reads = command in ("validate", "verify")
-    where = case.folder if reads else Path(tempfile.mkdtemp(dir=case.folder))
+    if command in WRITTEN:
+        setattr(found, WRITTEN[command], _proof(said))
+    where = case.folder if command in READERS else Path(tempfile.mkdtemp(dir=case.folder))
     if where != case.folder:
         (where / "inputs.npz").symlink_to(case.folder / "inputs.npz")
     found.hints += follow(
@@ -199,7 +219,9 @@ def _give(found: Row, command: str, case: _Case) -> None:
 
 def _filled(words: Words, case: _Case, free: dict[str, Any]) -> Words | None:
     """Put a model and its inputs into a command; None where it has no use for them."""
-    made = {"o.onnx", "o.json", "c.json"}.intersection(words if "-o" not in words else ())
+    made = {"o.onnx", "o.json", "c.json", "t.onnx"}.intersection(
+        words if "-o" not in words else ()
+    )
     if not all((case.folder / name).exists() for name in made):
         return None
     sought = next(iter(free.get("bindings", {})), "")
@@ -243,6 +265,8 @@ def _proof(said: Said) -> dict[str, Any]:
         "sources": sorted({at["source"] for at in data.get("bindings", {}).values()}),
         "predicted": _peaks(runtime.get("predicted")),
         "observed": _peaks(runtime.get("observed")),
+        "process": _processes(runtime.get("observed")),
+        "warnings": data["warnings"],
     }
 
 
@@ -251,6 +275,10 @@ def _peaks(sides: dict[str, Any] | None) -> dict[str, list[int | None]]:
         side: [peaks["first_run_peak"], peaks["steady_peak"]]
         for side, peaks in (sides or {}).items()
     }
+
+
+def _processes(sides: dict[str, Any] | None) -> dict[str, dict[str, int | None]]:
+    return {side: peaks["process"] for side, peaks in (sides or {}).items()}
 
 
 def _against(seen: dict[str, int], case: _Case) -> dict[str, Any]:
