@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from onnx import TypeProto, ValueInfoProto
 
 
@@ -58,6 +62,23 @@ def dtype_name(element: int) -> str:
 def element_type(dtype: str) -> int:
     """Return the TensorProto.DataType of a numpy name; 0, undefined, for what has none."""
     return next((number for number, name in _names().items() if name == dtype), 0)
+
+
+def bytes_of(
+    dtype: str, dims: Sequence[int | str | None], numbers: Mapping[str, int]
+) -> int | None:
+    """Return the bytes of a tensor as a runtime names its dims; None where they are not known.
+
+    Args:
+        dtype: a numpy name.
+        dims: each a number, or any text; None where nothing is said.
+        numbers: what texts stand for.
+    """
+    known = [numbers.get(dim) if isinstance(dim, str) else dim for dim in dims]
+    sizes = [dim for dim in known if dim is not None]
+    if len(sizes) < len(known) or dtype not in BITS:
+        return None
+    return math.prod(sizes) * BITS[dtype] // 8
 
 
 @cache

@@ -11,10 +11,11 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.nodes import Names
 from memplan_cli.training.forward.tensors import UNKNOWN, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -52,23 +53,13 @@ class UnknownShapeError(ModelError):
     """A rule needs a shape that the model does not give."""
 
 
-@dataclass(slots=True)
-class Pool:
+class Pool(Names):
     """What all tapes of one model share: names in use and the constants made so far."""
 
-    names: set[str]
-    constants: dict[tuple[int, tuple[int, ...], bytes], str] = field(default_factory=dict)
-    tensors: list[TensorProto] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def fresh(self, wish: str) -> str:
-        """Return a name that nothing has yet, the wish itself if possible."""
-        name = wish
-        while name in self.names:
-            self.counts[wish] = self.counts.get(wish, 0) + 1
-            name = f"{wish}_{self.counts[wish]}"
-        self.names.add(name)
-        return name
+    def __init__(self, taken: Iterable[str]) -> None:
+        super().__init__(taken)
+        self.constants: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+        self.tensors: list[TensorProto] = []
 
     def constant(self, array: Array, dtype: int) -> str:
         """Return the name of an initializer with these values, one for equal ones."""

@@ -205,7 +205,7 @@ def test_names_that_are_taken_are_left_to_whom_they_belong(tmp_path: Path) -> No
     model = scattered()
     model.graph.node[0].output[0] = model.graph.node[1].input[0] = "field/filled"
     assert list(make_fills(model, tmp_path, SIZES | {"field/filled": FIELD})) == [
-        "field/filled_"
+        "field/filled_1"
     ]
 
 

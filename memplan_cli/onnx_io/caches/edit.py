@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.onnx_io.load import reads, subgraphs
-from memplan_cli.onnx_io.nodes import live_nodes, names_in
+from memplan_cli.onnx_io.nodes import Names, drop_unread, in_order, live_nodes, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,16 +22,8 @@ class Editor:
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
         self.own: list[NodeProto] = []
-        self._names = names_in(graph)
+        self.fresh = Names(names_in(graph)).fresh
         self._read = {name for node in graph.node for name in reads(node)}
-
-    def fresh(self, name: str) -> str:
-        """Return a name that nothing has."""
-        taken, number = name, 1
-        while taken in self._names:
-            taken, number = f"{name}_{number}", number + 1
-        self._names.add(taken)
-        return taken
 
     def constant(self, name: str, values: Sequence[int]) -> str:
         """Add an initializer of whole numbers."""
@@ -62,16 +53,11 @@ class Editor:
         Its inputs and outputs are final. Initializers that no node reads any more go.
         """
         graph = self.graph
-        ordered = _in_order([*nodes, *self.own])
+        ordered = in_order([*nodes, *self.own]) or ()
         alive = live_nodes(ordered, {value.name for value in graph.output})
         del graph.node[:]
         graph.node.extend(alive)
-        used = {name for node in alive for name in reads(node)}
-        used |= {value.name for value in (*graph.input, *graph.output)}
-        for at in reversed(range(len(graph.initializer))):
-            name = graph.initializer[at].name
-            if name in self._read and name not in used:
-                del graph.initializer[at]
+        drop_unread(graph, self._read)
 
 
 def rename(node: NodeProto, names: Mapping[str, str]) -> None:
@@ -90,14 +76,3 @@ def copied(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
     copy.CopyFrom(node)
     copy.input[:], copy.output[:] = inputs, [output]
     return copy
-
-
-def _in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Return nodes in the order nearest to theirs in which each is made before it is read."""
-    producer = {name: at for at, node in enumerate(nodes) for name in node.output if name}
-    after: list[set[int]] = [set() for _ in nodes]
-    for at, node in enumerate(nodes):
-        for name in reads(node):
-            if name in producer:
-                after[producer[name]].add(at)
-    return [nodes[at] for at in nearest_order(after)]

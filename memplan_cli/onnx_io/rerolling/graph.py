@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import RANDOM
-from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import captures, subgraphs
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.types import dtype_name, tensor_type
+from memplan_cli.onnx_io.types import bytes_of, dtype_name, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,14 +119,7 @@ class UnrolledGraph:
 
     def bytes_of(self, name: str) -> int | None:
         """Return a value's bytes; None where they are not known."""
-        if name not in self.types:
-            return None
-        dtype, dims = self.types[name]
-        known = [self.dims.get(dim) if isinstance(dim, str) else dim for dim in dims]
-        numbers = [dim for dim in known if dim is not None]
-        if len(numbers) < len(known) or dtype not in BITS:
-            return None
-        return math.prod(numbers) * BITS[dtype] // 8
+        return bytes_of(*self.types[name], self.dims) if name in self.types else None
 
     def axis_of(self, number: int, part: str) -> int | None:
         """Return the axis along which a node splits or joins parts that a loop has one by one.

@@ -15,20 +15,26 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.analysis.precedence import successors
-from memplan_cli.analysis.topological import nearest_order
-from memplan_cli.onnx_io.load import graphs, reads
-from memplan_cli.onnx_io.nodes import NODE, live_nodes, names_in
+from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.nodes import (
+    NODE,
+    Names,
+    drop_unread,
+    in_order,
+    keep,
+    live_nodes,
+    names_in,
+)
 from memplan_cli.onnx_io.rerolling.exports import exports
 from memplan_cli.onnx_io.rerolling.graph import UnrolledGraph
 from memplan_cli.onnx_io.rerolling.links import linked
-from memplan_cli.onnx_io.rerolling.scan import OPSET, Names, Rolled, rolled
+from memplan_cli.onnx_io.rerolling.scan import OPSET, Rolled, Writing, rolled
 from memplan_cli.onnx_io.rerolling.steps import LEAST, WORTH, chains, grown
 from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.small import standard_opset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from onnx import ModelProto, NodeProto, TensorProto
 
@@ -85,10 +91,12 @@ def reroll(
     opset = standard_opset(model)
     if len(model.graph.node) < WORTH or opset < OPSET:
         return None
-    names = Names(_namer(names_in(model.graph)), opset)
+    writing = Writing(Names(names_in(model.graph)).fresh, opset)
     known, copied, loops = dict(types), list[str](), 0
     new = _with_nodes(model, model.graph.node, ())
-    while (found := _rolled_once(UnrolledGraph.of(new, known, dims), new, names)) is not None:
+    while (
+        found := _rolled_once(UnrolledGraph.of(new, known, dims), new, writing)
+    ) is not None:
         new, loop = found
         known |= loop.types
         copied += loop.copied
@@ -102,7 +110,7 @@ def reroll(
 
 
 def _rolled_once(
-    graph: UnrolledGraph, model: ModelProto, names: Names
+    graph: UnrolledGraph, model: ModelProto, writing: Writing
 ) -> tuple[ModelProto, Rolled] | None:
     """Return a model with one more loop, and that; None where there is none to be had."""
     for nodes, depths in islice(chains(graph), _TRIES):
@@ -110,10 +118,10 @@ def _rolled_once(
         kept = exports(graph, found) if found is not None else None
         if kept is None:
             continue
-        loop = rolled(graph, kept, names)
+        loop = rolled(graph, kept, writing)
         if kept.linked.steps.saves - len(loop.nodes) < WORTH:
             continue
-        order = _in_order(_replaced(graph, kept, loop))
+        order = in_order(list(_replaced(graph, kept, loop)))
         if order is not None:
             return _with_nodes(model, order, loop.constants), loop
     return None
@@ -132,18 +140,6 @@ def _replaced(graph: UnrolledGraph, found: Exports, loop: Rolled) -> Iterator[No
                 yield new
 
 
-def _in_order(nodes: Iterator[NodeProto]) -> list[NodeProto] | None:
-    """Return nodes so that they can run, as near as can be to how they stand.
-
-    None where they need each other: the loop would read what is made of what it gives.
-    """
-    found = list(nodes)
-    makers = {name: at for at, node in enumerate(found) for name in node.output if name}
-    needs = [{makers[name] for name in reads(node) if name in makers} for node in found]
-    order = nearest_order(successors(needs))
-    return [found[at] for at in order] if len(order) == len(found) else None
-
-
 def _with_nodes(
     model: ModelProto, nodes: Iterable[NodeProto], constants: Iterable[TensorProto]
 ) -> ModelProto:
@@ -156,33 +152,11 @@ def _with_nodes(
     del graph.node[:]
     graph.node.extend(copies)
     graph.initializer.extend(constants)
-    read = {name for node in graph.node for name in reads(node)}
-    read.update(value.name for value in (*graph.input, *graph.output))
+    drop_unread(graph, {tensor.name for tensor in graph.initializer})
     made = {name for node in graph.node for name in node.output}
-    _keep(graph.initializer, lambda tensor: tensor.name in read)
-    _keep(graph.value_info, lambda value: value.name in made)
+    keep(graph.value_info, lambda value: value.name in made)
     return new
-
-
-def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:  # noqa: ANN401 - protobuf's lists
-    kept = [item for item in items if is_kept(item)]
-    if len(kept) < len(items):
-        copies = [type(item).FromString(item.SerializeToString()) for item in kept]
-        del items[:]
-        items.extend(copies)
 
 
 def _count(model: ModelProto) -> int:
     return sum(len(graph.node) for graph in graphs(model.graph))
-
-
-def _namer(taken: set[str]) -> Callable[[str], str]:
-    """Return what makes a name that differs from all that were there."""
-
-    def fresh(name: str) -> str:
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        return name
-
-    return fresh

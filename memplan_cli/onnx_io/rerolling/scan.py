@@ -35,7 +35,7 @@ _AXES_ARE_READ = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Writing:
     """What new nodes are written by.
 
     Attributes:
@@ -85,9 +85,9 @@ class _Outer(NamedTuple):
     backwards: bool = False
 
 
-def rolled(graph: UnrolledGraph, found: Exports, names: Names) -> Rolled:
+def rolled(graph: UnrolledGraph, found: Exports, writing: Writing) -> Rolled:
     """Return steps as a Scan."""
-    return _Writer(graph, found, found.linked.steps, names).written()
+    return _Writer(graph, found, found.linked.steps, writing).written()
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Writer:
     graph: UnrolledGraph
     found: Exports
     steps: Steps
-    names: Names
+    writing: Writing
     nodes: list[NodeProto] = field(default_factory=list)
     inner: list[NodeProto] = field(default_factory=list)
     made: dict[Place, str] = field(default_factory=dict)
@@ -123,8 +123,8 @@ class _Writer:
             "Scan",
             [each.name for each in (*carried, *scanned)],
             [each.name for each in (*finals, *stacks)],
-            self.names.fresh(f"{first.name or first.op_type}/steps"),
-            body=helper.make_graph(self.inner, self.names.fresh("step"), inputs, given),
+            self.writing.fresh(f"{first.name or first.op_type}/steps"),
+            body=helper.make_graph(self.inner, self.writing.fresh("step"), inputs, given),
             num_scan_inputs=len(scanned),
             scan_input_axes=[each.axis for each in scanned],
             scan_input_directions=[int(each.backwards) for each in scanned],
@@ -143,7 +143,7 @@ class _Writer:
         """Return what the first step reads of the one before."""
         found = []
         for place, initial in self.found.linked.carried().items():
-            inner = self.names.fresh(f"{self._name(place)}/before")
+            inner = self.writing.fresh(f"{self._name(place)}/before")
             self.read[Carried(*place, initial)] = inner
             found.append(_Outer(initial, inner, self._type(place)))
         return found
@@ -158,7 +158,7 @@ class _Writer:
                 self.read[link] = found[link.names].inner
         if not found:
             whole = self._constant(np.zeros((len(self.steps), 1), np.bool_), "steps")
-            return [_Outer(whole, self.names.fresh("step"), ("bool", (1,)))]
+            return [_Outer(whole, self.writing.fresh("step"), ("bool", (1,)))]
         return list(found.values())
 
     def _whole(self, link: Constants | Parts) -> _Outer:
@@ -170,7 +170,7 @@ class _Writer:
         from onnx.numpy_helper import to_array
 
         values = np.stack([to_array(self.graph.constants[name]) for name in link.names])
-        whole, inner = f"{link.names[0]}/all", self.names.fresh(link.names[0])
+        whole, inner = f"{link.names[0]}/all", self.writing.fresh(link.names[0])
         kind = self.graph.types[link.names[0]]
         return _Outer(self._constant(values, whole), inner, kind)
 
@@ -184,20 +184,20 @@ class _Writer:
             ends = min(places) * length, (max(places) + 1) * length, axis
             bounds = [self._constant(np.array([end]), f"{whole}/bound") for end in ends]
             part = *dims[:axis], len(places) * length, *dims[axis + 1 :]
-            name = self.names.fresh(f"{whole}/steps")
+            name = self.writing.fresh(f"{whole}/steps")
             whole = self._node("Slice", [whole, *bounds], name, (dtype, part))
         kind = dtype, (*dims[:axis], len(places), *dims[axis:])
-        parts = self.names.fresh(f"{whole}/parts")
+        parts = self.writing.fresh(f"{whole}/parts")
         if length == 1:
             whole = self._axes_node("Unsqueeze", whole, axis + 1, parts, kind)
         else:
             whole = self._reshape(whole, parts, kind)
-        inner = self.names.fresh(link.names[0])
+        inner = self.writing.fresh(link.names[0])
         return _Outer(whole, inner, (dtype, dims), axis, link.backwards)
 
     def _write_step(self) -> None:
         """Write the nodes of a step, called as those of the first are."""
-        nodes, steps, fresh = self.graph.nodes, self.steps, self.names.fresh
+        nodes, steps, fresh = self.graph.nodes, self.steps, self.writing.fresh
         order = sorted(range(len(steps.rows)), key=lambda row: steps.node(row, steps.middle))
         for row in order:
             for output, name in enumerate(nodes[steps.node(row, steps.first)].output):
@@ -225,7 +225,7 @@ class _Writer:
         name = self._name(place, last)
         export = self.found.read.get(place)
         if export is None or last not in export.steps:
-            name = self.names.fresh(f"{name}/last")
+            name = self.writing.fresh(f"{name}/last")
         self.types[name] = self._type(place)
         return _Outer(name, self.made[place], self._type(place))
 
@@ -238,7 +238,7 @@ class _Writer:
             if not kept:
                 continue
             stack, (dtype, dims) = (
-                self.names.fresh(f"{self._name(place)}/all"),
+                self.writing.fresh(f"{self._name(place)}/all"),
                 self._type(place),
             )
             axis = 0
@@ -267,7 +267,7 @@ class _Writer:
         length = int(dims[axis])
         kind = dtype, (*dims[:axis], count * length, *dims[axis + 1 :])
         alone = len(node.input) == count
-        joined = node.output[0] if alone else self.names.fresh(f"{stack}/joined")
+        joined = node.output[0] if alone else self.writing.fresh(f"{stack}/joined")
         if length == 1:
             self._axes_node("Squeeze", stack, axis + 1, joined, kind)
         else:
@@ -289,7 +289,7 @@ class _Writer:
         for each in outputs:
             name = each.inner
             if name in found:
-                name = self.names.fresh(name)
+                name = self.writing.fresh(name)
                 node = helper.make_node("Identity", [each.inner], [name], f"{name}/Identity")
                 self.inner.append(node)
             found[name] = self._value(name, each.type)
@@ -311,7 +311,7 @@ class _Writer:
     def _constant(self, value: NDArray[Any], like: str) -> str:
         from onnx.numpy_helper import from_array
 
-        name = self.names.fresh(like)
+        name = self.writing.fresh(like)
         self.constants.append(from_array(value, name))
         self.types[name] = f"{value.dtype}", value.shape
         return name
@@ -322,7 +322,7 @@ class _Writer:
 
     def _axes_node(self, kind: str, value: str, axis: int, output: str, of: ValueType) -> str:
         """Write a Squeeze or an Unsqueeze."""
-        if self.names.opset < _AXES_ARE_READ:
+        if self.writing.opset < _AXES_ARE_READ:
             return self._node(kind, [value], output, of, axes=[axis])
         axes = self._constant(np.array([axis]), f"{output}/axes")
         return self._node(kind, [value, axes], output, of)
@@ -337,7 +337,7 @@ class _Writer:
     ) -> str:
         from onnx import helper
 
-        name = self.names.fresh(f"{output}/{operator}")
+        name = self.writing.fresh(f"{output}/{operator}")
         self.nodes.append(helper.make_node(operator, list(inputs), [output], name, **said))
         self.types[output] = kind
         return output

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.nodes import keep
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.weights.constants import Evaluator, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, MutableSequence, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, TensorProto
@@ -154,18 +155,13 @@ class _Folder:
     ) -> None:
         """Give a graph the new weights, and take away what nothing reads any more."""
         weights = self.weights.get(path, {})
-        _drop(graph.initializer, [t.name not in weights for t in graph.initializer])
-        _drop(graph.value_info, [value.name in gone for value in graph.value_info])
+        keep(graph.initializer, lambda tensor: tensor.name in weights)
+        keep(graph.value_info, lambda value: value.name not in gone)
         wanted = [name for name in weights if name in gone and name in scope.makers]
         for name, value in self.evaluator.values(scope, wanted):
             tensor = graph.initializer.add()
             _declare(tensor, weights[name], value)
             (self.hold if not path else inside)(tensor, value)
-
-
-def _drop(items: MutableSequence[Any], is_dead: Sequence[bool]) -> None:
-    for at in reversed([at for at, dead in enumerate(is_dead) if dead]):
-        del items[at]
 
 
 def _declare(tensor: TensorProto, var: Var, value: NDArray[Any]) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
+from memplan_cli.onnx_io.nodes import keep
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.weights.cut import cut_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableSequence, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -47,9 +48,8 @@ def chunked_model(
     graph.node.extend(nodes)
     names = {var.name for var in program.vars.values() if not var.block}
     given = {value.name for value in graph.input}
-    _keep(graph.value_info, [value.name in names for value in graph.value_info])
-    kept = [tensor.name in names or tensor.name in given for tensor in graph.initializer]
-    _keep(graph.initializer, kept)
+    keep(graph.value_info, lambda value: value.name in names)
+    keep(graph.initializer, lambda tensor: tensor.name in names or tensor.name in given)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
         name = program.vars[var].name
@@ -107,7 +107,7 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     copy.input[:], copy.output[:] = inputs, outputs
     said = plain_attributes(node)
     changed = {name: value for name, value in op.attributes.items() if said.get(name) != value}
-    _keep(copy.attribute, [attribute.name not in changed for attribute in copy.attribute])
+    keep(copy.attribute, lambda attribute: attribute.name not in changed)
     copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
     return copy
 
@@ -126,8 +126,3 @@ def _graph(program: Program, block: Block, model: ModelProto) -> GraphProto:
     return helper.make_graph(
         nodes, name, list(map(declared, block.inputs)), list(map(declared, block.outputs))
     )
-
-
-def _keep(items: MutableSequence[object], is_kept: list[bool]) -> None:
-    for at in reversed([at for at, kept in enumerate(is_kept) if not kept]):
-        del items[at]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.analysis.aliasing import VIEWS
-from memplan_cli.onnx_io.load import defined, graphs
-from memplan_cli.onnx_io.nodes import NODE
+from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.nodes import NODE, Names, drop_unread, names_in
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
@@ -153,10 +153,9 @@ def cut_columns(
     found = {id(product.node): product for product in cut}
     if not found:
         return {}
-    names = {name for graph in graphs(model.graph) for name in defined(graph)}
     with data.open("wb") as file:
         hold = DataFile(data.name, file).hold
-        cutter = _Cutter(model.graph, data.parent, hold, names, {}, {})
+        cutter = _Cutter(model.graph, data.parent, hold, Names(names_in(model.graph)), {}, {})
         made_of = {
             at: cutter.pieces(product, product.cuts(piece)) for at, product in found.items()
         }
@@ -165,7 +164,7 @@ def cut_columns(
         if any(id(node) in made_of for node in graph.node):
             _replace(graph, made_of)
     pairs = ((p.weight, p.bias) for p in found.values())
-    _drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
+    drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
     return cutter.made
 
 
@@ -263,7 +262,7 @@ class _Cutter:
     graph: GraphProto
     folder: Path
     hold: Hold
-    taken: set[str]
+    names: Names
     known: dict[tuple[str, int, tuple[int, ...]], list[str]]
     made: dict[str, tuple[str, int]]
 
@@ -284,7 +283,7 @@ class _Cutter:
             piece.input[_OPERAND] = weight
             if bias is not None:
                 piece.input[_BIAS] = bias
-            piece.output[0] = self._fresh(f"{node.output[0]}/columns_{number}")
+            piece.output[0] = self.names.fresh(f"{node.output[0]}/columns_{number}")
             wide = cuts[number + 1] - cuts[number]
             self.made[piece.output[0]] = node.output[0], wide
             made.append(piece)
@@ -314,17 +313,11 @@ class _Cutter:
         hold: Hold,
     ) -> str:
         piece, name = self.graph.initializer.add(), f"{tensor.name}/columns_{part.start}"
-        piece.name = name = self._fresh(name)
+        piece.name = name = self.names.fresh(name)
         piece.data_type = tensor.data_type
         value = np.moveaxis(np.moveaxis(values, axis, 0)[part], 0, axis)
         piece.dims.extend(value.shape)
         hold(piece, value)
-        return name
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
         return name
 
 
@@ -337,12 +330,3 @@ def _values(tensor: TensorProto, folder: Path) -> NDArray[Any]:
         return np.asarray(numpy_helper.to_array(tensor))
     path, offset = folder / places["location"], int(places.get("offset", "0"))
     return np.memmap(path, np.float32, "r", offset, tuple(tensor.dims))
-
-
-def _drop_unread(graph: GraphProto, names: set[str]) -> None:
-    """Take weights away that nothing reads any more."""
-    read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
-    read |= {value.name for inner in graphs(graph) for value in inner.output}
-    for at in reversed(range(len(graph.initializer))):
-        if graph.initializer[at].name in names - read:
-            del graph.initializer[at]

@@ -20,7 +20,7 @@ import numpy as np
 from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import captures
-from memplan_cli.onnx_io.nodes import names_in
+from memplan_cli.onnx_io.nodes import Names, names_in
 from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.weights.constants import read_tensor
 from memplan_cli.onnx_io.weights.small import standard_opset
@@ -128,14 +128,14 @@ def _replaced(
     """Put a node that makes each constant before each of its readers."""
     from onnx import numpy_helper
 
-    taken, made = names_in(graph), {}
-    shapes = {name: _fresh(f"{name}/shape", taken) for name in values}
+    fresh, made = Names(names_in(graph)).fresh, {}
+    shapes = {name: fresh(f"{name}/shape") for name in values}
     nodes: list[NodeProto] = []
     for node in graph.node:
         copy = deepcopy(node)
         for position, name in enumerate(node.input):
             if name in values:
-                filled = copy.input[position] = _fresh(f"{name}/filled", taken)
+                filled = copy.input[position] = fresh(f"{name}/filled")
                 nodes.append(_fill(shapes[name], filled, values[name]))
                 made[filled] = large[name]
         nodes.append(copy)
@@ -157,10 +157,3 @@ def _fill(shape: str, filled: str, value: NDArray[Any]) -> NodeProto:
 
     one = numpy_helper.from_array(value)
     return helper.make_node("ConstantOfShape", [shape], [filled], name=filled, value=one)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping  # noqa: TC003 - a type to read by
 from dataclasses import dataclass, field
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
-from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.rerolling.reroll import reroll
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
-from memplan_cli.onnx_io.types import dtype_name
+from memplan_cli.onnx_io.types import bytes_of, dtype_name
 from memplan_cli.onnx_io.writing.columns import (
     cut_columns,
     has_large_operand,
@@ -167,13 +165,9 @@ def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
 
 def _bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes of the values whose dims are known."""
-    said, found = cast("Mapping[str, tuple[str, list[int | str | None]]]", types), {}
-    for name, (dtype, shape) in said.items():
-        known = [dims.get(dim) if isinstance(dim, str) else dim for dim in shape]
-        numbers = [number for number in known if number is not None]
-        if len(numbers) == len(known):
-            found[name] = math.prod(numbers) * BITS.get(dtype, 0) // 8
-    return found
+    said = cast("Mapping[str, tuple[str, list[int | str | None]]]", types)
+    sizes = {name: bytes_of(*kind, dims) for name, kind in said.items()}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _dump(model: Path, provider: str, out: Path, settings: RuntimeSettings) -> None:
