@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from onnx import ModelProto, TensorProto, helper
 from memplan_cli.onnx_io.load import defined, graphs, subgraphs
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from nested.models import random_model
+from reproductions import reproduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
@@ -169,3 +172,13 @@ def test_every_node_of_a_nested_model_reads_what_it_read(seed: int) -> None:
     assert set(hoist_packed(drawn)) <= set(weights_of(drawn.graph))
     assert [*read(drawn.graph, {})] == before
     assert places(drawn) == had
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the highest resident size is Linux's")
+def test_the_reproduction_shows_that_a_loop_holds_what_it_packs(tmp_path: Path) -> None:
+    done = reproduce("weights_of_subgraphs.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    main, loop = (int(line.split()[-2]) for line in done.stdout.splitlines())
+    if loop < main + 20:
+        pytest.skip("this runtime gives weights of subgraphs back one by one")
+    assert loop - main >= 40
