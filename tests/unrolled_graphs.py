@@ -87,7 +87,7 @@ class Unrolled:
 
 
 Reads = Literal["Gather", "Split", "Slice", "nothing"]
-Joins = Literal["Concat", "outputs", "last"]
+Joins = Literal["Concat", "features", "outputs", "last"]
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,9 @@ def _finish(graph: Unrolled, net: Net, hidden: str, given: list[str]) -> None:
     if net.joins == "outputs":
         for at, name in enumerate(given):
             graph.result(name, f"y{at}", net.batch, WIDTH)
+    elif net.joins == "features":
+        joined = graph.node("Concat", *given, axis=1)
+        graph.result(joined, "y", net.batch, net.steps * WIDTH)
     elif net.joins == "last":
         graph.result(given[-1], "y", net.batch, WIDTH)
     else:

@@ -57,7 +57,7 @@ ENVIRONMENTS = (
         ("skl2onnx", "spox", "quantise"),
         10,
     ),
-    Environment("torch", ("torch==2.13.0+cpu", "onnxscript"), ("torch",), 6),
+    Environment("torch", ("torch==2.13.0+cpu", "onnxscript"), ("torch", "torch_loops"), 10),
 )  # fmt: skip
 """PyTorch only where a build for processors alone is at hand: the other takes gigabytes."""
 

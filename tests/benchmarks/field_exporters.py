@@ -19,6 +19,9 @@ import onnx
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    Case = tuple[Any, tuple[Any, ...], dict[str, Any]]
+    """A module, what it is traced with, and which dims of that are free."""
+
 RNG = np.random.default_rng(7)
 
 
@@ -160,11 +163,66 @@ def torch_models(folder: Path) -> None:
     ids, lengths = torch.ones(2, 12, dtype=torch.int64), torch.tensor([12, 5])
     image, series = torch.randn(2, 3, 48, 64), torch.randn(2, 12, 16)
     batch, wide = {0: "batch"}, {0: "batch", 2: "height", 3: "width"}
-    cases: Mapping[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    cases: Mapping[str, Case] = {
         "masked": (Masked(), (ids, lengths), {"ids": {**batch, 1: "seq"}, "lengths": batch}),
         "pyramid": (Pyramid(), (image,), {"x": wide}),
         "lstm": (Recurrent(), (series,), {"x": {**batch, 1: "time"}}),
     }
+    _export(folder, cases)
+
+
+def torch_loops(folder: Path) -> None:
+    import torch
+    from torch import nn
+
+    class Cells(nn.Module):  # type: ignore[misc]
+        """A loop over time that exporters write out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.LSTMCell(32, 64), nn.LSTMCell(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            low = high = (x.new_zeros(x.shape[0], 64), x.new_zeros(x.shape[0], 64))
+            made = []
+            for step in range(x.shape[1]):
+                low = self.first(x[:, step], low)
+                high = self.second(low[0], high)
+                made.append(high[0])
+            return torch.stack(made, 1)
+
+    class Decoder(nn.Module):  # type: ignore[misc]
+        """A decoder that attends to its input and reads what it said last."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.said = nn.GRUCell(32 + 48, 48), nn.Linear(48, 32)
+            self.keys = nn.Linear(32, 48)
+
+        def forward(self, memory: torch.Tensor) -> torch.Tensor:
+            keys, word = self.keys(memory), memory[:, 0]
+            state = torch.tanh(keys[:, 0])
+            words = []
+            for _ in range(40):
+                weights = torch.softmax((keys * state[:, None]).sum(-1), 1)
+                seen = (weights[:, :, None] * keys).sum(1)
+                state = self.cell(torch.cat([word, seen], 1), state)
+                word = self.said(state)
+                words.append(word)
+            return torch.stack(words, 1)
+
+    steps, batch = torch.randn(2, 48, 32), {0: "batch"}
+    cases: Mapping[str, Case] = {
+        "cells": (Cells(), (steps,), {"x": batch}),
+        "decoder": (Decoder(), (steps,), {"memory": {**batch, 1: "time"}}),
+    }
+    _export(folder, cases)
+
+
+def _export(folder: Path, cases: Mapping[str, Case]) -> None:
+    """Write each module by both of PyTorch's exporters."""
+    import torch
+
     for name, (module, inputs, axes) in cases.items():
         for exporter, dynamo in (("ts", False), ("dynamo", True)):
             shapes = (
@@ -189,6 +247,7 @@ EXPORTERS: Mapping[str, Callable[[Path], None]] = {
     "spox": spox_models,
     "quantise": quantised_models,
     "torch": torch_models,
+    "torch_loops": torch_loops,
 }
 
 

@@ -76,6 +76,8 @@ NETS = {
     "an index, backwards": Net(backwards=True),
     "a free batch": Net(batch="batch", reads="Split"),
     "a free batch, joined first": Net(batch="batch", axis=0),
+    "a free batch, features in a row": Net(batch="batch", joins="features"),
+    "features in a row": Net(joins="features"),
     "joined along the first axis": Net(axis=0),
     "joined along the last axis": Net(axis=2),
     "several states": Net(states=3),
@@ -104,9 +106,10 @@ def test_the_model_that_is_given_stays_as_it_is() -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_what_a_concat_joins_is_written_where_it_is_read() -> None:
+@pytest.mark.parametrize("net", [Net(axis=0), Net(batch="batch", joins="features")])
+def test_what_a_concat_joins_is_written_where_it_is_read(net: Net) -> None:
     """All values of a step are in the Scan's own result: no node takes one of them out."""
-    found = rerolled(recurrent(Net(axis=0)))
+    found = rerolled(recurrent(net))
     assert found is not None
     assert not {"Concat", "Gather"} & kinds(found.model).keys()
 
@@ -420,3 +423,30 @@ def test_a_file_for_the_cpu_has_loops_and_says_so(tmp_path: Path) -> None:
     said = done.plan.report.warnings
     assert any("written as 1 loop" in warning for warning in said), said
     assert not done.plan.report.fallbacks
+
+
+def test_a_state_as_large_as_the_input_says_is_carried_too(tmp_path: Path) -> None:
+    """PyTorch's ``x.new_zeros(x.shape[0], 8)``, of which the runtime infers no dims."""
+    model = recurrent(replace(Net(), steps=60, states=2, batch="batch"))
+    zeros = onnx.parser.parse_graph("""zeros (float[batch, 60, 8] x) => (float[batch, 8] h0)
+        <int64[1] first = {0}, int64[1] width = {8}> {
+            shape = Shape(x)
+            batch = Gather(shape, first)
+            sizes = Concat<axis = 0>(batch, width)
+            h0 = ConstantOfShape(sizes)
+        }""")
+    graph = model.graph
+    nodes, inputs = [*zeros.node, *graph.node], [at for at in graph.input if at.name != "h0"]
+    del graph.node[:], graph.input[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.input.extend(inputs)
+    graph.initializer.extend(zeros.initializer)
+    onnx.save(model, tmp_path / "net.onnx")
+    given = Settings(target="cpu")
+    out = tmp_path / "out.onnx"
+    done = workflows.optimize(
+        tmp_path / "net.onnx", given, out=out, check=Check(provider="cpu")
+    )
+    assert done.passed
+    assert kinds(load_model(out))["Scan"] == 1
+    assert len(load_model(out).graph.node) < 60

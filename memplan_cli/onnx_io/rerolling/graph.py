@@ -124,15 +124,16 @@ class UnrolledGraph:
     def axis_of(self, number: int, part: str) -> int | None:
         """Return the axis along which a node splits or joins parts that a loop has one by one.
 
-        None where parts of several elements have symbolic dims.
+        None where parts of several elements have several symbolic dims, or none is known along it.
         """
         _, dims = self.types.get(part, ("", ()))
         said = plain_attributes(self.nodes[number]).get("axis", 0)
         if not dims or not isinstance(said, int):
             return None
         axis = said % len(dims)
-        numbers = all(isinstance(dim, int) for dim in dims)
-        return axis if numbers or dims[axis] == 1 else None
+        symbolic = sum(isinstance(dim, str) for dim in dims)
+        is_reshaped = symbolic <= 1 and isinstance(dims[axis], int)
+        return axis if is_reshaped or dims[axis] == 1 else None
 
     @cached_property
     def even_splits(self) -> frozenset[int]:

@@ -317,7 +317,9 @@ class _Writer:
         return name
 
     def _reshape(self, value: str, output: str, kind: ValueType) -> str:
-        shape = self._constant(np.array(kind[1], np.int64), f"{output}/shape")
+        """Write a Reshape; one dim of its result may be a name."""
+        dims = [dim if isinstance(dim, int) else -1 for dim in kind[1]]
+        shape = self._constant(np.array(dims, np.int64), f"{output}/shape")
         return self._node("Reshape", [value, shape], output, kind)
 
     def _axes_node(self, kind: str, value: str, axis: int, output: str, of: ValueType) -> str:

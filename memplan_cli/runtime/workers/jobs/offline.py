@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.rerolling.reroll import reroll
+from memplan_cli.onnx_io.rerolling.reroll import may_repeat, reroll
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.types import bytes_of, dtype_name
 from memplan_cli.onnx_io.writing.columns import (
@@ -102,7 +102,7 @@ def _rewritten(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> obje
         types = types_of(plain, asked.provider)
         model = load_model(plain)
         _filled(asked, model, plain.parent, types)
-        rolled = reroll(model, types, asked.dims)
+        rolled = reroll(model, _inferred(model, types), asked.dims)
         if rolled is not None:
             model = rolled.model
             types |= {
@@ -144,6 +144,27 @@ def _with_columns(kind: list[object], columns: int) -> list[object]:
     """Return a value's type with so many columns; what has no dims has no known rank."""
     dtype, shape = cast("tuple[str, list[object]]", kind)
     return [dtype, [*shape[:-1], columns] if shape else shape]
+
+
+def _inferred(model: ModelProto, types: Types) -> Types:
+    """Return the types with dims that the runtime does not infer, where they may be asked for.
+
+    PyTorch's ``x.new_zeros(x.shape[0], 64)`` leaves all that a recurrent net makes without.
+    """
+    said = cast("Mapping[str, tuple[str, list[int | str | None]]]", types)
+    unknown = {name for name, (_, shape) in said.items() if None in shape}
+    if not unknown or not may_repeat(model):
+        return types
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_program
+
+    vars_ = read_program(model, Bindings({})).program.vars.values()
+    known = {v.name: v for v in vars_ if v.name in unknown and not v.block}
+    return types | {
+        name: [var.dtype, list(var.shape)]
+        for name, var in known.items()
+        if var.shape is not None and None not in var.shape
+    }
 
 
 def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
