@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.compare import Compared
 
+_NOTE_OF_A_NODE, _NOTE_OF_A_VALUE = 600, 1_700
+"""Bytes that a session keeps for what stands on a node and on a value, about."""
+
+_NOTICED = 0.01
+"""Share of a process that is more than one differs from the next by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
@@ -81,11 +87,32 @@ class Candidate:
 
 def finished(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimized:
     """Give what was written its names, and say them."""
+    plan = warned(plan, *_heavy_notes(rewriting, plan))
     written, data_files = files.finish(plan)
     targets = rewriting.targets
     files_of_settings, certificate = targets.settings_files, targets.certificate
     return Optimized(
         written, targets.model, targets.plan, data_files, files_of_settings, certificate
+    )
+
+
+def _heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...]:
+    """Return what to do where a process is larger than the original's for the model's notes."""
+    runtime = plan.report.runtime
+    if runtime is None or rewriting.settings.notes != "model":
+        return ()
+    sides = runtime.observed or runtime.predicted
+    before, after = (sides.get(side) for side in ("original", "optimized"))
+    if not (before and after and before.process and after.process):
+        return ()
+    more = after.process.load - before.process.load
+    nodes = sum(len(block.nodes) for block in plan.order)
+    notes = _NOTE_OF_A_NODE * nodes + _NOTE_OF_A_VALUE * len(plan.tensors)
+    if more < _NOTICED * before.process.load or notes < more / 2:
+        return ()
+    words = f"notes on nodes and values are some {notes / 1e6:.1f} MB of it"
+    return (
+        f"loading takes more than the original does; {words}: --notes plan leaves them out",
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -74,6 +76,29 @@ def test_validate_believes_a_model_with_notes_and_one_without(
     assert ("pkg.memplan.step" in said) is (notes == "model")
     done = memplan("validate", out, "--original", original)
     assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process takes is Linux's to say")
+@pytest.mark.parametrize("notes", ["model", "plan"])
+def test_notes_that_make_a_session_larger_than_the_original_are_told(
+    tmp_path: Path, notes: str
+) -> None:
+    """2,000 nodes of eight elements: any order needs the same, and notes take megabytes."""
+    kinds = itertools.islice(itertools.cycle(("Sin", "Tanh", "Neg")), 2_000)
+    nodes = [
+        onnx.helper.make_node(kind, [f"v{at}"], [f"v{at + 1}"])
+        for at, kind in enumerate(kinds)
+    ]
+    ends = (onnx.helper.make_tensor_value_info(f"v{at}", 1, [8]) for at in (0, 2_000))
+    given, made = ([end] for end in ends)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    graph = onnx.helper.make_graph(nodes, "chain", given, made)
+    model = tmp_path / "chain.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), model)
+    done = memplan("optimize", model, "-o", tmp_path / "o.onnx", "--notes", notes)
+    assert done.exit_code == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert ("--notes plan leaves" in said) is (notes == "model")
 
 
 def test_notes_that_are_nowhere_are_a_usage_error(samples: Path, tmp_path: Path) -> None:
