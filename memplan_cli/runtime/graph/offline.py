@@ -16,11 +16,9 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
-from memplan_cli.onnx_io.rerolling.reroll import may_repeat
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.onnx_io.weights.sparse import sparse_weights
-from memplan_cli.onnx_io.writing.columns import has_large_operand
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import (
     bound_shapes,
@@ -85,6 +83,9 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
     sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
     if provider != CPU or any(sparse):
         return Packing.AT_LOAD
+    from memplan_cli.onnx_io.rerolling.reroll import may_repeat
+    from memplan_cli.onnx_io.writing.columns import has_large_operand
+
     pays = has_large_operand(model) or may_repeat(model)
     return Packing.REWRITTEN if pays else Packing.IN_FILE
 
