@@ -62,9 +62,9 @@ def models() -> dict[str, Path]:
     return found | {f"messy_{path.stem}": path for path in sorted(SHARED.glob("messy/*.onnx"))}
 
 
-def prepare(name: str, source: Path) -> Json:
+def prepare(name: str, source: Path, out: Path = OUT) -> Json:
     """Write the model with its weights filled, inside and outside, and its inputs."""
-    folder = OUT / name
+    folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     outside, inside = folder / "external.onnx", folder / "default.onnx"
     fill = [sys.executable, str(SHARED / "fill_weights.py"), str(source), str(outside)]

@@ -35,14 +35,10 @@ def privates(page: str) -> dict[str, float]:
 def least(name: str) -> tuple[int, bool]:
     """Return the bytes that a model's file for the processor has live at once; whether no order needs less."""
     with tempfile.TemporaryDirectory(dir=process.OUT) as folder:
-        process.OUT, kept = Path(folder), process.OUT
-        try:
-            row = process.prepare(name, process.models()[name])
-            asked = Settings(target="cpu", dims=row["dims"], notes="plan")
-            model, out = (Path(folder) / name / f"{at}.onnx" for at in ("default", "cpu"))
-            memory = workflows.optimize(model, asked, out=out, check=None).plan.report.memory
-        finally:
-            process.OUT = kept
+        row = process.prepare(name, process.models()[name], Path(folder))
+        asked = Settings(target="cpu", dims=row["dims"], notes="plan")
+        model, out = (Path(folder) / name / f"{at}.onnx" for at in ("default", "cpu"))
+        memory = workflows.optimize(model, asked, out=out, check=None).plan.report.memory
     live = memory.live_peak or 0
     return max(min(live, memory.order_bound or live), memory.outputs or 0), memory.order_proved
 

@@ -32,9 +32,9 @@ def test_two_branches_may_use_one_name() -> None:
 
 def test_what_is_defined_outside_too_is_renamed_where_it_is_read() -> None:
     found = with_distinct_names(
-        nested("q = Neg(x)  p = Exp(q)  q_2 = Exp(p)", "y = Add(b, q)")
+        nested("q = Neg(x)  p = Exp(q)  q_1 = Exp(p)", "y = Add(b, q)")
     )
-    wanted = nested("q_3 = Neg(x)  p = Exp(q_3)  q_2 = Exp(p)", "y = Add(b, q)")
+    wanted = nested("q_2 = Neg(x)  p = Exp(q_2)  q_1 = Exp(p)", "y = Add(b, q)")
     assert found == wanted
 
 
@@ -42,7 +42,7 @@ def test_a_result_of_the_inner_graph_keeps_its_place() -> None:
     found = with_distinct_names(nested("r = Neg(x)  p = Exp(r)", "p = Neg(b)  y = Add(p, q)"))
     assert found is not None
     (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
-    assert [value.name for value in then.output] == ["p_2"] == list(then.node[1].output)
+    assert [value.name for value in then.output] == ["p_1"] == list(then.node[1].output)
 
 
 def test_deeper_graphs_read_the_new_name_or_have_one_of_their_own() -> None:
@@ -53,9 +53,9 @@ def test_deeper_graphs_read_the_new_name_or_have_one_of_their_own() -> None:
     found = with_distinct_names(nested(deep, "y = Add(b, q)"))
     assert found is not None
     (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
-    assert list(then.node[0].output) == ["q_2"]
-    assert list(then.node[2].input) == ["v", "q_2"]
+    assert list(then.node[0].output) == ["q_1"]
+    assert list(then.node[2].input) == ["v", "q_1"]
     inner = {a.name: a.g for a in then.node[1].attribute}
-    assert list(inner["then_branch"].node[0].input) == ["q_2"]
-    assert list(inner["else_branch"].node[1].output) == ["q_3"]
-    assert list(inner["else_branch"].node[2].input) == ["q_3"]
+    assert list(inner["then_branch"].node[0].input) == ["q_1"]
+    assert list(inner["else_branch"].node[1].output) == ["q_2"]
+    assert list(inner["else_branch"].node[2].input) == ["q_2"]

@@ -53,7 +53,8 @@ class Editor:
         Its inputs and outputs are final. Initializers that no node reads any more go.
         """
         graph = self.graph
-        ordered = in_order([*nodes, *self.own]) or ()
+        ordered = in_order([*nodes, *self.own])
+        assert ordered is not None  # noqa: S101 - what is added reads nothing that is made of it
         alive = live_nodes(ordered, {value.name for value in graph.output})
         del graph.node[:]
         graph.node.extend(alive)

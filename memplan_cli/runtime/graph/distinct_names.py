@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import defined, graphs, subgraphs
+from memplan_cli.onnx_io.nodes import Names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,18 +25,19 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     if len(list(islice(graphs(model.graph), 2))) == 1:
         return None
     twin = deepcopy(model)
-    taken = set(defined(model.graph))
-    return twin if _rename_below(twin.graph, taken, frozenset(taken), {}) else None
+    taken = Names(name for graph in graphs(model.graph) for name in defined(graph))
+    outside = frozenset(defined(model.graph))
+    return twin if _rename_below(twin.graph, taken, outside, {}) else None
 
 
 def _rename_below(
-    graph: GraphProto, taken: set[str], outside: frozenset[str], names: Mapping[str, str]
+    graph: GraphProto, taken: Names, outside: frozenset[str], names: Mapping[str, str]
 ) -> bool:
     """Rename what graphs below define again; say whether anything was.
 
     Args:
         graph: changed in place.
-        taken: every name given so far, in any graph.
+        taken: every name of any graph.
         outside: names that are seen in the graphs below.
         names: what names of the graphs above are called now.
     """
@@ -43,22 +45,13 @@ def _rename_below(
     for node in graph.node:
         for _, inner in subgraphs(node):
             own = dict.fromkeys(defined(inner))
-            taken.update(own)
-            new = {name: _fresh(name, taken) for name in own if name in outside}
+            new = {name: taken.fresh(name) for name in own if name in outside}
             seen = {name: now for name, now in names.items() if name not in own} | new
             if seen:
                 _rename(inner, seen)
             below = _rename_below(inner, taken, outside | own.keys() | set(new.values()), seen)
             changed = changed or bool(new) or below
     return changed
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    taken.add(f"{name}_{number}")
-    return f"{name}_{number}"
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
