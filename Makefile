@@ -56,7 +56,7 @@ lint: $(READY) ## Check style, imports and spelling
 types: $(READY) ## Check types
 	$(BIN)/mypy
 
-BENCHES := packing pools ordering recompute dynamic scale train_step runtime_settings prediction replay
+BENCHES := packing ordering recompute resident scale runtime_settings prediction
 
 bench: $(READY) ## Measure; writes the tables of docs/measurements (hours; BENCHES=packing for one)
 	for bench in $(BENCHES); do PYTHONPATH=tests:tests/e2e $(BIN)/python -m tests.benchmarks.$$bench || exit 1; done

@@ -53,7 +53,7 @@ RECOMPUTING, DONATE = (
 _CORE = "tests/analysis/test_liveness.py tests/analysis/test_aliasing.py tests/analysis/test_storage.py tests/planning/test_replay_properties.py tests/analysis/test_liveness_brute_force.py"
 _RECOMPUTED = (
     "tests/transforms/test_recompute_auto.py tests/transforms/test_recompute_checkpoints.py"
-    " tests/transforms/test_recompute_choices.py tests/golden/test_golden_searches.py"
+    " tests/transforms/test_recompute_choices.py"
 )
 _BRUTE = (
     "tests/transforms/test_recompute_bound.py tests/transforms/test_recompute_properties.py"
@@ -228,9 +228,9 @@ MUTATIONS = (
     Mutation("a plan places a tensor once", PLAN,
              "if len(identities) != len(tensors):", "if False:", "tests/planning/test_plan_file.py"),
     Mutation("level 0 matches shapes", POOL,
-             "return buffer.dtype, buffer.shape", "return buffer.dtype", "tests/packing tests/golden"),
+             "return buffer.dtype, buffer.shape", "return buffer.dtype", "tests/packing"),
     Mutation("level 1 matches dtypes", POOL,
-             "return buffer.dtype\n", "return 0\n", "tests/packing tests/golden"),
+             "return buffer.dtype\n", "return 0\n", "tests/packing"),
     Mutation("a slot is free only when its holder is dead", POOL,
              ">> _SLOT_BITS <= start", ">> _SLOT_BITS <= start + 1", "tests/packing tests/packing/test_allocators.py"),
     Mutation("a slot is as large as its largest buffer", POOL,

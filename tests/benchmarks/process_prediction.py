@@ -9,7 +9,8 @@ once in a process of its own, and ``by rules`` is what would be said without tha
 ``out/process_prediction/`` and not measured again.
 
 ``--of shared``: the shared collection, weights beside the file. ``--of held-out``: models that no
-constant was picked on. ``--of parts``: what three predictions are made of, nothing is run.
+constant was picked on, with weights in them: models of the onnx package, the exporters' own of the
+shared collection, the samples, and drawn nets. ``--of parts``: what three predictions are made of, nothing is run.
 Without models, tables go into docs/measurements/process_prediction.md.
 """
 
@@ -18,13 +19,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from collection_inputs import specs_from_json
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import MemplanError
@@ -35,10 +44,11 @@ from memplan_cli.runtime.measuring.resident import loaded_process, observed_proc
 from memplan_cli.runtime.process.foresee import Shown, foresee_process, process_of
 from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.unrun import Sizes, graph_at
+from shared_models import with_random_weights
 
-from . import process_held_out as held_out
-from .models import ROOT, SHARED
+from .models import DIMS, LIGHT, ROOT, SAMPLES, SHARED
 from .prediction import fill, trial_of
+from .runtime_settings import dims_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +136,7 @@ def megabytes(size: float) -> str:
 
 def names(chosen: str) -> list[str]:
     if chosen == "held-out":
-        return held_out.names()
+        return held_out_names()
     if chosen == "parts":
         return list(ATTRIBUTED)
     found = {path.stem for path in SHARED.glob("*.onnx")} - TOO_LARGE
@@ -135,12 +145,90 @@ def names(chosen: str) -> list[str]:
 
 def prepared(name: str, model: Path) -> Trial:
     """Write a model with weights; say how it is run."""
-    if name in held_out.names():
-        held_out.fill(name, model)
-        return held_out.trial_of(name, model)
+    if name in held_out_names():
+        fill_held_out(name, model)
+        return held_out_trial(name, model)
     fill(name, model)
     plain = trial_of(name, model, 900)
     return Trial(plain.provider, plain.dims, 3, 0, 900, specs=plain.specs)
+
+
+DRAWN = tuple(f"drawn_{kind}_{seed}" for kind in ("conv", "matmul") for seed in range(4))
+"""Drawn nets: convolutions or products of a drawn width and number. Those of an even number have
+their weights in the model file, the others beside it."""
+
+
+def held_out_names() -> list[str]:
+    """Return the names of the held-out models, small ones first."""
+    messy = sorted(f"messy_{path.stem}" for path in SHARED.glob("messy/*.onnx"))
+    samples = sorted(path.stem for path in SAMPLES.glob("*.onnx"))
+    light = sorted(path.stem for path in LIGHT.glob("*.onnx"))
+    return [*samples, *messy, *DRAWN, *light]
+
+
+def fill_held_out(name: str, target: Path) -> None:
+    """Write a held-out model with weights."""
+    if name in DRAWN:
+        _, kind, seed = name.split("_")
+        _write_drawn(kind, int(seed), target)
+    elif name.startswith("messy_"):
+        source = SHARED / "messy" / f"{name.removeprefix('messy_')}.onnx"
+        command = [sys.executable, str(SHARED / "fill_weights.py"), str(source), str(target)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    elif name.startswith("light_"):
+        with_random_weights(LIGHT / f"{name}.onnx", target)
+    else:
+        shutil.copy(SAMPLES / f"{name}.onnx", target)
+
+
+def held_out_trial(name: str, model: Path) -> Trial:
+    """Return how a held-out model is run."""
+    trial = Trial("cpu", runs=3, timing_runs=0, timeout=300)
+    inputs = SHARED / "messy" / "inputs" / f"{name.removeprefix('messy_')}.json"
+    if name.startswith("messy_") and inputs.exists():
+        specs = specs_from_json(json.loads(inputs.read_text()))
+        return replace(trial, specs=specs, dims=dims_of(model, specs))
+    given = (item.partition("=") for item in DIMS.get(name, ()))
+    return replace(trial, dims={dim: int(value) for dim, _, value in given})
+
+
+def _write_drawn(kind: str, seed: int, target: Path) -> None:
+    """Write a net of convolutions or products with drawn widths."""
+    random = np.random.default_rng(seed)
+    shapes, layers, given, made = [*_widths(kind, random)], [], "x", ""
+    values = []
+    for at, shape in enumerate(shapes):
+        array = (random.standard_normal(shape) / shape[-1]).astype(np.float32)
+        values.append(numpy_helper.from_array(array, f"w{at}"))
+        made = f"y{at}"
+        node = "Conv" if kind == "conv" else "MatMul"
+        pads = {"pads": [shape[2] // 2] * 4} if kind == "conv" else {}
+        layers += [
+            helper.make_node(node, [given, f"w{at}"], [f"p{at}"], name=f"n{at}", **pads),
+            helper.make_node("Relu", [f"p{at}"], [made], name=f"r{at}"),
+        ]
+        given = made
+    first = [1, shapes[0][1], 24, 24] if kind == "conv" else [8, shapes[0][0]]
+    last = [1, shapes[-1][0], 24, 24] if kind == "conv" else [8, shapes[-1][1]]
+    edges = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("x", first), (made, last))
+    ]
+    graph = helper.make_graph(layers, "drawn", edges[:1], edges[1:], values)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(target), save_as_external_data=bool(seed % 2), size_threshold=0)
+
+
+def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    """Yield shapes of weights: tens of megabytes together."""
+    depth = int(random.integers(4, 16))
+    wide = random.integers(8, 33, depth + 1) * (16 if kind == "conv" else 64)
+    for one, other in pairwise(wide):
+        if kind == "conv":
+            side = int(random.choice((1, 3, 5)))
+            yield int(other), int(one), side, side
+        else:
+            yield int(one), int(other)
 
 
 def row(name: str, model: Path, way: str, trial: Trial, runs: int) -> Row:
