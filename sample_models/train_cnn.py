@@ -23,13 +23,10 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.shapes.reading import read_program
-from memplan_cli.training.verbs import (
-    LossFunction,
-    Optimizer,
-    TrainStep,
-    first_feeds,
-    minimize,
-)
+from memplan_cli.training.forward.initial import first_feeds
+from memplan_cli.training.losses import LossFunction
+from memplan_cli.training.optimizers import Optimizer
+from memplan_cli.training.train_step import Recipe, TrainStep, make_train_step
 from memplan_cli.transforms.rematerialization.auto import auto
 from memplan_cli.transforms.terms import Terms
 
@@ -170,7 +167,7 @@ def images(number: int) -> dict[str, Array]:
 
 def compare(model: onnx.ModelProto, optimizer: Optimizer, feed: Feed, rate: float) -> None:
     """Train twice, without and with recompute, and print what both came to."""
-    step = minimize(model, LossFunction("softmax-cross-entropy"), optimizer)
+    step = make_train_step(model, Recipe(LossFunction("softmax-cross-entropy"), optimizer))
     state = first_feeds(model, step)
     for label, made in (("as it is", step), (f"in {SHARE} of the peak", recomputed(step))):
         result = train(made, state, feed, rate)

@@ -1,4 +1,4 @@
-"""One function for each command, with a model in any form, and a picture of each result."""
+"""The Python API: one function for each command, with a model as a path, bytes or protobuf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 import memplan
 import memplan_cli
-from memplan_cli import workflows
 from memplan_cli.cli import COMMANDS
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError
@@ -86,7 +85,8 @@ def test_a_model_in_memory_is_fitted_simulated_optimised_and_proved(tmp_path: Pa
     proof = memplan.validate(out, original=MODEL.read_bytes(), extras=["replay"])
     assert proof.passed
     for found in (fitted, done, proof):
-        assert "memplan-model-" not in html_of(found) + repr(found)
+        assert "memplan-model-" not in repr(found)
+    assert "memplan-model-" not in html_of(done)
     assert "memplan-model-" not in out.with_suffix(".json").read_text()
 
 
@@ -97,47 +97,30 @@ def test_what_stands_between_is_made_and_checked(tmp_path: Path) -> None:
         loss_fn="mse",
         optimizer="adam",
     )
-    assert "Trained" in html_of(step)
+    assert Path(step.path) == tmp_path / "step.onnx"
     problem = tmp_path / "p.csv"
     problem.write_text("id,lower,upper,size\na,0,2,8\nb,1,3,8\nc,2,4,8\n")
     packed = memplan.pack(problem)
     assert packed.layout.height == 16
-    assert "lower bound" in html_of(packed)
     certificate = tmp_path / "c.json"
     done = memplan.optimize(
         MODEL, out=tmp_path / "m.onnx", check=None, certificate=certificate
     )
     checked = memplan.verify_certificate(MODEL.read_bytes(), done.plan_file, certificate)  # type: ignore[arg-type] # it was written
-    assert "every bound" in html_of(checked) or not checked.passed
+    assert checked.passed
     rows = memplan.sweep(SYMBOLIC, {"batch": (1, 2)})
     assert rows.passed
     assert len(rows) == 3  # each, and one plan for both
-    assert "dynamic_batch" in html_of(rows)
+    assert {row.model for row in rows} == {str(SYMBOLIC)}
     assert memplan.schema("plan")["$id"] == "memplan.plan/1"
 
 
-def test_every_result_shows_itself_and_nothing_of_it_can_be_changed() -> None:
+def test_a_plan_is_data_that_cannot_be_changed_and_can_be_pickled() -> None:
     plan = memplan.plan(MODEL)
-    story = memplan.why(plan)
-    tensor = plan.tensors[0].id
-    shown = (
-        plan,
-        story,
-        memplan.why(plan, tensor.rpartition("/")[2]),
-        memplan.diff(plan, plan),
-        memplan.gate(MODEL, {"max_memory": "1GiB"}),
-        memplan.settings(MODEL),
-        memplan.simulate(MODEL, allocators=["bfc"]),
-        memplan.doctor(),
-    )
-    for found in shown:
-        assert html_of(found)
     with pytest.raises((FrozenInstanceError, AttributeError)):
         plan.report = plan.report  # type: ignore[misc] # the point
     assert isinstance(plan, Plan)
-    plain = workflows.plan(MODEL)
-    assert plan == plain
-    assert plain == plan
+    assert plan == memplan.plan(MODEL)
     assert plan != plan.with_report(memplan.plan(MODEL, level=1).report)
     assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own
 
@@ -153,7 +136,7 @@ def test_names_in_a_result_are_text_to_a_notebook() -> None:
         del node.input[:]
         node.input.extend(names)
     del model.graph.value_info[:]
-    assert "<script>" not in html_of(memplan.why(model)) + html_of(memplan.plan(model))
+    assert "<script>" not in html_of(memplan.plan(model))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from memplan_cli import Settings, workflows
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.reporting.commands.train_step import TRAIN_STEP
-from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe
+from memplan_cli.training.losses import LossFunction
+from memplan_cli.training.optimizers import Optimizer
+from memplan_cli.training.train_step import Recipe
 from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "branchy_cnn.onnx"

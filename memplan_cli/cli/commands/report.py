@@ -13,7 +13,6 @@ from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.stdin import SourceFile
-from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -33,11 +32,6 @@ FORMATS = (
 @click.option(
     "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
 )
-@click.option(
-    "--tflite",
-    type=click.Path(path_type=Path),
-    help="Model of the same tensors whose indices --format tflm counts.",
-)
 @detail_options
 @click.option(
     "--dry-run", is_flag=True, help="Plan a training step of the model too; nothing is run."
@@ -53,7 +47,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     print_log: bool,
     detail: Detail,
     dry_run: bool,
-    tflite: Path | None,
     form: str,
     out: Path | None,
     output: Output,
@@ -71,7 +64,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.findings.budget import over_budget
     from memplan_cli.reporting.plans.c_header import c_header
     from memplan_cli.reporting.plans.html import Beside
-    from memplan_cli.reporting.plans.tflite import read_bytes, tflm_of_file
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.files.provenance import named_from_here
     from memplan_cli.workflows.graph_facts import facts_for
@@ -83,10 +75,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
 
     check_detail(detail, form)
-    if tflite is not None and form != "tflm":
-        raise SettingsError(
-            f"--tflite is for --format tflm, not {form}", hint="leave --tflite out"
-        )
     path = path or workflows.newest_plan(Path.cwd())
     asked = (
         *settings.given,
@@ -94,7 +82,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         *(["dry-run"] if dry_run else []),
     )
     reject_unused_settings((path,), asked)
-    refuse_targets({"-o": out}, (path, *([tflite] if tflite else [])))
+    refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
     if form == "json" and chosen and not profiles:
         # A reader of JSON wants all numbers; these take a session, which runs nothing.
@@ -112,8 +100,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     color = output.color and out is None
     if form == "c-header" and chosen and not print_log:
         text = c_header(plan, interface_of(path, chosen))
-    elif tflite is not None:
-        text = tflm_of_file(plan, read_bytes(tflite))
     else:
         plan = plan if chosen or form == "json" else named_from_here(plan, path)
         text = render(

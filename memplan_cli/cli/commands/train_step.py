@@ -109,7 +109,9 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.commands.train_step import TRAIN_STEP
     from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.settings.written import Place, Value
-    from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
+    from memplan_cli.training.losses import LossFunction
+    from memplan_cli.training.optimizers import Optimizer
+    from memplan_cli.training.train_step import Recipe, Statistics
     from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
     allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))

@@ -111,18 +111,6 @@ def element_alignment(plan: Plan) -> int:
     return widest
 
 
-def check_tflm(plan: Plan) -> None:
-    """Refuse a plan that TFLite Micro's words cannot say.
-
-    Raises:
-        PlanError: as of `tflm`.
-    """
-    fixed_arena(plan)
-    element_alignment(plan)
-    if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
-        raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
-
-
 def tflm(plan: Plan) -> str:
     """Return the int32 words of TFLite Micro's ``OfflineMemoryAllocation`` metadata.
 
@@ -133,7 +121,10 @@ def tflm(plan: Plan) -> str:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
             would lie off its own address.
     """
-    check_tflm(plan)
+    fixed_arena(plan)
+    element_alignment(plan)
+    if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
+        raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
     placed = {tensor.id for tensor in plan.tensors}
     left = [r.name for r in plan.report.unplanned if r.name not in placed]
     names = [*(tensor.id for tensor in plan.tensors), *left]

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting.escape import html
-from memplan_cli.reporting.media.html import broken, draw
+from memplan_cli.reporting.media.html import broken, draw, said
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
 from memplan_cli.reporting.plans.page_data import embedded, page_data
 from memplan_cli.reporting.plans.sections import known_only, plan_document
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 1000
 """Rows of each table below the map."""
+
+_NOTEBOOK_ROWS = 20
+"""Rows of each table in the output of a notebook cell."""
+
+_NOTEBOOK_STYLE = (
+    ".memplan svg{max-width:40em;width:100%;height:6em}"
+    ".memplan small{display:block}.memplan .soft{opacity:.7}"
+    ".memplan .verdict,.memplan .chosen{font-weight:bold}"
+    ".memplan .n{text-align:right;white-space:nowrap}"
+)
+"""Rules for elements inside the report only, because a notebook is one page."""
 
 _SCRIPTS = ("base", "values", "map", "table", "groups", "page")
 
@@ -90,6 +101,15 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
     }
     return assembled("page.html", _SCRIPTS, parts, data)
+
+
+def notebook_report(plan: Plan) -> str:
+    """Return the figures and tables of the page as one element, for a notebook's output."""
+    document = plan_document(plan, _NOTEBOOK_ROWS)
+    above, sections = draw(document)
+    head = f"<h3>{said(document.title)}</h3>"
+    style = f"<style>{_NOTEBOOK_STYLE}</style>"
+    return f'<div class="memplan">{style}{head}{above}{sections}</div>\n'
 
 
 def assembled(

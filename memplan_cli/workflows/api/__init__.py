@@ -1,1 +1,1 @@
-"""One function for each command, as `import memplan` has it: models in any form, results to show."""
+"""One function for each command, as `import memplan` has it: models as paths, bytes or protobufs."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.workflows.api.shown import shown
 from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
@@ -68,11 +67,13 @@ def train_step(  # noqa: PLR0913 - what the command takes, by name
     def work(path: Path) -> WrittenStep:
         return train_step(wanted, StepFiles(path, Path(out), first), again, progress)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:
-    from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe
+    from memplan_cli.training.losses import LossFunction
+    from memplan_cli.training.optimizers import Optimizer
+    from memplan_cli.training.train_step import Recipe
 
     if (loss is None) == (loss_fn is None):
         raise SettingsError("a training step has one loss", hint="give loss or loss_fn")
@@ -113,7 +114,7 @@ def pack(  # noqa: PLR0913 - what the command takes, by name
     from memplan_cli.workflows.pack import PackingGoal, pack
 
     goal = PackingGoal(capacity, time_limit)
-    return shown(pack(problem, goal, out=out, certificate=certificate, progress=progress))
+    return pack(problem, goal, out=out, certificate=certificate, progress=progress)
 
 
 def verify_certificate(
@@ -135,7 +136,7 @@ def verify_certificate(
     def work(path: Path) -> Certified:
         return verify_certificate(path, plan_file, certificate_file)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def schema(name: str) -> dict[str, Any]:

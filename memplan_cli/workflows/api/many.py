@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.workflows.api.given import request
-from memplan_cli.workflows.api.shown import Rows, Verdicts
 from memplan_cli.workflows.files.sources import is_path, on_files
 
 if TYPE_CHECKING:
@@ -15,9 +14,32 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.progress import Progress
     from memplan_cli.reporting.findings.gate import Verdict
+    from memplan_cli.reporting.findings.sweep_rows import Row
     from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.profiles import Profiles
     from memplan_cli.workflows.request import FilePath
+
+
+class Verdicts(tuple["Verdict", ...]):
+    """The verdict of a gate on each model."""
+
+    __slots__ = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every model passes."""
+        return all(verdict.passed for verdict in self)
+
+
+class Rows(tuple["Row", ...]):
+    """The rows of a sweep."""
+
+    __slots__ = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no row is a failure."""
+        return all(row.passed for row in self)
 
 
 def gate(  # noqa: PLR0913 - what the command takes, by name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -9,7 +10,6 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.workflows.api.given import request, settings_of
-from memplan_cli.workflows.api.shown import shown
 from memplan_cli.workflows.files.sources import is_path, on_files
 
 if TYPE_CHECKING:
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.request import FilePath, Request
 
 ReportExtra = Literal["process", "dry-run"]
+
+
+class NotebookPlan(Plan):
+    """A plan that a notebook shows as its report."""
+
+    def _repr_html_(self) -> str:
+        from memplan_cli.reporting.plans.html import notebook_report
+
+        return notebook_report(self)
+
+
+def _notebook_plan(plan: Plan) -> NotebookPlan:
+    return NotebookPlan(*(getattr(plan, field.name) for field in fields(plan)))
 
 
 def plan(
@@ -61,7 +74,7 @@ def plan(
         chosen = settings_of(path, settings, config, options)
         return plan(path, chosen, progress, allocate=allocate)
 
-    return shown(on_files((model,), work))
+    return _notebook_plan(on_files((model,), work))
 
 
 def report(  # noqa: PLR0913 - what the command takes, by name
@@ -95,13 +108,15 @@ def report(  # noqa: PLR0913 - what the command takes, by name
 
     source = newest_plan(Path.cwd()) if path is None else path
     if is_path(source) and Path(cast("FilePath", source)).suffix == ".json":
-        return shown(_stored(Path(cast("FilePath", source)), bool(settings or profiles)))
+        return _notebook_plan(
+            _stored(Path(cast("FilePath", source)), bool(settings or profiles))
+        )
 
     def work(file: Path) -> Plan:
         chosen = settings_of(file, settings, config, options)
         return _reported(file, chosen, profiles, extras, progress)
 
-    return shown(on_files((source,), work))
+    return _notebook_plan(on_files((source,), work))
 
 
 def _stored(path: Path, decided: bool) -> Plan:  # noqa: FBT001 - what was given besides, no mode
@@ -192,7 +207,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             progress=progress,
         )
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def diff(
@@ -220,7 +235,7 @@ def diff(
     asked = request(config, options, progress)
     _reject_unused((before, after), asked)
     first, second = (_plan_and_name(each, asked) for each in (before, after))
-    return shown(changed(first, second))
+    return changed(first, second)
 
 
 def why(
@@ -258,9 +273,9 @@ def why(
             )
         if isinstance(model, Plan):
             raise PlanError("a process is that of a model", hint="give the model")
-        return shown(on_files((model,), lambda path: why_process(path, asked)))
+        return on_files((model,), lambda path: why_process(path, asked))
     found, _ = _plan_and_name(model, asked)
-    return shown(why_peak(found) if tensor is None else why_tensor(found, tensor))
+    return why_peak(found) if tensor is None else why_tensor(found, tensor)
 
 
 def _reject_unused(given: Sequence[ModelSource | Plan], asked: Request) -> None:

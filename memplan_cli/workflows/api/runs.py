@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.workflows.api.given import settings_of
-from memplan_cli.workflows.api.shown import shown
 from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def validate(
         return validate(written, source, check, extras, inputs)
 
     models = (planned,) if original is None else (planned, original)
-    return shown(on_files(models, work))
+    return on_files(models, work)
 
 
 def runtime_settings(
@@ -90,7 +89,7 @@ def runtime_settings(
     def work(path: Path) -> Recommendation:
         return settings(path, settings_of(path, given, config, options), check, progress)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def simulate(
@@ -122,7 +121,7 @@ def simulate(
     def work(path: Path) -> Simulated:
         return simulate(path, settings_of(path, settings, config, options), wanted, timeout)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def fit(  # noqa: PLR0913 - what the command takes, by name
@@ -166,7 +165,7 @@ def fit(  # noqa: PLR0913 - what the command takes, by name
     def work(path: Path) -> Fit:
         return fit(path, limit, settings_of(path, settings, config, options), progress)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def soak(
@@ -196,7 +195,7 @@ def soak(
     def work(path: Path) -> Soak:
         return soak(path, settings_of(path, settings, config, options), terms, progress)
 
-    return shown(on_files((model,), work))
+    return on_files((model,), work)
 
 
 def _bytes(size: int | str) -> int:
@@ -216,4 +215,4 @@ def doctor(file: ModelSource | None = None) -> Diagnosis:
     """
     from memplan_cli.workflows.doctor import doctor
 
-    return shown(doctor() if file is None else on_files((file,), doctor))
+    return doctor() if file is None else on_files((file,), doctor)
