@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import counted
 from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
@@ -110,7 +109,7 @@ def _proved(
         dumps = dumping.result()
     prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
     done = prove(graphs.planned(dumps))
-    if any(dump.cut or dump.loops for dump in dumps) and _lost(done):
+    if any(dump.cut for dump in dumps) and _lost(done):
         progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
         with graphs.begun(Packing.IN_FILE) as dumping:
             dumps = dumping.result()
@@ -259,8 +258,6 @@ class _Graphs:
         settle = partial(settled, dims=settings.dims, provider=provider)
         runtime = Runtime(runtime_aliasing(provider), settle)
         source = replace(source_of(self.file), block=dump.block)
-        if dump.loops:
-            source = replace(source, warnings=(*source.warnings, _rerolled(dump.loops)))
         source = knowing(file.model, source, settings)
         if self.seen:
             source = replace(source, warnings=(*source.warnings, _OF_ONE_RUN))
@@ -274,11 +271,6 @@ class _Graphs:
             original=self.file.path,
             notes=offline_metadata(required_version(), provider),
         )
-
-
-def _rerolled(loops: int) -> str:
-    """Return what is said of loops."""
-    return f"steps that repeat are written as {counted(loops, 'loop')}"
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 PARTS = ("load", "run", "private")
 NOISE = 1e6
 """Bytes by which one process may differ from the next."""
-LOOPS = "steps that repeat are written as"
-"""What `optimize` says where it wrote loops."""
 
 
 def figures(rows: Sequence[Row]) -> list[tuple[str, int, int]]:
@@ -24,7 +22,6 @@ def figures(rows: Sequence[Row]) -> list[tuple[str, int, int]]:
     return [
         ("`optimize --target cpu` passes", len(passed), _asked(rows)),
         ("of them with the original's bits", sum(bool(row.target["identical"]) for row in passed), len(passed)),
-        ("of them with loops for steps that repeat", sum(_has_loops(row) for row in passed), len(passed)),
         ("of them no process above the original's by more than 1 MB", sum(not _above(row) for row in known), len(known)),
     ]  # fmt: skip
 
@@ -49,7 +46,6 @@ def section(rows: Sequence[Row]) -> list[str]:
             lines.append(f"| {part} | {mean:.3f} | {ratios[worst]:.3f} `{worst[1]}` |")
     above = [f"- `{row.name}`: {', '.join(_above(row))}" for row in known if _above(row)]
     other = [row for row in _passed(rows) if not row.target["identical"]]
-    loops = [row for row in _passed(rows) if _has_loops(row)]
     return [
         *lines,
         "",
@@ -58,7 +54,6 @@ def section(rows: Sequence[Row]) -> list[str]:
         *(above or ["None."]),
         "",
         f"With other bits: {_names(other)}.",
-        f"With loops for steps that repeat: {_names(loops)}.",
         "",
     ]
 
@@ -69,10 +64,6 @@ def _passed(rows: Sequence[Row]) -> list[Row]:
 
 def _asked(rows: Sequence[Row]) -> int:
     return sum(bool(row.target) or bool(row.ending("target").message) for row in rows)
-
-
-def _has_loops(row: Row) -> bool:
-    return any(LOOPS in warning for warning in row.target["warnings"])
 
 
 def _sides(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:

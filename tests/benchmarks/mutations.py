@@ -86,7 +86,6 @@ _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py test
 _RESIDENT = "tests/planning/test_resident.py"
 _TOLD = "tests/checking/test_lies.py"
 _PROCESS = "memplan_cli/runtime/process"
-_REROLLING, _REROLLED = "memplan_cli/onnx_io/rerolling", "tests/onnx_io/test_rerolling.py"
 _HEAP = "tests/runtime/test_process_heap.py"
 _FORESEEN = "tests/runtime/test_process_prediction.py"
 
@@ -486,24 +485,6 @@ MUTATIONS = (
              "readers[var] + around)", "readers[var])", _FORESEEN),
     Mutation("the process: but not for the next node's", f"{_PROCESS}/loading.py",
              "                    if not readers[var]:\n                        self._let_go(var)", "                    pass", _FORESEEN),
-    Mutation("loops: an initial value has the type of what is carried", f"{_REROLLING}/links.py",
-             "return outside and initial in types and types[initial] == types.get(carried)",
-             "return outside", _REROLLED),
-    Mutation("loops: random operators stay apart", f"{_REROLLING}/graph.py",
-             'drawn = node.op_type in RANDOM or "Dropout" in node.op_type', "drawn = False", _REROLLED),
-    Mutation("loops: parts from the back are read from the back", f"{_REROLLING}/scan.py",
-             "[int(each.backwards) for each in scanned]", "[0 for each in scanned]", _REROLLED),
-    Mutation("loops: the least is kept", f"{_REROLLING}/exports.py",
-             "lost = _cheaper_outside(graph, again, read)", "lost = set()", _REROLLED),
-    Mutation("loops: weights tell layers apart", f"{_REROLLING}/graph.py",
-             'return name if name in self.constants else name and "a value"',
-             'return name and "a value"', _REROLLED),
-    Mutation("loops: dims that the runtime leaves open are inferred", "memplan_cli/runtime/workers/jobs/offline.py",
-             "reroll(model, _inferred(model, types), asked.dims)", "reroll(model, types, asked.dims)", _REROLLED),
-    Mutation("loops: one dim of what is joined may be free", f"{_REROLLING}/graph.py",
-             "is_reshaped = symbolic <= 1 and", "is_reshaped = symbolic < 1 and", _REROLLED),
-    Mutation("loops: a Reshape leaves the free dim open", f"{_REROLLING}/scan.py",
-             "dim if isinstance(dim, int) else -1 for dim", "dim if isinstance(dim, int) else 1 for dim", _REROLLED),
     Mutation("notes that make a session larger are told", "memplan_cli/workflows/candidates.py",
              "if more < _NOTICED * before.process.load or notes < more / 2:", "if True:", "tests/cli/test_runtime_commands.py"),
     Mutation("notes that are not there are no reason", "memplan_cli/workflows/candidates.py",

@@ -70,9 +70,9 @@ class Packing(Enum):
     """In the arena, by each session."""
     IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
-    REWRITTEN = "in the file, of a smaller graph"
-    """The same, and large operands in pieces, for a session packs before it looks; and repeated
-    steps as loops, for it holds each node."""
+    IN_PIECES = "in the file, large operands in pieces"
+    """The same, with large operands in pieces: a session packs an operand before it knows whether
+    a packed one is stored."""
 
 
 def packing_for(provider: str, model: ModelProto) -> Packing:
@@ -83,11 +83,9 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
     sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
     if provider != CPU or any(sparse):
         return Packing.AT_LOAD
-    from memplan_cli.onnx_io.rerolling.reroll import may_repeat
     from memplan_cli.onnx_io.writing.columns import has_large_operand
 
-    pays = has_large_operand(model) or may_repeat(model)
-    return Packing.REWRITTEN if pays else Packing.IN_FILE
+    return Packing.IN_PIECES if has_large_operand(model) else Packing.IN_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,6 @@ class Dump:
     block: int = 0
     cut: int = 0
     """Products whose large operand is in pieces."""
-    loops: int = 0
-    """Loops that stand for repeated steps."""
 
 
 class Dumping:
@@ -140,7 +136,7 @@ class Dumping:
             "fused": str(out[0]),
             "unfused": str(out[1]) if len(out) > 1 else None,
             "dims": dict(dims or {}),
-            "rewritten": packing is Packing.REWRITTEN,
+            "in_pieces": packing is Packing.IN_PIECES,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
         self._job = start_job("offline", {"dump": asked}, about=model)
@@ -170,7 +166,6 @@ class Dumping:
             replace(
                 _tidied(path, original, shapes_of(found["types"]), provider),
                 cut=found["cut"],
-                loops=found["loops"],
                 block=block,
             )
             for path in self._out

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.rerolling.reroll import may_repeat, reroll
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.types import bytes_of, dtype_name
 from memplan_cli.onnx_io.writing.columns import (
@@ -43,8 +42,7 @@ class OfflineDump:
         fused: where the graph goes, its weights beside it.
         unfused: where that without costly fusions goes, if there are any.
         dims: values of symbolic dims, by which sizes of results are known.
-        rewritten: whether what makes a session large is written otherwise: repeated steps as
-            loops, large constant operands of products in columns.
+        in_pieces: whether large constant operands of products are cut into columns.
     """
 
     model: Path
@@ -53,14 +51,11 @@ class OfflineDump:
     fused: Path
     unfused: Path | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
-    rewritten: bool = False
+    in_pieces: bool = False
 
 
 def run(job: Json) -> Json:
-    """Write the graphs; return, by file name, the types that the runtime infers in each.
-
-    And how many products were cut, and steps made loops.
-    """
+    """Write the graphs; return, by file name, the inferred types and the number of cut products."""
     asked = from_json(OfflineDump, job["dump"], "the job")
     found = {asked.fused.name: _dumped(asked, asked.fused, asked.settings)}
     kinds = {n.op_type for g in graphs(load_model(asked.fused).graph) for n in g.node}
@@ -77,8 +72,8 @@ def _has_blocks(path: Path) -> bool:
 
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
-    """Write one graph; return its types, and what was written otherwise."""
-    found = _rewritten(asked, out, settings) if asked.rewritten else None
+    """Write one graph; return its types and the number of cut products."""
+    found = _dumped_in_pieces(asked, out, settings) if asked.in_pieces else None
     if found is not None:
         return found
     _dump(asked.model, asked.provider, out, settings)
@@ -86,14 +81,14 @@ def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
     model = load_model(out)
     if _filled(asked, model, out.parent, types):
         out.write_bytes(model.SerializeToString())
-    return {"types": types, "cut": 0, "loops": 0}
+    return {"types": types, "cut": 0}
 
 
-def _rewritten(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
-    """Write a graph without packed weights, write that otherwise, and dump it packed.
+def _dumped_in_pieces(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
+    """Write a graph without packed weights, cut its large operands, and dump it packed.
 
-    A weight that is cut is never packed whole. None where there is nothing to write otherwise: what
-    is dumped twice may have another order.
+    An operand that is cut is never packed whole. Returns None if no operand is cut, because the
+    order of a graph that is dumped twice may change.
     """
     # What is read and what is written have one name, and so two folders.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
@@ -102,14 +97,8 @@ def _rewritten(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> obje
         types = types_of(plain, asked.provider)
         model = load_model(plain)
         _filled(asked, model, plain.parent, types)
-        rolled = reroll(model, _inferred(model, types), asked.dims)
-        if rolled is not None:
-            model = rolled.model
-            types |= {
-                name: [dtype, list(dims)] for name, (dtype, dims) in rolled.types.items()
-            }
         pieces = _cut(asked, model, plain.with_suffix(".pieces"), types)
-        if rolled is None and not pieces:
+        if not pieces:
             return None
         plain.write_bytes(model.SerializeToString())
         _dump(plain, asked.provider, out, settings.updated(UNOPTIMISED))
@@ -117,7 +106,7 @@ def _rewritten(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> obje
         if whole in types:
             types[piece] = _with_columns(types[whole], columns)
     cut = len({whole for whole, _ in pieces.values()})
-    return {"types": types, "cut": cut, "loops": rolled.loops if rolled is not None else 0}
+    return {"types": types, "cut": cut}
 
 
 def _cut(
@@ -144,27 +133,6 @@ def _with_columns(kind: list[object], columns: int) -> list[object]:
     """Return a value's type with so many columns; what has no dims has no known rank."""
     dtype, shape = cast("tuple[str, list[object]]", kind)
     return [dtype, [*shape[:-1], columns] if shape else shape]
-
-
-def _inferred(model: ModelProto, types: Types) -> Types:
-    """Return the types with dims that the runtime does not infer, where they may be asked for.
-
-    PyTorch's ``x.new_zeros(x.shape[0], 64)`` leaves all that a recurrent net makes without.
-    """
-    said = cast("Mapping[str, tuple[str, list[int | str | None]]]", types)
-    unknown = {name for name, (_, shape) in said.items() if None in shape}
-    if not unknown or not may_repeat(model):
-        return types
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_program
-
-    vars_ = read_program(model, Bindings({})).program.vars.values()
-    known = {v.name: v for v in vars_ if v.name in unknown and not v.block}
-    return types | {
-        name: [var.dtype, list(var.shape)]
-        for name, var in known.items()
-        if var.shape is not None and None not in var.shape
-    }
 
 
 def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
