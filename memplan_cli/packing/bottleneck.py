@@ -24,6 +24,7 @@ import numpy as np
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.packing.budget import Found
 from memplan_cli.packing.compiled import compiled
+from memplan_cli.packing.ejection_chains import completed_at_bound
 from memplan_cli.packing.heuristics.greedy import (
     by_area,
     by_end,
@@ -32,9 +33,7 @@ from memplan_cli.packing.heuristics.greedy import (
     by_start,
 )
 from memplan_cli.packing.heuristics.skyline import best_sweep
-from memplan_cli.packing.pieces import assemble, height_of, reduce
-from memplan_cli.packing.repair.ejection_chain import settled
-from memplan_cli.packing.repair.interval_index import NOWHERE
+from memplan_cli.packing.pieces import NOWHERE, assemble, height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
 
 if TYPE_CHECKING:
@@ -155,7 +154,9 @@ def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
             continue
         fixed = subset.unfold(piece, offsets)
         if len(piece.size) <= _REPAIRED:
-            best = settled(piece, best, fixed, (budget.share(_EACH), budget))
+            part = budget.share(_EACH)
+            best = completed_at_bound(piece, best, fixed, part)
+            budget.charge(part.spent)
         for order in _ORDERS:
             if budget.is_enough(best) or budget.spent > best.worth * budget.work:
                 break

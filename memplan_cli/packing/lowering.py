@@ -1,8 +1,8 @@
 """Lowering of one piece that the cheap strategies left above the lower bound.
 
-First what takes about a second: the search at the bound, series-parallel reconstruction, and
-bottleneck subsets with the rest fitted around them. Then the long search, with all the work
-that is left.
+First the methods that take about a second: the search at the bound, bottleneck subsets with
+the other buffers fitted around them, and ejection chains. Then the long search, with all the
+work that is left.
 
 numba and the compiled loops are loaded here, when a piece is lowered, and nowhere else: an
 easy model never pays for them.
@@ -10,17 +10,17 @@ easy model never pays for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.budget import Budget, Found
 from memplan_cli.packing.heuristics.greedy import STRATEGIES, place
 from memplan_cli.packing.heuristics.skyline import best_sweep
-from memplan_cli.packing.pieces import assemble, height_of, reduce
+from memplan_cli.packing.pieces import height_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan_cli.packing.budget import Budget, Found
     from memplan_cli.packing.pieces import Piece, Placement
     from memplan_cli.packing.search.exact import Searcher
 
@@ -39,12 +39,6 @@ REPAIR_BUFFERS = 500_000
 
 QUICK = 300
 """Buffers up to which strategies that look at all pairs take less time than loading the search."""
-
-JOINING = 0.75
-"""Share of the work for reconstruction that goes into joining the blocks of one piece."""
-
-BLOCKS = 0.4
-"""Share of what is left then for searching the blocks of one piece that are left over."""
 
 BOTTLENECK = 0.2
 """Share of the work for searching bottleneck subsets, where the gap is worth it."""
@@ -81,24 +75,20 @@ class Lowering:
     progress: Callable[[str], None]
     _known: Searcher | None = field(default=None, init=False)
 
-    def quickly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
-        """Lower a placement by all that ends soon; ``budgets``: for search and reconstruction."""
-        budget, rebuilding = budgets
+    def quickly(self, best: Found, budget: Budget) -> Found:
+        """Lower a placement by the methods that take about a second."""
         if self._is_searchable() and not budget.is_over():
             from memplan_cli.packing.search.exact import reach
 
             best = reach(self._searcher(), best, budget)
-        if best.height > best.bound and not rebuilding.is_over():
-            best = _reconstructed(self.piece, best, rebuilding, self.progress)
         if self._has_bottleneck(best) and not budget.is_enough(best):
             best = self._by_bottleneck_subsets(best, budget)
         if self._is_fitted(best) and not budget.is_enough(best):
             best = self._repaired(best, budget)
         return best
 
-    def thoroughly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
+    def thoroughly(self, best: Found, budget: Budget) -> Found:
         """Lower a placement as far as the work allows."""
-        budget, _ = budgets
         if budget.is_enough(best):
             return best
         part = budget.share(max(LEAST, best.worth))
@@ -134,13 +124,13 @@ class Lowering:
 
     def _repaired(self, best: Found, budget: Budget) -> Found:
         """Repair the placement by ejection chains."""
-        from memplan_cli.packing.repair.ejection_chain import lowered
+        from memplan_cli.packing.ejection_chains import lowered_by_chains
 
         self.progress(
             f"repairing the layout of {len(self.piece.size)} buffers by ejection chains"
         )
         part = budget.share(REPAIR * best.worth)
-        best = lowered(self.piece, best, part)
+        best = lowered_by_chains(self.piece, best, part)
         budget.charge(part.spent)
         return best
 
@@ -160,58 +150,3 @@ class Lowering:
 def _is_countable(piece: Piece) -> bool:
     # Compiled loops count in 64 bits and keep sentinels above every offset.
     return sum(piece.size) < 1 << 58
-
-
-def _lower(piece: Piece, best: Found, placement: Placement) -> Found:
-    """Return the lower one of what was found and a placement."""
-    height = height_of(piece, placement)
-    return best if best.height <= height else replace(best, placement=placement, height=height)
-
-
-def _reconstructed(
-    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
-) -> Found:
-    """Reconstruct a nearly full piece from composite blocks, and search those left over.
-
-    Nothing is learned about the bound: the blocks may be the wrong ones.
-    """
-    from memplan_cli.packing.reconstruction.series_parallel import (
-        MANY,
-        Reconstruction,
-        is_nearly_full,
-    )
-
-    if not is_nearly_full(piece):
-        return best
-    progress(f"reconstructing a nearly full layout of {len(piece.size)} buffers")
-    part = budget.share(JOINING)
-    rebuilt = Reconstruction(piece)
-    rebuilt.run(part)
-    budget.charge(part.spent)
-    left = len(rebuilt.blocks.roots)
-    if left > max(MANY, len(piece.size) // 4):
-        return best  # what is hardly smaller than the piece is packed no better
-    blocks = reduce(rebuilt.rest())
-    few = budget if left <= MANY else Budget(0)
-    placements = [
-        _searched_blocks(inner, -(-best.bound // blocks.unit), few, progress)
-        for inner in blocks.pieces
-    ]
-    return _lower(piece, best, rebuilt.placement(assemble(blocks, placements)))
-
-
-def _searched_blocks(
-    piece: Piece, goal: int, budget: Budget, progress: Callable[[str], None]
-) -> Placement:
-    placement = cheapest(piece, goal)
-    best = Found(placement, height_of(piece, placement), max(goal, piece.load))
-    searchable = len(piece.size) <= SEARCHABLE and _is_countable(piece)
-    if best.height <= best.bound or budget.is_over() or not searchable:
-        return placement
-    from memplan_cli.packing.search.exact import Searcher, prepare, shrink
-
-    prepare(progress)
-    part = replace(budget.share(BLOCKS), enough=0)
-    found = shrink(Searcher(piece), best, part)
-    budget.charge(part.spent)
-    return found.placement

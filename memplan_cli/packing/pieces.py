@@ -66,6 +66,9 @@ class Reduction:
 Placement = tuple[int, ...]
 """Offsets of a piece's buffers, in units and in the order of its columns."""
 
+NOWHERE = -1
+"""The offset of a buffer that is not placed."""
+
 
 def reduce(problem: Problem) -> Reduction:
     """Divide a problem into pieces; an optimum of each is an optimum of the whole."""

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_WORK = 1_500_000_000
 """Units of work for the search, about one buffer or section looked at: some ten seconds."""
 
-RECONSTRUCTION = 0.8
-"""Work for reconstructing nearly full pieces, beside that of the search and as a share of it:
-the search must not find less because reconstruction was tried in vain."""
-
 
 def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     problem: Problem,
@@ -45,8 +41,6 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     Args:
         problem: What to place.
         work: How much searching may be done; the result depends on it and on nothing else.
-            Where buffers nearly fill the arena, up to `RECONSTRUCTION` times as much comes on
-            top.
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
         enough: Bytes below which it matters no more; the search stops at such a layout.
@@ -94,16 +88,13 @@ def _searched(
     pieces = reduction.pieces
     lowerings = [Lowering(piece, progress) for piece in pieces]
     bound = reduction.load
-    budgets = budget, budget.share(RECONSTRUCTION)
     for lower in (Lowering.quickly, Lowering.thoroughly):
         goal = bound
         heights = [height_of(*pair) for pair in zip(pieces, placements, strict=True)]
         for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
             height = heights[index]
             if height > goal:
-                found = lower(
-                    lowerings[index], Found(placements[index], height, goal), budgets
-                )
+                found = lower(lowerings[index], Found(placements[index], height, goal), budget)
                 placements[index], height = found.placement, found.height
                 if found.bound > goal:
                     bound = max(bound, found.bound)

@@ -22,11 +22,9 @@ from memplan_cli.core.problem import (
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_subsets
 from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.ejection_chains import lowered_by_chains
 from memplan_cli.packing.lowering import cheapest
-from memplan_cli.packing.pieces import Piece, assemble, layout_of, reduce
-from memplan_cli.packing.repair.ejection_chain import lowered, settle, settled
-from memplan_cli.packing.repair.interval_index import NOWHERE
-from memplan_cli.packing.repair.state import WORK, state_of
+from memplan_cli.packing.pieces import NOWHERE, assemble, layout_of, reduce
 from memplan_cli.packing.search.board import OVERFLOWED, new_state
 from memplan_cli.packing.search.board import WORK as WORK_LEFT
 from memplan_cli.packing.search.depth_first import search
@@ -117,42 +115,10 @@ def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
 def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
         start = start_of(piece)
-        for lower in (lowered_by_subsets, lowered):
+        for lower in (lowered_by_subsets, lowered_by_chains):
             found = lower(piece, start, Budget(2_000_000))
             assert start.bound <= found.height <= start.height
             assert is_safe(piece, found)
-
-
-def test_the_same_work_gives_the_same_placement_and_charges_what_it_took() -> None:
-    piece = max(reduce(thinned(400, 2)).pieces, key=lambda piece: len(piece.size))
-    start = start_of(piece)
-    budgets = [Budget(20_000_000), Budget(20_000_000)]
-    one, other = (lowered(piece, start, budget) for budget in budgets)
-    assert one == other
-    assert one.height < start.height
-    assert budgets[0].spent == budgets[1].spent > 0
-
-
-def test_an_ejection_makes_room_where_first_fit_found_none() -> None:
-    # b is in the middle: c, as tall as what is left, fits only if b moves.
-    piece = Piece(tuple(map(BufferId, "abc")), (0, 0, 1), (1, 2, 2), (1, 1, 2), (2, 3))
-    best = Found((0, 1, 2), 4, 3)
-    state = state_of(piece, np.array(best.placement), 3)
-    assert state.offset.tolist() == [0, 1, NOWHERE]
-    state.registers[WORK] = 10_000
-    assert settle(state, 3)
-    placement = tuple(state.offset.tolist())
-    assert is_safe(piece, Found(placement, 3, 3))
-
-
-def test_without_work_nothing_is_ejected() -> None:
-    piece = heaviest(square(100, 1))
-    start = start_of(piece)
-    assert lowered(piece, start, Budget(0)) == start
-    assert (
-        settled(piece, start, np.full(len(piece.size), NOWHERE), (Budget(0), Budget(0)))
-        == start
-    )
 
 
 def test_filling_leaves_what_is_placed_and_takes_the_lowest_gap() -> None:

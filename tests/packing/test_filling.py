@@ -14,8 +14,7 @@ from memplan_cli.packing import compiled, lowering
 from memplan_cli.packing.bottleneck import fill
 from memplan_cli.packing.budget import Found
 from memplan_cli.packing.lowering import Lowering
-from memplan_cli.packing.pieces import Piece, reduce
-from memplan_cli.packing.repair.interval_index import NOWHERE, intervals_of
+from memplan_cli.packing.pieces import NOWHERE, Piece, reduce
 from packing_problems import problems
 
 if TYPE_CHECKING:
@@ -68,17 +67,6 @@ def test_each_buffer_is_filled_in_at_its_lowest_place(
         )
 
 
-def test_buffers_that_start_together_stay_in_their_order() -> None:
-    count = 400
-    start = [at % 2 for at in range(count)]
-    piece = Piece(
-        tuple(map(str, range(count))),  # type: ignore[arg-type]
-        tuple(start), (2,) * count, (1,) * count, (count // 2, count),
-    )  # fmt: skip
-    column = intervals_of(piece, np.full(count, NOWHERE)).column.tolist()
-    assert column == sorted(range(count), key=lambda at: (start[at], at))
-
-
 def test_a_loop_without_a_cache_is_not_kept_whatever_lies_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,11 +100,3 @@ def test_a_limit_of_buffers_is_the_most_there_may_be(
     assert asked(best)
     monkeypatch.setattr(lowering, name, 1)
     assert not asked(best)
-
-
-def test_the_lower_of_two_placements_comes_with_its_height() -> None:
-    piece = Piece(("a", "b"), (0, 0), (1, 1), (1, 1), (2,))  # type: ignore[arg-type]
-    best = Found((0, 2), 3, 2)
-    assert lowering._lower(piece, best, (0, 1)) == Found((0, 1), 2, 2)
-    assert lowering._lower(piece, best, (0, 2)) is best
-    assert lowering._lower(piece, best, (0, 3)) is best

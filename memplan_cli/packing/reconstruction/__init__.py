@@ -1,1 +1,0 @@
-"""Series-parallel reconstruction of nearly full arenas from composite blocks."""

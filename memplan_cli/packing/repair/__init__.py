@@ -1,1 +1,0 @@
-"""Local search that repairs a layout by ejection chains."""
