@@ -33,7 +33,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("settings a.onnx --provider cuda", "add --measure"),
         ("settings a.onnx --timeout 3", "add --measure"),
         ("fit free.onnx --memory 1GB --dim batch=? --provider cpu", "add --confirm"),
-        ("sweep a.onnx --scheduler here:1 --jobs 2", "--jobs is for processes here"),
     ],
 )
 def test_an_option_that_nothing_takes_up_is_refused(words: str, said: str) -> None:

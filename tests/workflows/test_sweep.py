@@ -6,10 +6,6 @@ import csv
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +18,7 @@ from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.reporting.commands.sweep import SWEEP
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one
+from memplan_cli.workflows.sweeping.runners import in_processes, one_by_one
 from memplan_cli.workflows.sweeping.sweep import (
     Job,
     do_job,
@@ -238,61 +234,3 @@ def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(
     both = memplan("sweep", str(DYNAMIC), str(bad), *options)
     assert both.exit_code == 1
     assert len(both.stdout.splitlines()) == 6
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> object:
-    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    spawned: list[subprocess.Popen[bytes]] = []
-
-    def spawn(*arguments: str) -> subprocess.Popen[bytes]:
-        log = (tmp_path / f"log{len(spawned)}").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            cwd=tmp_path,
-        )
-        log.close()
-        spawned.append(process)
-        return process
-
-    file = tmp_path / "scheduler.json"
-    spawn("distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard",
-          "--scheduler-file", str(file), "--host", "127.0.0.1")  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    address = json.loads(file.read_text())["address"]
-    workers = [
-        spawn("distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
-              "--no-dashboard", "--memory-limit", "0")
-        for _ in range(2)
-    ]  # fmt: skip
-    yield address, workers
-    for process in spawned:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.slow
-def test_a_cluster_that_loses_a_worker_loses_no_row_and_does_none_twice(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path
-) -> None:
-    address, workers = cluster
-    todo = jobs(*range(1, 41))
-    file = tmp_path / "rows.jsonl"
-    heard: list[Row] = []
-
-    def hear(row: Row) -> None:
-        heard.append(row)
-        if len(heard) == 5:
-            workers[0].send_signal(signal.SIGKILL)
-
-    rows = sweep(todo, partial(on_cluster, address=address), resume=file, heard=hear)
-    assert [row.dims["batch"] for row in rows] == list(range(1, 41))
-    assert all(row.passed for row in rows), [row.error for row in rows if row.error]
-    assert len(heard) == len({row.key for row in heard}) == 40
-    assert len(file.read_text().splitlines()) == 40
-    assert rows[6] == do_job(todo[6])

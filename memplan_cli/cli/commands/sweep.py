@@ -15,7 +15,6 @@ from memplan_cli.cli.options.outputs import (
     result_option,
 )
 from memplan_cli.cli.options.profiles import profile_dims
-from memplan_cli.cli.options.unused import reject_unused
 from memplan_cli.core.progress import Counted
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of processes; default: one per core.",
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster instead.")
 @click.option(
     "--resume",
     type=TargetFile(),
@@ -52,7 +50,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     profiles: Profiles,
     settings: Chosen,
     jobs: int | None,
-    scheduler: str | None,
     resume: Path | None,
     form: str,
     out: Path | None,
@@ -73,10 +70,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.sweeping import sweep as sweeping
     from memplan_cli.workflows.sweeping.runners import runner
 
-    if scheduler is not None:
-        reject_unused(
-            ("jobs",), "is for processes here, and --scheduler has its own", "leave it out"
-        )
     todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)
     refuse_targets({"-o": out, "--resume": resume}, {Path(job.model) for job in todo})
     heard: list[Row] = []
@@ -85,6 +78,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
         heard.append(row)
         output.progress(Counted("planning models", len(heard), len(todo)))
 
-    rows = sweeping.sweep(todo, runner(jobs, scheduler), resume=resume, heard=hear)
+    rows = sweeping.sweep(todo, runner(jobs), resume=resume, heard=hear)
     deliver(SWEEP[form](rows), out, output)
     raise SystemExit(0 if all(row.passed for row in rows) else 1)

@@ -93,12 +93,11 @@ def gate(  # noqa: PLR0913 - what the command takes, by name
     return Verdicts(on_files((one,), work))
 
 
-def sweep(  # noqa: PLR0913 - what the command takes, by name
+def sweep(
     paths: FilePath | Sequence[FilePath],
     profiles: Profiles | None = None,
     *,
     jobs: int | None = 1,
-    scheduler: str | None = None,
     resume: FilePath | None = None,
     config: FilePath | None = None,
     **options: object,
@@ -110,7 +109,6 @@ def sweep(  # noqa: PLR0913 - what the command takes, by name
         profiles: Values of symbols, each for a row: ``{"batch": (1, 8, 32)}``.
         jobs: Number of processes; 1: this one. None: one per core, which a script asks for
             below ``if __name__ == "__main__"`` alone.
-        scheduler: The address of a Dask cluster, in place of processes here.
         resume: A file of rows: those in it are not done again, new ones are added to it.
         config: A settings file.
         options: Settings by name, as for `plan`.
@@ -126,4 +124,4 @@ def sweep(  # noqa: PLR0913 - what the command takes, by name
     several = {name: tuple(values) for name, values in (profiles or {}).items()}
     todo = jobs_of(tuple(map(Path, given)), several, asked.overrides, asked.config_file)
     kept = None if resume is None else Path(resume)
-    return Rows(sweep(todo, runner(jobs, scheduler), resume=kept))
+    return Rows(sweep(todo, runner(jobs), resume=kept))

@@ -1,4 +1,4 @@
-"""Where a sweep's jobs are done: in this process, in processes here, on a Dask cluster."""
+"""Run the jobs of a sweep: in this process, or in several worker processes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memplan_cli.core.children import end_with_parent
-from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.workflows.sweeping.sweep import Job, Runner, do_job, failed
 
-if TYPE_CHECKING:
-    from typing import Any
-
 Numbered = Iterator[tuple[int, Row]]
 
-_RETRIES = 3
-"""How often a cluster may lose the worker of one job before the job is at fault."""
 
-
-def runner(jobs: int | None, scheduler: str | None) -> Runner:
-    """Return where jobs are done: on a cluster, or in processes here, one per core by default."""
-    if scheduler is not None:
-        return partial(on_cluster, address=scheduler)
+def runner(jobs: int | None) -> Runner:
+    """Return the function that runs the jobs in this many processes, by default one per core."""
     count = jobs or len(os.sched_getaffinity(0))
     return one_by_one if count == 1 else partial(in_processes, count=count)
 
@@ -114,37 +102,3 @@ def _alone(job: Job) -> Row:
             return pool.submit(do_job, job).result()
         except BrokenProcessPool:
             return failed(job, "the process that planned it died")
-
-
-def on_cluster(jobs: Sequence[Job], *, address: str) -> Numbered:
-    """Do the jobs on the workers of a Dask cluster; those of a lost worker are done again.
-
-    The workers must see the model files under the same paths, and have memplan installed.
-
-    Raises:
-        RuntimeUnavailableError: dask.distributed is not installed, or no scheduler answers.
-    """
-    try:
-        from distributed import Client, as_completed
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "--scheduler needs dask.distributed", hint="pip install 'memplan[cluster]'"
-        ) from error
-    try:
-        client = Client(address, timeout=20, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise RuntimeUnavailableError(f"no scheduler answers at {address}: {error}") from error
-    with client, client.as_current():
-        places: dict[str, int] = {}
-        futures: list[Any] = []
-        for place, job in enumerate(jobs):
-            here = replace(job, model=str(Path(job.model).absolute()))
-            name = f"memplan-{place}-{job.key}"
-            futures.append(client.submit(do_job, here, key=name, retries=_RETRIES))
-            places[name] = place
-        for future in as_completed(futures):
-            place = places[future.key]
-            job = jobs[place]
-            lost = future.exception()
-            row = failed(job, str(lost)) if lost else future.result()
-            yield place, replace(row, key=job.key, model=job.model)
