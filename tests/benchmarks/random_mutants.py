@@ -16,7 +16,6 @@ import json
 import os
 import re
 import sys
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cases import cell
-from .mutants_made import Mutant, mutants
+from .random_edits import Mutant, mutants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from .mutants_covered import Covered
-    from .mutants_run import Ending, Job
+    from .random_runs import Covered, Ending, Job
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "out" / "random_mutants"
@@ -53,8 +51,6 @@ COLD_FILES = 8
 NO_TEST = "no test"
 EFFORT = "effort: "
 """How the reason of a mutant begins that changes how long a search looks, and no promise."""
-TIMES = (2, 4, 8, 16)
-"""Seconds by which the page counts survivors."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ def sampled(every: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
 
 
 def _drawn(seed: int, mutant: Mutant) -> str:
-    return sha256(f"{seed}|{mutant.key}".encode()).hexdigest()
+    return sha256(f"{seed}|{mutant.name}".encode()).hexdigest()
 
 
 def importers() -> Mapping[str, frozenset[str]]:
@@ -109,7 +105,7 @@ def importers() -> Mapping[str, frozenset[str]]:
 
 def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -> Job:
     """Return the tests of a mutant: those of its lines; for what imports run, those nearby."""
-    from .mutants_run import Job
+    from .random_runs import Job
 
     tests = covered.of_lines(mutant.file, mutant.lines)
     if not is_live(mutant) or tests == {""}:
@@ -136,8 +132,7 @@ def run(chosen: Sequence[Mutant], most: float, also: Sequence[str]) -> None:
     A function that imports run may have left its results before it was given its new code:
     where no test fails then, a process that imports anew has the last word.
     """
-    from .mutants_covered import Covered
-    from .mutants_run import Ending, few_files, preload, run_cold, run_warm
+    from .random_runs import Covered, Ending, few_files, preload, run_cold, run_warm
 
     covered = Covered(FOLDER, importers())
     warm, cold, again = list["Job"](), list["Job"](), set[str]()
@@ -185,7 +180,7 @@ def kept() -> dict[str, Row]:
 
 
 def equivalents() -> dict[str, str]:
-    """Return the mutants that no test could find, with the reason of each."""
+    """Return the names of mutants that change nothing a test could see, with the reason of each."""
     found: dict[str, str] = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     return found
 
@@ -224,20 +219,15 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         own = [mutant for mutant in sample if mutant.key in rows]
         ends = Counter(rows[mutant.key].verdict for mutant in own)
         left = [mutant for mutant in own if rows[mutant.key].verdict == "survived"]
-        alike = sum(mutant.key in judged for mutant in left)
-        survivors += [mutant for mutant in left if mutant.key not in judged]
+        alike = sum(mutant.name in judged for mutant in left)
+        survivors += [mutant for mutant in left if mutant.name not in judged]
         counts = Counter(
             mutants=every[room], sampled=len(sample), run=len(own), killed=ends["killed"] + ends["time-out"],
             slow=ends["time-out"], equivalent=alike, survived=len(left) - alike,
         )  # fmt: skip
         total += counts
         lines.append(_score(room, counts))
-    lines += [_score("all", total), "", "## By operator", ""]
-    lines += ["| operator | sampled | survived |", "|---|---:|---:|"]
-    operators = Counter(mutant.operator for mutant in chosen)
-    lost = Counter(mutant.operator for mutant in survivors)
-    lines += [f"| {name} | {operators[name]} | {lost[name]} |" for name in sorted(operators)]
-    lines += ["", *_times(every, survivors, rows)]
+    lines.append(_score("all", total))
     lines += ["", "## Survivors", "", "| file | function | edit |", "|---|---|---|"]
     for mutant in sorted(survivors, key=lambda each: each.key):
         where = mutant.file.removeprefix("memplan_cli/")
@@ -245,30 +235,6 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         lines.append(
             f"| {where} | `{mutant.place or '(module)'}` | {mutant.operator}: `{edit}` |"
         )
-    return lines
-
-
-def _times(
-    rooms: Iterable[str], survivors: Sequence[Mutant], rows: Mapping[str, Row]
-) -> list[str]:
-    """Return a table of how long tests looked for the survivors of each room."""
-    heads = ["none", *(f"below {limit} s" for limit in TIMES), f"{TIMES[-1]} s and more"]
-    lines = [
-        "## How long survivors were looked for",
-        "",
-        "Survivors by the seconds that their last run took, the start of a process included;",
-        "of `none`, no test is known to run the line.",
-        "",
-        f"| room | {' | '.join(heads)} |",
-        f"|---|{'---:|' * len(heads)}",
-    ]
-    for room in rooms:
-        own = [rows[mutant.key] for mutant in survivors if mutant.room == room]
-        places = Counter(
-            0 if row.by == NO_TEST else 1 + bisect_right(TIMES, row.seconds) for row in own
-        )
-        counts = " | ".join(str(places[at]) for at in range(len(heads)))
-        lines.append(f"| {room} | {counts} |")
     return lines
 
 
@@ -283,7 +249,7 @@ def _collect(paths: Sequence[str] | None) -> None:
     """Run tests under coverage in a process of their own; all of them anew without names."""
     process = os.fork()
     if not process:
-        from .mutants_covered import collect
+        from .random_runs import collect
 
         if not paths:
             (FOLDER / "coverage.sqlite").unlink(missing_ok=True)
@@ -325,7 +291,7 @@ def main() -> int:
         for mutant in chosen
         if (words.room or mutant.room) == mutant.room
         and words.only in mutant.key
-        and mutant.key not in judged
+        and mutant.name not in judged
         and (
             mutant.key not in done or (words.again and done[mutant.key].verdict == "survived")
         )
@@ -340,7 +306,8 @@ def main() -> int:
         wanted.sort(key=lambda mutant: at[mutant.key] - first[mutant.room])
         run(wanted, words.seconds, words.tests)
     counts = Counter(mutant.room for mutant in every)
-    rows = kept() | {key: Row(key, "survived", "judged", 0.0) for key in judged}
+    equivalent = [mutant.key for mutant in chosen if mutant.name in judged]
+    rows = kept() | {key: Row(key, "survived", "judged", 0.0) for key in equivalent}
     lines = page(dict(counts), chosen, rows, judged, words.seed)
     print("\n".join(lines))
     if not words.room and not words.only:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mutants_made import Mutant, mutants, mutated
+from benchmarks.random_edits import Mutant, mutants, mutated
 from benchmarks.random_mutants import ROOMS, Row, page, sampled
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +68,11 @@ def test_what_names_a_mutant_outlives_changes_elsewhere() -> None:
     assert len(own) == len([m for m in mutants(SOURCE, FILE) if m.place == "low"])
 
 
+def test_a_mutant_keeps_its_name_where_its_function_moves_to_another_file() -> None:
+    moved = mutants(SOURCE, "memplan_cli/elsewhere/other.py")
+    assert [m.name for m in moved] == [m.name for m in mutants(SOURCE, FILE)]
+
+
 def test_a_mutant_that_the_file_no_longer_has_is_an_error() -> None:
     (first, *_) = mutants(SOURCE, FILE)
     with pytest.raises(LookupError):
@@ -90,7 +95,7 @@ def test_a_score_leaves_out_what_was_judged_to_be_equivalent() -> None:
         other.key: Row(other.key, "survived", "", 1.0),
         third.key: Row(third.key, "survived", "", 1.0),
     }
-    lines = page({"core": 9}, [one, other, third], rows, {other.key: "a reason"}, 1)
+    lines = page({"core": 9}, [one, other, third], rows, {other.name: "a reason"}, 1)
     assert "| core | 9 | 3 | 3 | 1 | 0 | 1 | 1 | 50.0 % |" in lines
     assert [line for line in lines if line.startswith("| core/made_up.py")] == [
         f"| core/made_up.py | `(module)` | {third.operator}: `{third.text}` |"
@@ -100,8 +105,8 @@ def test_a_score_leaves_out_what_was_judged_to_be_equivalent() -> None:
 _PLANTED = """
 import sys
 from pathlib import Path
-from benchmarks.mutants_made import mutants
-from benchmarks.mutants_run import Job, preload, run_cold
+from benchmarks.random_edits import mutants
+from benchmarks.random_runs import Job, preload, run_cold
 file = "memplan_cli/core/problem.py"
 test = "tests/core/test_problem.py"
 preload()

@@ -1,7 +1,7 @@
 """Small faults of source text, made on its syntax tree: operators, numbers, tables, statements.
 
-A mutant has an identity that outlives changes elsewhere in its file: the file, the function,
-the operator, and the text before and after. Left out are strings, messages, annotations,
+A mutant has a name that outlives moves of its function and changes elsewhere: the function, the
+operator, and the text before and after. Left out are strings, messages, annotations,
 decorators, aliases of types and what only a type checker reads.
 """
 
@@ -61,9 +61,14 @@ class Mutant:
     is_compiled: bool
 
     @property
+    def name(self) -> str:
+        """Name of this mutant while its function does not change, whichever file has it."""
+        return f"{self.place}::{self.operator}::{self.text}::{self.nth}"
+
+    @property
     def key(self) -> str:
-        """What names this mutant while its function does not change."""
-        return f"{self.file}::{self.place}::{self.operator}::{self.text}::{self.nth}"
+        """Name of this mutant among those of one commit."""
+        return f"{self.file}::{self.name}"
 
     @property
     def room(self) -> str:
