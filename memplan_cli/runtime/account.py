@@ -20,14 +20,14 @@ from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.process.foresee import Shown, process_of
+from memplan_cli.runtime.process.predict import Shown, process_of
 from memplan_cli.runtime.proofs.subjects import Before, Written
 from memplan_cli.runtime.proofs.written import (
     Run,
     run_written,
     unoptimised_both,
 )
-from memplan_cli.runtime.simulation.predict import needs_run, predict
+from memplan_cli.runtime.simulate.predict import needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,

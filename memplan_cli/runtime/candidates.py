@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
-from memplan_cli.runtime.graph.speed import CALL_OF_ARENA, work_of
-from memplan_cli.runtime.simulation.predict import Executed, needs_run, run_under
-from memplan_cli.runtime.simulation.region import ArenaChoice, one_chunk, region_for_all
-from memplan_cli.runtime.simulation.requests import most_in_use
+from memplan_cli.runtime.graph.speed import work_of
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.simulate.predict import Executed, needs_run, session_traces
+from memplan_cli.runtime.simulate.regions import ArenaChoice, one_region, shared_region
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,17 +88,17 @@ def quicker(
     if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
         return best
     settings = best.settings.updated(_PATTERN)
-    run = run_under(executed, settings, workspace)
-    won = CALL_OF_ARENA * run.saved
+    traces = session_traces(executed, settings, workspace)
+    won = PROFILE.arena_call_work * traces.saved_allocations
     if won < _WON * work_of(executed.program, executed.dims):
         return best
     most = best.choice.held + _NO_MORE
-    lowest = max(map(most_in_use, (run.requests, run.then)))
-    region = region_for_all(lambda: run.traces, lowest) if 0 < lowest <= most else None
+    lowest = max(trace.peak for trace in traces.in_order)
+    region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= most else None
     if region is None or region + _ROOM > most:
         return best
-    choice = ArenaChoice(one_chunk(region + _ROOM), region + _ROOM)
-    found = in_arena(settings, Peaks(run.peak, run.steady), choice)
+    choice = ArenaChoice(one_region(region + _ROOM), region + _ROOM)
+    found = in_arena(settings, Peaks(traces.first_peak, traces.later_peak), choice)
     return dataclasses.replace(found, for_time=choice.held - best.choice.held)
 
 

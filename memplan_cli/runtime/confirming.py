@@ -20,7 +20,8 @@ from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.process.foresee import Shown, process_of
+from memplan_cli.runtime.process.predict import Shown, process_of
+from memplan_cli.runtime.profile.workspace import totals_by_rule
 from memplan_cli.runtime.proofs.written import (
     Plain,
     Run,
@@ -28,10 +29,9 @@ from memplan_cli.runtime.proofs.written import (
     run_written,
     unoptimised_both,
 )
-from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
-from memplan_cli.runtime.simulation.region import ArenaChoice
-from memplan_cli.runtime.simulation.tensor_bytes import weight_bytes
-from memplan_cli.runtime.simulation.workspace import totals_by_rule
+from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulate.regions import ArenaChoice
+from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,

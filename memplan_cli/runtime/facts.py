@@ -34,7 +34,7 @@ from memplan_cli.runtime.measuring.timing import (
     time_ratio,
 )
 from memplan_cli.runtime.proofs.compare import Comparison, compare
-from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,

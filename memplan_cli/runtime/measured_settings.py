@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.candidates import Candidate, for_sizes
 from memplan_cli.runtime.measuring.measure import Trial, measure, record, workspace_of
-from memplan_cli.runtime.simulation.ledger import UnknownBytesError
-from memplan_cli.runtime.simulation.region import EXACT, ArenaChoice, one_chunk, rounded
+from memplan_cli.runtime.simulate.regions import EXACT, ArenaChoice, one_region
+from memplan_cli.runtime.simulate.trace import UnknownBytesError, rounded_up
 from memplan_cli.runtime.steer import (
     GROWTH,
     Recommendation,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulate.predict import Executed
     from memplan_cli.runtime.workers.profile import Recording
 
 _BY_PRIORITY = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
@@ -108,7 +108,7 @@ def _always_so(
 def _confirmed(model: Path, best: Candidate, trial: Trial, provider: str) -> Recommendation:
     """Measure the choice; where the first region was too small, measure larger ones."""
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    if provider != CPU or not best.choice.chunk:
+    if provider != CPU or not best.choice.first_region:
         observed = measure(model, best.settings, trial)
         return Recommendation(best.settings, predicted, observed)
     quick = dataclasses.replace(trial, timing_runs=0, runs=2)
@@ -127,8 +127,8 @@ def _attempts(choice: ArenaChoice) -> Iterator[tuple[int, Mapping[str, Setting]]
     """Yield arenas to measure and what each holds if it is large enough, the last always."""
     yield choice.held, choice.arena
     for factor in GROWTH:
-        size = rounded(choice.held * factor)
-        yield size, one_chunk(size)
+        size = rounded_up(choice.held * factor)
+        yield size, one_region(size)
     yield _ENDLESS, EXACT
 
 
@@ -139,7 +139,7 @@ def _by_measurement(model: Path, base: RuntimeSettings, trial: Trial) -> Recomme
     found = [(_score(measure(model, first, quick)), first)]
     peak = found[0][0][1]
     for factor in _ROOM:
-        arena = one_chunk(rounded(peak * factor))
+        arena = one_region(rounded_up(peak * factor))
         settings = dataclasses.replace(first, arena=arena)
         found.append((_score(measure(model, settings, quick)), settings))
     _, chosen = min(found, key=lambda item: item[0])

@@ -1,7 +1,7 @@
-"""The table of ops that the installed runtime runs in place, found by running each.
+"""A probe of the installed runtime: which ops it runs in place, found by running each.
 
-``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider; the
-tables are data of the package and name the version they were probed on.
+``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider in
+`memplan_cli.runtime.profile`.
 """
 
 from __future__ import annotations
@@ -9,70 +9,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.results.observations import CPU
-from memplan_cli.runtime.installed import runtime_version
+from memplan_cli.runtime.profile.in_place import TABLES
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-_FOLDER = Path(__file__).parent / "tables"
-
-
-@dataclass(frozen=True, slots=True)
-class InPlaceTable:
-    """Which inputs an op's first output may lie on.
-
-    Attributes:
-        version: the runtime it was probed on.
-        alias: op -> positions that the output shares, whoever else reads the input.
-        in_place: op -> positions that the output reuses where it is the last reader
-            and element size and shape are the same.
-        allocates: op -> dtypes in which its kernel reuses no input all the same.
-        later: op -> pairs of an input and a later output that shares it, as an alias does.
-    """
-
-    version: str
-    alias: Mapping[str, tuple[int, ...]]
-    in_place: Mapping[str, tuple[int, ...]]
-    allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    later: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-
-
-@lru_cache(maxsize=4)
-def load_table(provider: str = CPU) -> InPlaceTable:
-    """Read the table of a provider; empty where none was ever probed."""
-    path = _FOLDER / f"{provider}.json"
-    if not path.exists():
-        return InPlaceTable("", {}, {})
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return InPlaceTable(
-        data["version"],
-        {op: tuple(positions) for op, positions in data["alias"].items()},
-        {op: tuple(positions) for op, positions in data["in_place"].items()},
-        {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
-        {op: tuple((at, out) for at, out in pairs) for op, pairs in data["later"].items()},
-    )
-
-
-def version_warning(provider: str = CPU) -> str | None:
-    """Return what to say where the installed runtime is not the one that was probed."""
-    table = load_table(provider)
-    found = runtime_version() or "none"
-    if not table.version:
-        return f"no in-place table was ever probed for {provider}: all ops taken to allocate"
-    if found != table.version:
-        return (
-            f"predictions use the in-place table of onnxruntime {table.version}, installed "
-            f"is {found}: `python -m memplan_cli.runtime.probe` makes one for it"
-        )
-    return None
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
 
 
 def probe_table(provider: str) -> dict[str, Any]:
@@ -133,8 +78,8 @@ def _exceptions(answers: Sequence[Any], in_place: Collection[str]) -> dict[str, 
 def main(wanted: str = "cpu") -> Path:
     """Probe one provider and store its table in the package."""
     table = probe_table(resolve_provider(wanted))
-    _FOLDER.mkdir(exist_ok=True)
-    path = _FOLDER / f"{table['provider']}.json"
+    TABLES.mkdir(exist_ok=True)
+    path = TABLES / f"{table['provider']}.json"
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return path
 

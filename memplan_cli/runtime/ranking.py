@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.confirming import Proof
-from memplan_cli.runtime.process.foresee import Shown, foresee_process
+from memplan_cli.runtime.process.predict import Shown, foresee_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,28 +20,31 @@ from memplan_cli.runtime.candidates import (
     quicker,
     without_pattern,
 )
-from memplan_cli.runtime.probe import version_warning
-from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.finest import finer
-from memplan_cli.runtime.simulation.ledger import UnknownBytesError
-from memplan_cli.runtime.simulation.order import ORDERS
-from memplan_cli.runtime.simulation.predict import Executed, model_of, run_under
-from memplan_cli.runtime.simulation.region import (
+from memplan_cli.runtime.profile.in_place import version_warning
+from memplan_cli.runtime.profile.workspace import as_requested, for_threads
+from memplan_cli.runtime.simulate.arena import (
+    ArenaSettings,
+    held_after_runs,
+    simulate_arena,
+)
+from memplan_cli.runtime.simulate.execution import trace_session
+from memplan_cli.runtime.simulate.planner import ORDERS
+from memplan_cli.runtime.simulate.predict import Executed, session_traces, simulated_model
+from memplan_cli.runtime.simulate.regions import (
     EXACT,
     EXACT_UNSPLIT,
     ArenaChoice,
     best_arena,
-    one_chunk,
-    rounded,
+    one_region,
+    refined_arena,
 )
-from memplan_cli.runtime.simulation.requests import Run, held_after, most_in_use, requests_of
-from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_in_turn
-from memplan_cli.runtime.simulation.workspace import as_requested, for_threads
+from memplan_cli.runtime.simulate.trace import UnknownBytesError, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.runtime.simulation.trace import Request
+    from memplan_cli.runtime.simulate.execution import SessionTraces
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _THREADS = 16
 """Somebody else's threads: kernels that go piece by piece ask for a piece for each."""
@@ -171,10 +174,10 @@ def has_several_regions(choice: Recommendation) -> bool:
 
 def in_one_region(choice: Recommendation) -> Recommendation:
     """Return settings whose arena begins with one region, somewhat larger than foreseen."""
-    size = rounded((choice.predicted.held or 0) * GROWTH[1])
+    size = rounded_up((choice.predicted.held or 0) * GROWTH[1])
     return dataclasses.replace(
         choice,
-        settings=dataclasses.replace(choice.settings, arena=one_chunk(size)),
+        settings=dataclasses.replace(choice.settings, arena=one_region(size)),
         predicted=dataclasses.replace(choice.predicted, held=size),
     )
 
@@ -184,52 +187,53 @@ def held_under(
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        run = run_under(executed, settings, workspace)
+        traces = session_traces(executed, settings, workspace)
     except UnknownBytesError:
         return None
-    rules = ArenaRules.from_settings(settings.arena)
-    return held_in_turn(run.traces, rules, ENDLESS)
+    arena = ArenaSettings.from_settings(settings.arena)
+    return simulate_arena(traces.in_order, arena).held
 
 
 def _foreseen(
     executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Candidate:
     peaks = [
-        (most_in_use(run.requests), settings, run)
+        (traces.first.peak, settings, traces)
         for settings in _variants(executed, base)
-        for run in (run_under(executed, settings, workspace),)
+        for traces in (session_traces(executed, settings, workspace),)
     ]
     lowest = min(peak for peak, _, _ in peaks)
-    arenas: dict[Trace, ArenaChoice] = {}
-    near: list[tuple[Candidate, Run]] = []
-    for peak, settings, run in peaks:
+    arenas: dict[AllocationTrace, ArenaChoice] = {}
+    near: list[tuple[Candidate, SessionTraces]] = []
+    for peak, settings, traces in peaks:
         if peak <= _NEAR * lowest:
-            trace = Trace.of(run.requests)
-            if trace not in arenas:  # several orders often ask for the same in turn
-                arenas[trace] = _arena_for(run.requests, executed.provider)
+            if traces.first not in arenas:  # several orders often make the same requests
+                arenas[traces.first] = _arena_for(traces.first, executed.provider)
             # Without a memory pattern all runs are alike.
-            predicted = Peaks(run.peak, run.peak)
-            near.append((in_arena(base.updated(settings), predicted, arenas[trace]), run))
+            predicted = Peaks(traces.first_peak, traces.first_peak)
+            choice = arenas[traces.first]
+            near.append((in_arena(base.updated(settings), predicted, choice), traces))
     return _chosen(executed, near, base, workspace)
 
 
 def _with_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
-) -> tuple[Candidate, Run]:
-    run = run_under(executed, settings, workspace)
-    choice = _arena_for(run.requests, executed.provider)
-    return in_arena(settings, Peaks(run.peak, run.peak), choice), run
+) -> tuple[Candidate, SessionTraces]:
+    traces = session_traces(executed, settings, workspace)
+    choice = _arena_for(traces.first, executed.provider)
+    peak = traces.first_peak
+    return in_arena(settings, Peaks(peak, peak), choice), traces
 
 
 def _chosen(
     executed: Executed,
-    found: Sequence[tuple[Candidate, Run]],
+    found: Sequence[tuple[Candidate, SessionTraces]],
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> Candidate:
     """Return the best candidate, its arena searched for longer, and quicker where that is free."""
-    best, run = min(found, key=lambda item: by_score(item[0]))
-    best = _in_finer_arena(executed, best, workspace, run.requests)
+    best, traces = min(found, key=lambda item: by_score(item[0]))
+    best = _in_finer_arena(executed, best, workspace, traces.first)
     return quicker(executed, best, base, workspace)
 
 
@@ -237,29 +241,29 @@ def _in_finer_arena(
     executed: Executed,
     best: Candidate,
     workspace: Mapping[str, int],
-    requests: Sequence[Request],
+    trace: AllocationTrace,
 ) -> Candidate:
     """Return the same in the arena of a longer search, unless that holds more for many threads."""
     if executed.provider != CPU:
         return best
-    found = finer(requests, best.choice)
+    found = refined_arena(trace, best.choice)
     if found is best.choice:
         return best
     one = as_requested(executed.program, executed.dims, workspace)
     wide = for_threads(one, _THREADS)
     if wide == one:  # no kernel goes piece by piece
         return in_arena(best.settings, best.predicted, found)
-    many = requests_of(model_of(executed, best.settings), wide)
+    many = trace_session(simulated_model(executed, best.settings), wide).first
     held, before = (
-        held_after(many, ArenaRules.from_settings(choice.arena), runs=1)
+        held_after_runs(many, ArenaSettings.from_settings(choice.arena), runs=1)
         for choice in (found, best.choice)
     )
     return in_arena(best.settings, best.predicted, found) if held <= before else best
 
 
-def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
+def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
     # The CUDA arena cannot be told its first region from Python.
-    return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
+    return best_arena(trace) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
 
 def best_predicted(

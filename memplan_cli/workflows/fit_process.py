@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.planning.fit import Point, Question
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulate.predict import Executed
     from memplan_cli.settings.settings import Settings
 
 _MOST_RUNS = 12
@@ -39,7 +39,7 @@ class ProcessSearch:
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
         """Return the highest of the process with some values; None where nobody can tell."""
-        from memplan_cli.runtime.process.foresee import Shown, process_of
+        from memplan_cli.runtime.process.predict import Shown, process_of
 
         found = process_of(
             self.stored, self._at(dims), RuntimeSettings(), shown=Shown(loaded=self.loaded)
@@ -48,7 +48,7 @@ class ProcessSearch:
 
     def obstacle(self, dims: Mapping[str, int]) -> str:
         """Return what keeps the process with some values from being predicted."""
-        from memplan_cli.runtime.process.foresee import obstacle
+        from memplan_cli.runtime.process.predict import obstacle
 
         return obstacle(self._at(dims), RuntimeSettings())
 
@@ -125,7 +125,7 @@ class Runs:
         """Return what a run takes: the highest of its process, or what its arena reserves."""
         from memplan_cli.runtime.measuring.measure import Trial, measure
         from memplan_cli.runtime.measuring.resident import observed_process
-        from memplan_cli.runtime.simulation.region import EXACT_UNSPLIT
+        from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
 
         feeds = self.settings.inputs.feeds or {}
         trial = Trial(self.provider, dims, feeds=feeds, runs=3, timing_runs=0)

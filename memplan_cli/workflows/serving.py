@@ -24,8 +24,8 @@ from memplan_cli.workflows.settings import runs_as_written
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from memplan_cli.runtime.serving.choice import ServingSettings
-    from memplan_cli.runtime.serving.served import Service
+    from memplan_cli.runtime.serving.loads import Service
+    from memplan_cli.runtime.serving.settings import ServingSettings
     from memplan_cli.runtime.serving.soak import Course, Soak
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
@@ -84,8 +84,8 @@ def range_settings(
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
-    from memplan_cli.runtime.serving.choice import choose
-    from memplan_cli.runtime.serving.served import foreseen_service
+    from memplan_cli.runtime.serving.loads import foreseen_service
+    from memplan_cli.runtime.serving.settings import choose
 
     refuse_run(given, "--measure" if timeout is not None else "")
     service, notes = service_of(Path(model), given, timeout or DEFAULT_TIMEOUT)
@@ -109,7 +109,7 @@ def soak(
     Raises:
         MemplanError: the model does not run here, or has no dim of a name.
     """
-    from memplan_cli.runtime.serving.sequences import requests
+    from memplan_cli.runtime.serving.sizes import requests
     from memplan_cli.runtime.serving.soak import Requests, Soak, configurations, serve
 
     terms, tell = terms or SoakTerms(), progress or silent
@@ -142,8 +142,8 @@ def _fewer(courses: Sequence[Course]) -> Iterator[str]:
 
 
 def _measured(service: Service) -> ServingSettings:
-    from memplan_cli.runtime.serving.choice import choose
-    from memplan_cli.runtime.serving.served import observed_service
+    from memplan_cli.runtime.serving.loads import observed_service
+    from memplan_cli.runtime.serving.settings import choose
     from memplan_cli.runtime.serving.soak import confirmed
 
     return confirmed(
@@ -165,8 +165,8 @@ def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tu
     Raises:
         SettingsError: there are no bounds, or they are of no dim.
     """
-    from memplan_cli.runtime.serving.sequences import Extent
-    from memplan_cli.runtime.serving.served import Service
+    from memplan_cli.runtime.serving.loads import Service
+    from memplan_cli.runtime.serving.sizes import Extent
 
     file = read_model(path)
     given = replace(binding_alone(given), bounds=given.bounds)

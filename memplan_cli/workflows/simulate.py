@@ -12,7 +12,7 @@ from memplan_cli.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.runtime.simulate.allocators import Simulated
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
@@ -23,7 +23,7 @@ def checked_allocators(names: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         SettingsError: there is none of a name.
     """
-    from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, RUNTIME
+    from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
 
     known = (*ALLOCATORS, RUNTIME)
     wrong = next((name for name in names or () if name not in known), None)
@@ -50,9 +50,9 @@ def simulate(
     """
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.measuring.observed import observe
-    from memplan_cli.runtime.simulation.dynamic import Simulated
-    from memplan_cli.runtime.simulation.dynamic import simulate as simulated
-    from memplan_cli.runtime.simulation.predict import Executed, needs_run
+    from memplan_cli.runtime.simulate.allocators import Simulated
+    from memplan_cli.runtime.simulate.allocators import simulate as simulated
+    from memplan_cli.runtime.simulate.predict import Executed, needs_run
     from memplan_cli.workflows.files.assuming import settle_in_numbers
     from memplan_cli.workflows.files.binding import assumed_in, binding_alone, refuse_run
     from memplan_cli.workflows.files.model_file import plan_settled, read_model

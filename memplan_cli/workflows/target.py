@@ -276,7 +276,7 @@ class _Graphs:
 def runtime_aliasing(provider: str) -> Aliasing:
     """Return the operators that share bytes in the runtime, as they were probed."""
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.runtime.probe import load_table
+    from memplan_cli.runtime.profile.in_place import load_table
 
     table = load_table(provider)
     return Aliasing(frozenset(table.alias), table.in_place)
@@ -294,7 +294,7 @@ def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
 def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> int | None:
     """Return the first run's peak in bytes, of a file that is run in its own order."""
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-    from memplan_cli.runtime.simulation.predict import Executed, predict
+    from memplan_cli.runtime.simulate.predict import Executed, predict
 
     executed = Executed(program, settings.dims, provider=provider)
     return predict(executed, FREED_AT_ONCE).first_run_peak

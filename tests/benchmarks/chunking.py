@@ -30,7 +30,7 @@ from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.loading import load_session
-from memplan_cli.runtime.simulation.predict import predict
+from memplan_cli.runtime.simulate.predict import predict
 
 from .chunking_models import GENERATED
 from .models import SHARED

@@ -30,7 +30,7 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.executed import executed_run, write_dump
 from memplan_cli.runtime.measuring.measure import Trial, measure, record
-from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
 from memplan_cli.runtime.workers.profile import peaks_of
 from shared_models import LIGHT, SHARED, with_random_weights
 

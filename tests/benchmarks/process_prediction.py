@@ -41,8 +41,8 @@ from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
-from memplan_cli.runtime.process.foresee import Shown, foresee_process, process_of
 from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
+from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
 from memplan_cli.runtime.process.unrun import Sizes, graph_at
 from shared_models import with_random_weights
 

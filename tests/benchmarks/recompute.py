@@ -27,7 +27,7 @@ from memplan_cli.runtime.measured_settings import recommend
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.donated import donated_steps
-from memplan_cli.runtime.simulation.predict import Executed
+from memplan_cli.runtime.simulate.predict import Executed
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate

@@ -28,7 +28,7 @@ from memplan_cli.runtime.graph.offline import (  # noqa: E402
 )
 from memplan_cli.runtime.measuring.measure import Trial, measure  # noqa: E402
 from memplan_cli.runtime.proofs.compare import Comparison, compare  # noqa: E402
-from memplan_cli.runtime.simulation.predict import Executed, predict  # noqa: E402
+from memplan_cli.runtime.simulate.predict import Executed, predict  # noqa: E402
 from memplan_cli.training.losses import LossFunction  # noqa: E402
 from memplan_cli.training.train_step import Recipe, make_train_step  # noqa: E402
 from perceptrons import perceptron  # noqa: E402

@@ -19,7 +19,7 @@ from memplan_cli.runtime.measuring.resident import observed_process
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.replay import replay
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program

@@ -11,7 +11,7 @@ from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE, offline_program
 from memplan_cli.runtime.measuring.measure import Trial, measure
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.train_step import Recipe, make_train_step
 from perceptrons import perceptron

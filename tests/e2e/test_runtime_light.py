@@ -9,7 +9,7 @@ import pytest
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial, measure, workspace_of
-from memplan_cli.runtime.simulation.predict import predict
+from memplan_cli.runtime.simulate.predict import predict
 from shared_models import LIGHT, with_random_weights
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.measuring.measure import Trial, measure
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.workflows import simulate

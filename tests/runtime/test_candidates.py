@@ -18,7 +18,7 @@ from memplan_cli.onnx_io.metadata import metadata_of
 from memplan_cli.onnx_io.recorded import recorded_settings
 from memplan_cli.runtime import candidates
 from memplan_cli.runtime.candidates import SHORT_RUNS, as_recorded, for_sizes
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.steer import foreseen, held_under, recommend_unmeasured
 from memplan_cli.shapes.reading import read_program
 

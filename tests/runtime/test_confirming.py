@@ -12,7 +12,7 @@ from builders import parse
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.runtime import confirming
 from memplan_cli.runtime.confirming import Proof
-from memplan_cli.runtime.simulation.tensor_bytes import weight_bytes
+from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.steer import Recommendation
 from memplan_cli.shapes.reading import read_program
 

@@ -8,10 +8,9 @@ import onnx.parser
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.runtime.graph.executed import complete, seen_shapes
 from memplan_cli.runtime.graph.node_index import by_index
-from memplan_cli.runtime.probe import InPlaceTable
-from memplan_cli.runtime.simulation.order import file_order
-from memplan_cli.runtime.simulation.predict import Executed, as_seen, needs_run
-from memplan_cli.runtime.simulation.reuse import Reuse, Rules, plan_block
+from memplan_cli.runtime.profile.in_place import InPlaceTable
+from memplan_cli.runtime.simulate.planner import PlannerSettings, Reuse, file_order, plan_block
+from memplan_cli.runtime.simulate.predict import Executed, needs_run, runtime_program
 from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -99,10 +98,10 @@ def test_a_shape_with_a_hole_gives_no_size() -> None:
 def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     program = program_of("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")
     seen = seen_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
-    rules = Rules(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
+    rules = PlannerSettings(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
     known = plan_block(program, program.body, None, rules)
     assert known.buffer[VarId("c")] == "a"
-    less = as_seen(Executed(program, seen=seen))
+    less = runtime_program(Executed(program, seen=seen))
     assert plan_block(less, less.body, None, rules).buffer[VarId("c")] == "c"
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block, Op, VarId
-from memplan_cli.runtime.simulation.order import default_order, priority_order
+from memplan_cli.runtime.simulate.planner import default_order, priority_order
 from reproductions import reproduce
 
 if TYPE_CHECKING:

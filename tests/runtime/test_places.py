@@ -15,7 +15,7 @@ from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.original import run_original
-from memplan_cli.runtime.simulation.predict import Executed
+from memplan_cli.runtime.simulate.predict import Executed
 from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.shapes.reading import read_program
 

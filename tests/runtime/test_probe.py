@@ -5,7 +5,8 @@ import pytest
 from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.onnx_io.runs.probes import ONE_OPS, probes
 from memplan_cli.runtime import probe
-from memplan_cli.runtime.probe import load_table, probe_table, version_warning
+from memplan_cli.runtime.probe import probe_table
+from memplan_cli.runtime.profile.in_place import load_table, version_warning
 
 
 def test_each_input_of_each_op_is_asked_about_twice() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.runtime.process.heap import PAGE, Heap
+from memplan_cli.runtime.process.memory import PAGE, Heap, ProcessMemory
 from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
-from memplan_cli.runtime.process.space import Space
 
 if TYPE_CHECKING:
     from random import Random
@@ -45,53 +44,53 @@ def test_when_all_is_freed_the_heap_is_one_unused_piece(sizes: list[int]) -> Non
 
 
 def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
-    space = Space()
-    first = space.take("weights", 2 << 20)
+    process = ProcessMemory()
+    first = process.allocate("weights", 2 << 20)
     assert first.address is None
-    space.give(first)
-    assert space.anonymous == 0
-    assert space.take("weights", 2 << 20).address is not None
+    process.free(first)
+    assert process.anonymous == 0
+    assert process.allocate("weights", 2 << 20).address is not None
 
 
 def test_where_the_threshold_is_fixed_a_block_of_a_size_that_was_freed_is_mapped_again() -> (
     None
 ):
-    space = Space()
-    space.heap.fix(1 << 20)
-    space.give(space.take("weights", 2 << 20))
-    assert space.take("weights", 2 << 20).address is None
-    assert space.take("weights", 1 << 19).address is not None
+    process = ProcessMemory()
+    process.heap.fix_threshold(1 << 20)
+    process.free(process.allocate("weights", 2 << 20))
+    assert process.allocate("weights", 2 << 20).address is None
+    assert process.allocate("weights", 1 << 19).address is not None
 
 
 def test_what_lies_below_something_that_lives_stays_resident() -> None:
-    space = Space()
-    low, high = (space.take("weights", 1_000_000) for _ in range(2))
-    before = space.anonymous
-    space.give(low)
-    assert space.anonymous == before
-    assert space.anonymous_parts()[SLACK] >= 990_000
-    space.give(high)
+    process = ProcessMemory()
+    low, high = (process.allocate("weights", 1_000_000) for _ in range(2))
+    before = process.anonymous
+    process.free(low)
+    assert process.anonymous == before
+    assert process.anonymous_parts()[SLACK] >= 990_000
+    process.free(high)
     # What was cut off for alignment is some small object's now, and stays where it is.
-    assert space.heap.top < 1_000_000 + 512
+    assert process.heap.top < 1_000_000 + 512
 
 
 def test_a_page_counts_once_however_often_it_is_written() -> None:
-    space = Space()
-    block = space.reserve("arena", 8 << 20)
-    assert space.anonymous == 0
+    process = ProcessMemory()
+    block = process.reserve("arena", 8 << 20)
+    assert process.anonymous == 0
     for _ in range(2):
-        space.touch(block, 100, PAGE)
-    assert space.anonymous == 2 * PAGE
-    assert space.live == {"arena": 2 * PAGE}
+        process.touch(block, 100, PAGE)
+    assert process.anonymous == 2 * PAGE
+    assert process.live == {"arena": 2 * PAGE}
 
 
 def test_the_highest_is_attributed_to_what_was_there_then() -> None:
-    space = Space()
-    space.give(space.take("parsed", 40 << 20))
-    space.take("weights", 10 << 20)
-    assert space.highest >= 40 << 20
-    assert space.peak["parsed"] >= 40 << 20
-    assert space.peak["weights"] == 0
+    process = ProcessMemory()
+    process.free(process.allocate("parsed", 40 << 20))
+    process.allocate("weights", 10 << 20)
+    assert process.highest >= 40 << 20
+    assert process.peak["parsed"] >= 40 << 20
+    assert process.peak["weights"] == 0
 
 
 def test_what_is_freed_is_joined_with_what_is_free_above_and_below() -> None:
@@ -106,29 +105,29 @@ def test_what_is_freed_is_joined_with_what_is_free_above_and_below() -> None:
 
 
 def test_the_heap_shrinks_at_its_end_and_only_there() -> None:
-    space = Space()
-    blocks = [space.take("weights", 900_000, 16) for _ in range(10)]
-    whole = space.anonymous
+    process = ProcessMemory()
+    blocks = [process.allocate("weights", 900_000, 16) for _ in range(10)]
+    whole = process.anonymous
     for block in blocks[:5]:
-        space.give(block)
-    assert space.anonymous == whole, "what lies below a block in use stays"
+        process.free(block)
+    assert process.anonymous == whole, "what lies below a block in use stays"
     for block in blocks[5:]:
-        space.give(block)
-    assert space.heap.top == 0
-    assert space.anonymous <= 256 << 10
+        process.free(block)
+    assert process.heap.top == 0
+    assert process.anonymous <= 256 << 10
 
 
 @given(sizes=SIZES, seed=st.randoms(use_true_random=False))
 def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
     sizes: list[int], seed: Random
 ) -> None:
-    space, live = Space(), []
+    process, live = ProcessMemory(), []
     for size in sizes:
-        live.append(space.take("weights", size, seed.choice((16, 64))))
+        live.append(process.allocate("weights", size, seed.choice((16, 64))))
         if seed.random() < 0.4:
-            space.give(live.pop(seed.randrange(len(live))))
-    space.map(WEIGHT_FILES, 5 * PAGE)
-    space.give_back()
+            process.free(live.pop(seed.randrange(len(live))))
+    process.map_file(WEIGHT_FILES, 5 * PAGE)
+    process.trim()
     on_heap = {block.address: block for block in live if block.address is not None}
     used = {
         page
@@ -136,11 +135,11 @@ def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
         for page in range(start // PAGE, (start + block.size - 1) // PAGE + 1)
     }
     mapped = sum(block.pages.count(1) * PAGE for block in live if block.address is None)
-    left = (space.anonymous - mapped) // PAGE
+    left = (process.anonymous - mapped) // PAGE
     # A free chunk keeps the page that says how large it is, and small objects what was cut off.
     assert len(used) <= left <= len(used) + 2 * len(sizes) + 2
-    assert space.file[WEIGHT_FILES] == 0
-    again = space.anonymous
+    assert process.file[WEIGHT_FILES] == 0
+    again = process.anonymous
     for block in on_heap.values():
-        space.touch(block, 0, block.size)
-    assert space.anonymous == again, "a page in use was given back"
+        process.touch(block, 0, block.size)
+    assert process.anonymous == again, "a page in use was given back"

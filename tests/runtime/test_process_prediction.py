@@ -20,17 +20,16 @@ from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
-from memplan_cli.runtime.process.foresee import Shown, foresee_process
-from memplan_cli.runtime.process.heap import PAGE
-from memplan_cli.runtime.process.packing import packed_bytes, panels, read_weights
+from memplan_cli.runtime.process.memory import PAGE, ProcessMemory
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
-from memplan_cli.runtime.process.space import Space
-from memplan_cli.runtime.simulation.predict import run_under
-from memplan_cli.runtime.simulation.workspace import (
+from memplan_cli.runtime.process.predict import Shown, foresee_process
+from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, read_weights
+from memplan_cli.runtime.profile.workspace import (
     as_requested,
     totals_by_rule,
     workspace_by_rule,
 )
+from memplan_cli.runtime.simulate.predict import session_traces
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -212,22 +211,24 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1, 3])
 def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: float) -> None:
-    space = Space()
-    space.take("weights", 1_000_000)
-    space.map(CODE, 500_000)
-    highest = int(space.highest * share)
-    space.settle(ProcessBytes(highest, highest, int(space.anonymous * share), 600_000))
-    assert space.highest == highest
-    assert space.peak.total() == highest
-    parts = space.anonymous_parts()
-    assert parts.total() == space.anonymous
+    process = ProcessMemory()
+    process.allocate("weights", 1_000_000)
+    process.map_file(CODE, 500_000)
+    highest = int(process.highest * share)
+    process.continue_from(
+        ProcessBytes(highest, highest, int(process.anonymous * share), 600_000)
+    )
+    assert process.highest == highest
+    assert process.peak.total() == highest
+    parts = process.anonymous_parts()
+    assert parts.total() == process.anonymous
     assert min(parts.values()) >= 0
-    assert space.file.total() == 600_000
+    assert process.file.total() == 600_000
 
 
 def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
     (packed,) = (p for p in foreseen(model).parts if p.name.startswith(PACKED))
-    least = LAYERS * panels(WIDTH, WIDTH)
+    least = LAYERS * panel_bytes(WIDTH, WIDTH)
     assert least <= packed.private <= least + LAYERS * 2 * 4096
     assert packed.remedy == "--target cpu"
 
@@ -251,8 +252,8 @@ def test_the_arena_counts_where_it_is_written(model: Path) -> None:
     assert arena.load == 0
 
 
-def test_rows_of_a_matrix_are_packed_in_panels_of_sixteen_columns() -> None:
-    assert panels(2048, 1000) == 2048 * 1008 * 4
+def test_rows_of_a_matrix_are_packed_in_panel_bytes_of_sixteen_columns() -> None:
+    assert panel_bytes(2048, 1000) == 2048 * 1008 * 4
 
 
 @pytest.mark.parametrize(
@@ -355,11 +356,10 @@ def test_a_kernel_asks_for_its_workspace_before_its_output_or_after(
     onnx.save(loaded, str(path))
     executed = executed_graph(path, DEFAULTS, {})
     one, all_, columns = 8 * 8 * 4, 4 * 8 * 8 * 4, 64 << 10
-    asked = run_under(
+    trace = session_traces(
         executed, DEFAULTS, totals_by_rule(executed.program, executed.dims)
-    ).requests
-    sizes = {request.ticket: request.size for request in asked if request.size > 0}
-    taken = [sizes[r.ticket] * (1 if r.size > 0 else -1) for r in asked]
+    ).first
+    taken = [trace.sizes[index] * (1 if chunks else -1) for chunks, index in trace.steps]
     result = 2 * 6 * 6 * 4
     # The condition spreads over the number alone, and is spread itself over all channels.
     assert taken[:5] == [one, all_, all_, -all_, -one]

@@ -5,9 +5,15 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
-from memplan_cli.runtime.probe import InPlaceTable, load_table
-from memplan_cli.runtime.simulation.order import file_order
-from memplan_cli.runtime.simulation.reuse import BlockPlan, Kind, Reuse, Rules, plan_block
+from memplan_cli.runtime.profile.in_place import InPlaceTable, load_table
+from memplan_cli.runtime.simulate.planner import (
+    BlockPlan,
+    Kind,
+    PlannerSettings,
+    Reuse,
+    file_order,
+    plan_block,
+)
 from memplan_cli.shapes.reading import read_program
 
 TABLE = InPlaceTable(
@@ -23,7 +29,7 @@ def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> Bl
     text = f'<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => ({outputs})'
     text += f" <int64[2] two = {{2, 2}}, int64[2] row = {{1, 4}}> {{ {nodes} }}"
     program = read_program(onnx.parser.parse_model(text)).program
-    return plan_block(program, program.body, None, Rules(TABLE, file_order, reuse))
+    return plan_block(program, program.body, None, PlannerSettings(TABLE, file_order, reuse))
 
 
 def shared(got: BlockPlan) -> dict[str, str]:

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.examine import Examined
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.shapes.reading import read_program
 

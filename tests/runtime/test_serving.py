@@ -5,29 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 from math import prod
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allocation_traces import traces
 from builders import read
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.serving.choice import ONE_REGION, SHRUNK, choose
-from memplan_cli.runtime.serving.formulas import fitted
-from memplan_cli.runtime.serving.sequences import SEQUENCES, Extent, Point, requests
-from memplan_cli.runtime.serving.served import PLAIN, Served, with_others
+from memplan_cli.runtime.serving.loads import PLAIN, Served, with_others
+from memplan_cli.runtime.serving.settings import ONE_REGION, SHRUNK, choose
+from memplan_cli.runtime.serving.sizes import SEQUENCES, Extent, Point, fit_formulas, requests
 from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak, rooms
-from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.predict import Executed
-from memplan_cli.runtime.simulation.region import EXACT, one_chunk, region_for_all
-from memplan_cli.runtime.simulation.trace import (
-    SHRINK,
-    Request,
-    Trace,
-    held_by,
-    held_over,
+from memplan_cli.runtime.simulate.arena import (
+    ArenaSettings,
+    held_after_runs,
+    simulate_arena,
 )
+from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.simulate.regions import EXACT, one_region, shared_region
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 ATTENTION = """
 agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
@@ -41,42 +42,31 @@ agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
 """
 
 
-@st.composite
-def runs(draw: st.DrawFn) -> Trace:
-    """Requests of a run that gives everything back."""
-    found: list[Request] = []
-    live: list[int] = []
-    for ticket in range(draw(st.integers(1, 16))):
-        found.append(Request(ticket, draw(st.integers(1, 64 << 8))))
-        live.append(ticket)
-        if draw(st.booleans()):
-            found.append(Request(live.pop(draw(st.integers(0, len(live) - 1))), -1))
-    return Trace.of((*found, *(Request(ticket, -1) for ticket in live)))
-
-
 def served(extent: Extent) -> Served:
     base = Executed(read(ATTENTION))
     points = extent.points(24)
     return Served({point: replace(base, dims=extent.dims(point)) for point in points})
 
 
-@given(st.lists(runs(), min_size=1, max_size=3))
+@given(st.lists(traces(), min_size=1, max_size=3))
 @settings(max_examples=60)
-def test_one_region_for_all_never_grows_whatever_the_sequence(each: list[Trace]) -> None:
-    size = region_for_all(lambda: each, 0)
-    assert size is not None
-    rules = ArenaRules.from_settings(one_chunk(size))
-    for order in permutations([*each, each[0]]):
-        assert held_over(order, rules) == size
-
-
-@given(st.lists(runs(), min_size=1, max_size=4))
-def test_an_exact_arena_that_shrinks_holds_what_its_worst_run_alone_holds(
-    each: list[Trace],
+def test_one_region_for_all_never_grows_whatever_the_sequence(
+    each: list[AllocationTrace],
 ) -> None:
-    rules = ArenaRules.from_settings(EXACT)
-    alone = max(held_by(trace, rules, 1) for trace in each)
-    assert held_over(each, rules, after=SHRINK) == alone
+    size = shared_region(lambda: each, 0)
+    assert size is not None
+    arena = ArenaSettings.from_settings(one_region(size))
+    for order in permutations([*each, each[0]]):
+        assert simulate_arena(order, arena).most_held == size
+
+
+@given(st.lists(traces(), min_size=1, max_size=4))
+def test_an_exact_arena_that_shrinks_holds_what_its_worst_run_alone_holds(
+    each: list[AllocationTrace],
+) -> None:
+    arena = ArenaSettings.from_settings(EXACT)
+    alone = max(held_after_runs(trace, arena, 1) for trace in each)
+    assert simulate_arena(each, arena, after_run="shrink").most_held == alone
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -115,7 +105,7 @@ def test_bytes_that_are_products_of_dims_are_known_at_every_size() -> None:
         batch, seq = point
         return {VarId("scores"): 4 * batch * seq * seq, VarId("mask"): seq + 3}
 
-    found = fitted({point: sizes(point) for point in extent.points(24)})
+    found = fit_formulas({point: sizes(point) for point in extent.points(24)})
     assert found is not None
     others = [(3, 77), (5, 500), (8, 511)]
     assert found.at(others).tolist() == [list(sizes(point).values()) for point in others]
@@ -123,7 +113,7 @@ def test_bytes_that_are_products_of_dims_are_known_at_every_size() -> None:
 
 def test_bytes_that_are_rounded_are_no_formula() -> None:
     points = Extent({"width": (8, 512)}).points(24)
-    assert fitted({point: {VarId("x"): 4 * (point[0] // 2)} for point in points}) is None
+    assert fit_formulas({point: {VarId("x"): 4 * (point[0] // 2)} for point in points}) is None
 
 
 def test_requests_of_further_sizes_are_those_that_a_simulation_of_each_gives() -> None:
@@ -133,8 +123,8 @@ def test_requests_of_further_sizes_are_those_that_a_simulation_of_each_gives() -
     whole = Served({point: replace(base, dims=extent.dims(point)) for point in every})
     found = with_others(first, extent)
     assert found.count == extent.count
-    assert sorted(t.steps for t in found.every(PLAIN)) == sorted(
-        t.steps for t in whole.every(PLAIN)
+    assert sorted(t.steps for t in found.first_requests(PLAIN)) == sorted(
+        t.steps for t in whole.first_requests(PLAIN)
     )
 
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.graph.settle import settled
-from memplan_cli.runtime.simulation.predict import Executed, model_of
-from memplan_cli.runtime.simulation.region import best_arena
-from memplan_cli.runtime.simulation.requests import most_in_use, requests_of
+from memplan_cli.runtime.simulate.predict import Executed, session_traces
+from memplan_cli.runtime.simulate.regions import best_arena
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def always(program: Program) -> bool:
 
 
 def live_and_held(found: Program) -> tuple[int, int]:
-    requests = requests_of(model_of(Executed(found), FREED_AT_ONCE), {})
-    return most_in_use(requests), best_arena(requests).held
+    trace = session_traces(Executed(found), FREED_AT_ONCE, {}).first
+    return trace.peak, best_arena(trace).held
 
 
 def holes() -> Program:

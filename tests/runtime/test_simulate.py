@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allocation_traces import trace_of_pairs
 from memplan_cli.errors import SettingsError, UnknownSizeError
-from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, best_fit, simulate
-from memplan_cli.runtime.simulation.predict import Executed
-from memplan_cli.runtime.simulation.trace import Request
+from memplan_cli.runtime.simulate.allocators import ALLOCATORS, simulate
+from memplan_cli.runtime.simulate.predict import Executed
 from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -32,20 +32,10 @@ def test_the_runtime_takes_its_first_region_whole() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 9)), min_size=1, max_size=40))
 def test_no_allocator_takes_less_than_what_is_live(pairs: list[tuple[int, int]]) -> None:
-    requests: list[Request] = []
-    live: dict[int, int] = {}
-    most = 0
-    for ticket, (size, drop) in enumerate(pairs):
-        requests.append(Request(ticket, size))
-        live[ticket] = size
-        most = max(most, sum(live.values()))
-        if drop < len(live):
-            dead = list(live)[drop]
-            del live[dead]
-            requests.append(Request(dead, -1))
+    trace = trace_of_pairs(pairs, 1)
     for allocate in ALLOCATORS.values():
-        assert allocate(requests) >= most
-    assert best_fit(requests) <= sum(-(-size // 256) * 256 for size, _ in pairs)
+        assert allocate(trace) >= trace.live_peak
+    assert ALLOCATORS["best-fit"](trace) <= sum(-(-size // 256) * 256 for size, _ in pairs)
 
 
 def test_an_unknown_allocator_names_the_known_ones() -> None:

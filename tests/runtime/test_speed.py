@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from memplan_cli.runtime.graph.speed import is_slower_as_written
-from memplan_cli.runtime.simulation.predict import Executed
+from memplan_cli.runtime.simulate.predict import Executed
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:

@@ -4,19 +4,12 @@ import ast
 
 import onnx
 import onnx.parser
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from drawn_runs import drawn_run
 from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
 from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.measured_settings import as_recorded, better_of
-from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.predict import Executed, predict
-from memplan_cli.runtime.simulation.region import best_arena, one_chunk
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use
-from memplan_cli.runtime.simulation.trace import Request
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.steer import (
     Recommendation,
     recommend_unmeasured,
@@ -25,50 +18,6 @@ from memplan_cli.runtime.workers.profile import NodeEvent, Recording
 from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
-
-
-def asks(*steps: int) -> tuple[Request, ...]:
-    """Positive: ask for so many kibibytes; negative: give the n-th request back."""
-    found, count = [], 0
-    for step in steps:
-        count += step > 0
-        found.append(Request(count, step << 10) if step > 0 else Request(-step, -1))
-    return tuple(found)
-
-
-def test_exact_growth_is_kept_where_nothing_fragments() -> None:
-    choice = best_arena(asks(4, -1, 4, -2))
-    assert (choice.held, choice.chunk) == (4096, 0)
-
-
-def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
-    # 8, then 12, then 16: exact growth keeps all three, one region of 16 holds each.
-    requests = asks(8, -1, 12, -2, 16, -3)
-    assert held_after(requests, ArenaRules(exact=True)) == 36 << 10
-    choice = best_arena(requests)
-    assert (choice.held, choice.chunk) == (16 << 10, 16 << 10)
-
-
-def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
-    # One region of 16 has a hole of 4 on either side of the first 8 when the next 8 comes.
-    requests = asks(4, 8, -1, 8, -2, -3)
-    assert held_after(requests, ArenaRules(exact=True)) == 20 << 10
-    assert held_after(requests, ArenaRules.from_settings(one_chunk(16 << 10))) > 16 << 10
-    choice = best_arena(requests)
-    assert (choice.held, choice.chunk) == (16 << 10, 8 << 10)
-    assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))
-def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
-    pairs: list[tuple[int, int]],
-) -> None:
-    found = drawn_run(pairs, 1 << 8)
-    choice = best_arena(found)
-    assert most_in_use(found) <= choice.held
-    assert choice.held <= held_after(found, ArenaRules(exact=True))
-    assert choice.held == held_after(found, ArenaRules.from_settings(choice.arena))
 
 
 def executed(nodes: str) -> Executed:

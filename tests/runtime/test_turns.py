@@ -9,8 +9,8 @@ import onnx.parser
 
 from memplan_cli.core.program import VarId
 from memplan_cli.runtime.measuring.observed import Observed, Written
-from memplan_cli.runtime.simulation import frame
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulate import execution
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.shapes.reading import read_program
 
@@ -57,19 +57,19 @@ def test_a_turn_unlike_the_others_counts_wherever_it_is(
     runs = [ALIKE, *(with_one(turn) for turn in range(2 * TURNS))]
     few = [peak(run) for run in runs]
     assert min(found or 0 for found in few[1:]) > 1 << 20
-    monkeypatch.setattr(frame.Runner, "is_alike", lambda *_: False)
+    monkeypatch.setattr(execution.RunSimulator, "is_repetitive", lambda *_: False)
     assert few == [peak(run) for run in runs]
 
 
 def test_turns_that_are_alike_are_not_all_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
-    execute = frame.Frame.execute
+    execute = execution.Frame.execute
 
-    def counted(self: frame.Frame) -> dict[VarId, int]:
+    def counted(self: execution.Frame) -> dict[VarId, int]:
         ran.append(self.block.path)
         return execute(self)
 
-    monkeypatch.setattr(frame.Frame, "execute", counted)
+    monkeypatch.setattr(execution.Frame, "execute", counted)
     peak(ALIKE)
     alike = ran.count(SCAN)
     ran.clear()

@@ -9,10 +9,10 @@ import pytest
 from builders import parse
 from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
-from memplan_cli.runtime.serving.sequences import Extent
-from memplan_cli.runtime.serving.served import Served, with_others
-from memplan_cli.runtime.simulation.predict import Executed, run_under
-from memplan_cli.runtime.simulation.workspace import as_requested, workspace_by_rule
+from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
+from memplan_cli.runtime.serving.loads import Served, with_others
+from memplan_cli.runtime.serving.sizes import Extent
+from memplan_cli.runtime.simulate.predict import Executed, session_traces
 from memplan_cli.runtime.steer import foreseen
 from memplan_cli.shapes.reading import read_program
 
@@ -40,8 +40,10 @@ def test_nodes_without_names_ask_for_what_rules_say() -> None:
     asked = as_requested(nameless, {}, MEASURED)
     assert asked["w"] == asked["u"] == (SPREAD, SPREAD)
     assert "w" not in as_requested(nameless, {}, {"Conv": 64})
-    run, bare = (run_under(Executed(nameless), UNOPTIMISED, w) for w in (MEASURED, {}))
-    assert len(run.requests) == len(bare.requests) + 2 * 2 * 2
+    run, bare = (
+        session_traces(Executed(nameless), UNOPTIMISED, w).first for w in (MEASURED, {})
+    )
+    assert len(run.sizes) == len(bare.sizes) + 2 * 2
 
 
 NOTHING = "g (float[0, 8] x) => (float[0, 8] y) { a = Neg (x)  y = Exp (a) }"
@@ -80,11 +82,11 @@ def test_sizes_that_were_not_run_ask_for_workspace_of_nodes_without_names() -> N
     first = Served({point: Executed(graph, {"n": point[0]}) for point in points})
     served = with_others(first, Extent({"n": (1, 512)}))
     bare, full = (
-        list(one.every(UNOPTIMISED))
+        list(one.first_requests(UNOPTIMISED))
         for one in (served, Served(served.executed, served.others, served.formulas, MEASURED))
     )
     assert len(bare) == len(full) > len(points)
-    counts = {b.slots - a.slots for a, b in zip(bare, full, strict=True)}
+    counts = {len(b.sizes) - len(a.sizes) for a, b in zip(bare, full, strict=True)}
     assert counts == {4}
 
 

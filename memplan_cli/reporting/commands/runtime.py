@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
     from memplan_cli.runtime.doctor import Diagnosis
-    from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.runtime.simulate.allocators import Simulated
     from memplan_cli.runtime.steer import Recommendation
 
 

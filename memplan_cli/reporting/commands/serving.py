@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.core.symbolic.bounds import Bounds
-    from memplan_cli.runtime.serving.choice import ServingSettings
+    from memplan_cli.runtime.serving.settings import ServingSettings
     from memplan_cli.runtime.serving.soak import Course, Soak
 
 _SPARK = 24

@@ -18,7 +18,7 @@ from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.measuring.observed import observe
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.simulation.predict import Executed, needs_run
+from memplan_cli.runtime.simulate.predict import Executed, needs_run
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block
 from memplan_cli.runtime.graph.inlining import Dumped, laid_out
-from memplan_cli.runtime.simulation.order import default_order
+from memplan_cli.runtime.simulate.planner import default_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

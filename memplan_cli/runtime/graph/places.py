@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.program import blocks, walk
 from memplan_cli.runtime.measuring.observed import Event
-from memplan_cli.runtime.simulation.order import default_order
+from memplan_cli.runtime.simulate.planner import default_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulate.predict import Executed
 
     _Orders = Mapping[str, Sequence[Sequence[Op]]]
     """Orders in which each block may have run, by its path."""

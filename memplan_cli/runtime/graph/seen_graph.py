@@ -12,8 +12,8 @@ from memplan_cli.runtime.graph.executed import read_graph
 from memplan_cli.runtime.graph.offline import COUNTED
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.measuring.observed import Event, sorted_out
-from memplan_cli.runtime.simulation.order import default_order
-from memplan_cli.runtime.simulation.predict import Executed, needs_run
+from memplan_cli.runtime.simulate.planner import default_order
+from memplan_cli.runtime.simulate.predict import Executed, needs_run
 from memplan_cli.runtime.workers.type_names import dtype_of
 from memplan_cli.shapes.given import block_paths
 

@@ -18,21 +18,23 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
-from memplan_cli.runtime.simulation.dynamic import best_fit
-from memplan_cli.runtime.simulation.finest import finer, is_tight
-from memplan_cli.runtime.simulation.ledger import UnknownBytesError
-from memplan_cli.runtime.simulation.predict import Executed, model_of
-from memplan_cli.runtime.simulation.region import best_arena, regions, rounded
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
-from memplan_cli.runtime.simulation.workspace import workspace_by_rule
+from memplan_cli.runtime.profile.workspace import workspace_by_rule
+from memplan_cli.runtime.simulate.arena import (
+    ArenaSettings,
+    best_fit_height,
+    held_after_runs,
+)
+from memplan_cli.runtime.simulate.execution import trace_session
+from memplan_cli.runtime.simulate.predict import Executed, simulated_model
+from memplan_cli.runtime.simulate.regions import best_arena, is_tight, refined_arena, regions
+from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.simulation.trace import Request
-    from memplan_cli.runtime.simulation.workspace import Workspace
+    from memplan_cli.runtime.profile.workspace import Workspace
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _WORK = 80_000
 """Requests simulated in one search: a second or two."""
@@ -64,14 +66,14 @@ def settled(
         start = asked.by(program)
     except UnknownBytesError:
         return program
-    moves = min(_MOST_MOVES, _WORK // max(len(start), 1))
+    moves = min(_MOST_MOVES, _WORK // max(2 * len(start.sizes), 1))
     if moves < _FEWEST_MOVES:
         return program
-    before, lowest = best_arena(start), most_in_use(start)
-    if is_tight(before.held, lowest) or is_tight(finer(start, before).held, lowest):
+    before, lowest = best_arena(start), start.peak
+    if is_tight(before.held, lowest) or is_tight(refined_arena(start, before).held, lowest):
         return program
     best = before.held, program
-    for height in (best_fit, _height):
+    for height in (best_fit_height, _height):
         found = _Search(program, is_allowed, asked, height).run(start, moves)
         held = best_arena(asked.by(found)).held
         best = min(best, (held, found), key=lambda item: item[0])
@@ -86,21 +88,21 @@ class _Asked:
     provider: str
     workspace: Workspace
 
-    def by(self, program: Program) -> tuple[Request, ...]:
+    def by(self, program: Program) -> AllocationTrace:
         """Return the requests of one run."""
         executed = Executed(program, self.dims, provider=self.provider)
-        return requests_of(model_of(executed, FREED_AT_ONCE), self.workspace)
+        return trace_session(simulated_model(executed, FREED_AT_ONCE), self.workspace).first
 
 
-def _height(requests: Sequence[Request]) -> int:
+def _height(requests: AllocationTrace) -> int:
     """Return what an arena holds whose first region is as tall as an endless one gets.
 
     The last gap of a region has an end, and best fit may prefer it to another one: then
     the region has to grow after all.
     """
-    tall = rounded(best_fit(requests))
-    rules = ArenaRules.from_settings(regions(max(tall, CHUNK), CHUNK))
-    return held_after(requests, rules, runs=1)
+    tall = rounded_up(best_fit_height(requests))
+    rules = ArenaSettings.from_settings(regions(max(tall, CHUNK), CHUNK))
+    return held_after_runs(requests, rules, runs=1)
 
 
 @dataclass(slots=True)
@@ -108,13 +110,13 @@ class _Search:
     program: Program
     is_allowed: Callable[[Program], bool]
     asked: _Asked
-    height: Callable[[Sequence[Request]], int]
+    height: Callable[[AllocationTrace], int]
     most: int = 0
     least: int = 0
 
-    def run(self, start: Sequence[Request], moves: int) -> Program:
+    def run(self, start: AllocationTrace, moves: int) -> Program:
         """Try so many moves, and stop where the arena is as low as what is live."""
-        self.most, self.least = most_in_use(start), self.height(start)
+        self.most, self.least = start.peak, self.height(start)
         before = predecessors(self.program.body)
         after = successors(before)
         order = list(range(len(before)))
@@ -138,7 +140,7 @@ class _Search:
     def _is_as_good(self, order: Sequence[int]) -> bool:
         changed = _ordered(self.program, order)
         requests = self.asked.by(changed)
-        if most_in_use(requests) > self.most:
+        if requests.peak > self.most:
             return False
         height = self.height(requests)
         if height > self.least or not self.is_allowed(changed):

@@ -13,25 +13,20 @@ from memplan_cli.analysis.aliasing import VIEWS
 from memplan_cli.analysis.cost import FLOPS_PER_BYTE, op_cost
 from memplan_cli.core.program import walk
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.simulate.trace import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.simulation.predict import Executed
-
-BLOCKED = "com.microsoft.nchwc"
-"""The domain of the ops on blocked layouts; none of them is in a file as it is written."""
+    from memplan_cli.runtime.simulate.predict import Executed
 
 SLOWEST = 1.05
 """How much longer a run may take for the sake of memory."""
 
 _CALL = 40_000
 """Work that goes by while a kernel is called, in FLOPs: half a microsecond."""
-
-CALL_OF_ARENA = 12_000
-"""Work that goes by while a tensor's memory is asked for and given back: 0.15 microseconds."""
 
 
 def is_slower_as_written(
@@ -44,7 +39,7 @@ def is_slower_as_written(
         dims: values for symbolic dims.
         optimised: the runtime's own graph of the same model.
     """
-    if any(op.domain == BLOCKED for _, op in walk(optimised.program.body)):
+    if any(op.domain == PROFILE.blocked_domain for _, op in walk(optimised.program.body)):
         return True
     moved = _moved(written, dims), _moved(optimised.program, optimised.dims)
     more = FLOPS_PER_BYTE * (moved[0] - moved[1])

@@ -19,7 +19,7 @@ from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.runtime.simulation.tensor_bytes import bytes_of
+from memplan_cli.runtime.simulate.trace import bytes_of
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.type_names import dtype_of
 from memplan_cli.runtime.workers.worker import run_job

@@ -1,10 +1,10 @@
-"""The blocks that a session asks for and frees while it is made, in their order.
+"""Simulation of how a session is made: the blocks that it allocates and frees, in order.
 
-Measured on ONNX Runtime 1.31.1 by a log of all blocks from 16 KiB on. A file is parsed, and
-weights that lie in it are copied from the parsed text, one by one. Optimisation computes
-constants and puts filters into blocked layouts, each by way of several copies. Then kernels
-pack their constant operands, node by node, and what nobody else reads is freed. The heap
-does not shrink below a block in use, so the order decides what stays resident.
+Measured by a log of all blocks from 16 KiB on. A file is parsed, and the weights in it are copied
+from the parsed text one by one. Optimisation computes constants and brings filters into blocked
+layouts, each with several copies. Then kernels pack their constant operands, node by node, and
+weights without other readers are freed. The heap does not shrink below a block in use, so the order
+decides what stays resident.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
-from memplan_cli.runtime.process.packing import read_weights
+from memplan_cli.runtime.process.memory import SMALL_ALIGNMENT
 from memplan_cli.runtime.process.parts import (
     BLOCKED,
     CODE,
@@ -25,207 +25,201 @@ from memplan_cli.runtime.process.parts import (
     PARSE,
     WEIGHT_FILES,
 )
-from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+from memplan_cli.runtime.profile.packed_weights import read_weights
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.simulate.trace import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Block as Graph
+    from memplan_cli.core.program import Block as ProgramBlock
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
-    from memplan_cli.runtime.process.space import Block, Space
-
-NCHWC = "com.microsoft.nchwc"
-"""The domain of kernels with blocked layouts."""
-
-_SMALL = 127
-"""Bytes up to which a weight stays where it was parsed."""
-
-_READ_AT_ONCE = 4 << 20
-"""Bytes of a file that are read at a time."""
-
-_RESERVED = 50_000_000
-"""Bytes of a text up to which protobuf reserves all of it; a longer one doubles."""
-
-_LOADED_CODE = 7_850_000
-"""Bytes of the runtime's library that are touched until a session stands."""
-
-_SESSION = 1_300_000
-_NODE = 3_700
-_WEIGHT = 4_500
-"""Bytes on the heap of any session, and of each node and each weight of its file."""
+    from memplan_cli.runtime.process.memory import Block, ProcessMemory
 
 
 @dataclass(slots=True)
-class Loading:
-    """One session being made.
+class SessionLoading:
+    """The simulation of one session being made.
 
     Attributes:
-        space: the process.
+        memory: the process.
         stored: the model file.
         program: the graph that the session will run.
-        values: what lies on the heap, by the name of the value.
+        values: blocks of weights on the heap, by name.
+        stored_weights: the weights of the file, by name.
+        sizes: bytes of each variable.
     """
 
-    space: Space
+    memory: ProcessMemory
     stored: StoredModel
     program: Program
     values: dict[str, Block] = field(default_factory=dict)
-    known: Mapping[str, StoredWeight] = field(default_factory=dict)
+    stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
-    _shared: set[tuple[str, str, VarId]] = field(default_factory=set)
+    _packed_before: set[tuple[str, str, VarId]] = field(default_factory=set)
     _mapped: set[VarId] = field(default_factory=set)
 
     def run(self) -> None:
-        """Do all of it."""
-        self.known = {weight.name: weight for weight in self.stored.weights}
+        """Simulate all steps in order."""
+        self.stored_weights = {weight.name: weight for weight in self.stored.weights}
         self.sizes = tensor_bytes(self.program, {})
-        self.space.map(CODE, _LOADED_CODE)
-        objects = _NODE * self.stored.nodes + _WEIGHT * len(self.stored.weights)
-        self.space.add(GRAPH, _SESSION + objects)
+        self.memory.map_file(CODE, PROFILE.loaded_code)
+        nodes = PROFILE.node_heap * self.stored.nodes
+        weights = PROFILE.weight_heap * len(self.stored.weights)
+        self.memory.add_objects(GRAPH, PROFILE.session_heap + nodes + weights)
         self._parse()
-        made, blocked = self._made(), self._blocked()
-        for name, size in made:
+        new_weights, blocked = self._new_weights(), self._blocked_names()
+        for name, size in new_weights:
             if name not in blocked:
-                self._fold(name, size)
-        for name, size in sorted((each for each in made if each[0] in blocked), key=_number):
-            self._block(name, size)
+                self._fold_constant(name, size)
+        for name, size in sorted(
+            (w for w in new_weights if w[0] in blocked), key=_name_number
+        ):
+            self._reorder_filter(name, size)
         kept = {var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT}
         for name in [name for name in self.values if name not in kept]:
-            self.space.give(self.values.pop(name))
+            self.memory.free(self.values.pop(name))
         self._pack()
 
     def _parse(self) -> None:
-        space = self.space
-        buffer = space.take(PARSE, min(self.stored.size, _READ_AT_ONCE), 16)
-        inside = [w for w in self.stored.weights if w.inside and w.size > _SMALL]
-        texts = [self._text(weight.size) for weight in inside]
-        space.give(buffer)
+        """Parse the file, and copy the weights that lie in it out of the parsed text."""
+        memory = self.memory
+        buffer = memory.allocate(
+            PARSE, min(self.stored.size, PROFILE.read_buffer), SMALL_ALIGNMENT
+        )
+        inside = [
+            weight
+            for weight in self.stored.weights
+            if weight.inside and weight.size > PROFILE.inline_weight
+        ]
+        texts = [self._read_text(weight.size) for weight in inside]
+        memory.free(buffer)
         for weight, text in zip(inside, texts, strict=True):
-            self.values[weight.name] = space.take(INSIDE, weight.size)
-            space.give(text)
+            self.values[weight.name] = memory.allocate(INSIDE, weight.size)
+            memory.free(text)
 
-    def _text(self, size: int) -> Block:
-        """Read a weight's text; a long one is copied into twice the room until it fits."""
-        room = min(size, _RESERVED)
-        text = self.space.take(PARSE, room + 1, 16)
+    def _read_text(self, size: int) -> Block:
+        """Read the text of a weight. A long one is copied into twice the room until it fits."""
+        room = min(size, PROFILE.reserved_text)
+        text = self.memory.allocate(PARSE, room + 1, SMALL_ALIGNMENT)
         while room < size:
             room, before = 2 * room, text
-            text = self.space.reserve(PARSE, room + 1, 16)
-            self.space.touch(text, 0, min(room, size))
-            self.space.give(before)
+            text = self.memory.reserve(PARSE, room + 1, SMALL_ALIGNMENT)
+            self.memory.touch(text, 0, min(room, size))
+            self.memory.free(before)
         return text
 
-    def _blocked(self) -> set[str]:
-        names = self.program.vars
+    def _blocked_names(self) -> set[str]:
+        """Return the names of the inputs of kernels with blocked layouts."""
+        variables = self.program.vars
         return {
-            names[var].name
+            variables[var].name
             for _, op in walk(self.program.body)
-            if op.domain == NCHWC
+            if op.domain == PROFILE.blocked_domain
             for var in op.inputs
             if var
         }
 
-    def _made(self) -> list[tuple[str, int]]:
-        """Return weights that the file does not have, in the order of their readers."""
-        found: dict[str, int] = {}
+    def _new_weights(self) -> list[tuple[str, int]]:
+        """Return name and size of weights that the file does not have, in the order of reads."""
+        sizes: dict[str, int] = {}
         for _, var, _ in read_weights(self.program):
             name = self.program.vars[var].name
             size = self.sizes.get(var, 0)
-            if name not in self.known and size > _SMALL:
-                found.setdefault(name, size)
-        return list(found.items())
+            if name not in self.stored_weights and size > PROFILE.inline_weight:
+                sizes.setdefault(name, size)
+        return list(sizes.items())
 
-    def _fold(self, name: str, size: int) -> None:
-        """Compute a constant: what it is computed from is read from beside the file."""
-        read = [
-            self.known[each]
-            for each in self.stored.operands.get(name, ())
-            if each in self.known
+    def _fold_constant(self, name: str, size: int) -> None:
+        """Compute a constant. Operands that lie beside the file are copied meanwhile."""
+        operands = [
+            self.stored_weights[operand]
+            for operand in self.stored.operands.get(name, ())
+            if operand in self.stored_weights
         ]
         copies = [
-            self.space.take(FOLDED, weight.size)
-            for weight in read
-            if not weight.inside and weight.size > _SMALL
+            self.memory.allocate(FOLDED, weight.size)
+            for weight in operands
+            if not weight.inside and weight.size > PROFILE.inline_weight
         ]
-        self.values[name] = self.space.take(FOLDED, size)
+        self.values[name] = self.memory.allocate(FOLDED, size)
         for copy in copies:
-            self.space.give(copy)
+            self.memory.free(copy)
 
-    def _block(self, name: str, size: int) -> None:
-        """Put a filter into a blocked layout: read, reordered, as a text, and as a value."""
-        space = self.space
-        read = space.take(BLOCKED, size)
-        reordered = space.take(BLOCKED, size, 16)
-        text = space.take(BLOCKED, size + 1, 16)
-        self.values[name] = space.take(BLOCKED, size)
-        for block in (text, reordered, read):
-            space.give(block)
+    def _reorder_filter(self, name: str, size: int) -> None:
+        """Bring a filter into a blocked layout: read, reordered, as text, and as a value."""
+        memory = self.memory
+        source = memory.allocate(BLOCKED, size)
+        reordered = memory.allocate(BLOCKED, size, SMALL_ALIGNMENT)
+        text = memory.allocate(BLOCKED, size + 1, SMALL_ALIGNMENT)
+        self.values[name] = memory.allocate(BLOCKED, size)
+        for block in (text, reordered, source):
+            memory.free(block)
 
     def _pack(self) -> None:
-        """Pack constant operands, node by node; free what has no other reader.
+        """Pack constant operands, node by node, and free those without other readers."""
+        reads: dict[int, list[tuple[VarId, int]]] = {}
+        for op, var, size in read_weights(self.program):
+            reads.setdefault(id(op), []).append((var, size))
+        readers = Counter(var for operands in reads.values() for var, _ in operands)
+        self._pack_block(self.program.body, reads, readers)
 
-        Kernels of one operator share what they pack of one weight: whoever comes later packs it
-        too, finds it there, and drops its own.
-        """
-        reads: dict[int, list[tuple[Op, VarId, int]]] = {}
-        for each in read_weights(self.program):
-            reads.setdefault(id(each[0]), []).append(each)
-        readers = Counter(var for found in reads.values() for _, var, _ in found)
-        self._pack_graph(self.program.body, reads, readers)
-
-    def _pack_graph(
+    def _pack_block(
         self,
-        graph: Graph,
-        reads: Mapping[int, Sequence[tuple[Op, VarId, int]]],
+        block: ProgramBlock,
+        reads: Mapping[int, Sequence[tuple[VarId, int]]],
         readers: Counter[VarId],
     ) -> None:
-        """Pack what the nodes of a graph read, then what their subgraphs do.
+        """Pack the operands of the nodes of a block, then those of their bodies.
 
-        Pages of a file that are read to be packed stay until the last reader has packed them, and
-        those that subgraphs read of the graph around them until all subgraphs of the node have.
+        The pages of a mapped weight stay until its last reader has packed it. Pages that bodies
+        read of the block around them stay until all bodies of the node have packed theirs.
         """
-        for op in graph.ops:
-            for _, var, size in reads.get(id(op), ()):
+        for op in block.ops:
+            for var, size in reads.get(id(op), ()):
                 if size:
                     readers[var] -= 1
-                    around = self.program.vars[var].block != graph.path
-                    self._packed(op, var, size, readers[var] + around)
-        for op in graph.ops:
+                    is_outer = self.program.vars[var].block != block.path
+                    self._pack_operand(op, var, size, readers[var] + is_outer)
+        for op in block.ops:
             for body in op.bodies:
-                self._pack_graph(body, reads, readers)
+                self._pack_block(body, reads, readers)
             if op.bodies:
                 for var in sorted(self._mapped):
                     if not readers[var]:
-                        self._let_go(var)
+                        self._unmap(var)
 
-    def _packed(self, op: Op, var: VarId, size: int, left: int) -> None:
-        space, name = self.space, self.program.vars[var].name
-        here = self.values.get(name)
-        if here is None and var not in self._mapped:
+    def _pack_operand(self, op: Op, var: VarId, size: int, remaining_readers: int) -> None:
+        """Pack an operand, and free the weight if no readers remain.
+
+        Kernels of one operator share the packed copy of a weight. A later kernel packs it too,
+        finds the copy, and frees its own; likewise if the file has the packed copy.
+        """
+        memory, name = self.memory, self.program.vars[var].name
+        value = self.values.get(name)
+        if value is None and var not in self._mapped:
             self._mapped.add(var)
-            space.map(WEIGHT_FILES, self.sizes.get(var, 0))
-        block = space.take(f"{PACKED} {op.type}", size)
-        weight = self.known.get(name)
-        there = (op.domain, op.type, var) in self._shared
-        self._shared.add((op.domain, op.type, var))
-        if there or (weight is not None and weight.packed):
-            # It was packed beforehand: the copy is compared by its key, and goes.
-            space.give(block)
-        if left:
+            memory.map_file(WEIGHT_FILES, self.sizes.get(var, 0))
+        packed = memory.allocate(f"{PACKED} {op.type}", size)
+        weight = self.stored_weights.get(name)
+        key = (op.domain, op.type, var)
+        if key in self._packed_before or (weight is not None and weight.packed):
+            memory.free(packed)
+        self._packed_before.add(key)
+        if remaining_readers:
             return
-        if here is not None:
-            space.give(self.values.pop(name))
+        if value is not None:
+            memory.free(self.values.pop(name))
         else:
-            self._let_go(var)
+            self._unmap(var)
 
-    def _let_go(self, var: VarId) -> None:
-        """End the mapping of a weight's pages."""
+    def _unmap(self, var: VarId) -> None:
         self._mapped.discard(var)
-        self.space.unmap(WEIGHT_FILES, self.sizes.get(var, 0))
+        self.memory.unmap_file(WEIGHT_FILES, self.sizes.get(var, 0))
 
 
-def _number(made: tuple[str, int]) -> int:
-    """Return when a value was made: the runtime counts the names that it makes up."""
-    number = made[0].rpartition("_token_")[2]
+def _name_number(weight: tuple[str, int]) -> int:
+    """Return when a weight was made: the runtime numbers the names that it makes up."""
+    number = weight[0].rpartition("_token_")[2]
     return int(number) if number.isdigit() else -1

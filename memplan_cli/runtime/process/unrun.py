@@ -18,8 +18,8 @@ from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.resident import loaded_process
-from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle, process_of
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.process.predict import Shown, foresee_process, obstacle, process_of
+from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Peaks, Validation
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulate.predict import Executed
 
 
 @dataclass(frozen=True, slots=True)

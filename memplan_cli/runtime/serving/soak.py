@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.serving.choice import DEFAULTS, NO_ARENA, ONE_REGION, SHRUNK
-from memplan_cli.runtime.serving.sequences import requests
+from memplan_cli.runtime.serving.settings import DEFAULTS, NO_ARENA, ONE_REGION, SHRUNK
+from memplan_cli.runtime.serving.sizes import requests
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.symbolic.bounds import Bounds
-    from memplan_cli.runtime.serving.choice import ServingSettings
-    from memplan_cli.runtime.serving.sequences import Point
-    from memplan_cli.runtime.serving.served import Service
+    from memplan_cli.runtime.serving.loads import Service
+    from memplan_cli.runtime.serving.settings import ServingSettings
+    from memplan_cli.runtime.serving.sizes import Point
 
 _SAMPLES = 200
 """Times at which memory is looked at, in each process."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import ProcessBytes
-from memplan_cli.runtime.process.heap import MAPPED_LOADED, MAPPED_LOADING
+from memplan_cli.runtime.process.memory import LOADED_THRESHOLD, LOADING_THRESHOLD
 from memplan_cli.runtime.workers.mapped_pages import letting_go
 
 if TYPE_CHECKING:
@@ -146,11 +146,11 @@ def mapping_large() -> Iterator[None]:
     if any(name in os.environ for name in _SET_BY):
         yield
         return
-    _set_threshold(MAPPED_LOADING)
+    _set_threshold(LOADING_THRESHOLD)
     try:
         yield
     finally:
-        _set_threshold(MAPPED_LOADED)
+        _set_threshold(LOADED_THRESHOLD)
 
 
 def _set_threshold(size: int) -> None:

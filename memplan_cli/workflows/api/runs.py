@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Fit
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.serving.soak import Soak
-    from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.runtime.simulate.allocators import Simulated
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.sources import ModelSource

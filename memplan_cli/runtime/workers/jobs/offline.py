@@ -139,7 +139,7 @@ def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the most bytes of each value of subgraphs, by name, where one could be cut."""
     if not reads_large_inside(model):
         return {}
-    from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+    from memplan_cli.runtime.simulate.trace import tensor_bytes
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.shapes.reading import read_program
 

@@ -1,8 +1,8 @@
-"""Which kernels keep a packed copy of a constant operand, and how many bytes it has.
+"""Packed weights: which kernels keep a packed copy of a constant operand, and its bytes.
 
-Measured on ONNX Runtime 1.31.1, CPU provider: every block that a session asks for while it
-is made was logged, for models whose kernels and shapes are known. Filters of convolutions
-in blocked layouts are not packed by kernels: optimisation has made new weights of them.
+Measured by a log of every block that a session allocates while it is made, for models whose kernels
+and shapes are known. Filters of convolutions in blocked layouts are not packed by kernels: the
+optimiser makes new initializers of them.
 """
 
 from __future__ import annotations
@@ -13,49 +13,53 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
 
-_COLUMNS = 16
-"""MLAS packs float matrices for SGEMM in panels of so many columns."""
-
 _FLOAT = 4
 
 _LARGE = 64 << 10
-"""Bytes of a constant that must not be missed."""
+"""A constant operand of at least this many bytes is large: its packed copy matters."""
 
 Dims = tuple[int, ...]
 
 
-def panels(rows: int, columns: int) -> int:
-    """Return the bytes of a float matrix in panels."""
-    return rows * -(-columns // _COLUMNS) * _COLUMNS * _FLOAT
+def panel_bytes(rows: int, columns: int) -> int:
+    """Return the bytes of a float matrix in panels of whole columns."""
+    return rows * -(-columns // PROFILE.matrix_panel) * PROFILE.matrix_panel * _FLOAT
 
 
 def _matrix(op: Op, dims: Dims) -> int:
+    """Return the bytes of a packed matrix; a kernel packs no operand of another rank."""
     if len(dims) != 2:
         return 0
     rows, columns = dims
-    return panels(columns, rows) if op.attributes.get("transB") else panels(rows, columns)
+    return (
+        panel_bytes(columns, rows)
+        if op.attributes.get("transB")
+        else panel_bytes(rows, columns)
+    )
 
 
 def _recurrent(_: Op, dims: Dims) -> int:
-    """Weights of recurrent layers have dims ``directions, gates * hidden, inputs``."""
+    """Return the bytes of packed weights with dims ``directions, gates * hidden, inputs``."""
     if len(dims) != 3:
         return 0
     directions, columns, rows = dims
-    return directions * panels(rows, columns)
+    return directions * panel_bytes(rows, columns)
 
 
 def _transposed(op: Op, dims: Dims) -> int:
-    """Filters of a ConvTranspose are kept transposed, group by group, unless one dim is 1."""
+    """Return the bytes of ConvTranspose filters, transposed for each group unless one dim is 1."""
     groups = op.attributes.get("group", 1)
     rows = dims[0] // groups if isinstance(groups, int) and groups and dims else 0
     return prod(dims) * _FLOAT if rows > 1 and prod(dims[1:]) > 1 else 0
 
 
 Rule = Callable[["Op", Dims], int]
+"""Return the bytes of the packed copy of an operand, given its dims."""
 
 PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
     ("", "MatMul"): {1: _matrix},
@@ -67,9 +71,9 @@ PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
     ("", "LSTM"): {1: _recurrent, 2: _recurrent},
     ("", "GRU"): {1: _recurrent, 2: _recurrent},
 }
-"""By operator and place of the operand; each is a float32 constant."""
+"""Rules by domain and operator, then by position of the operand: a float32 constant."""
 
-_UNKNOWN = frozenset(
+_UNMEASURED = frozenset(
     {
         "ConvInteger",
         "DynamicQuantizeLSTM",
@@ -88,11 +92,11 @@ _UNKNOWN = frozenset(
         "QMoE",
     }
 )
-"""Kernels that pack in a way that was not measured."""
+"""Operators whose kernels pack in a way that was not measured."""
 
 
 def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
-    """Return the bytes of the packed copy of a constant operand, 0 where there is none."""
+    """Return the bytes of the packed copy of a constant operand, 0 if there is none."""
     rules = PACKED_OPERANDS.get((op.domain, op.type))
     var = program.vars[operand]
     if rules is None or var.dtype != "float32" or var.shape is None:
@@ -101,34 +105,35 @@ def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
     if len(dims) != len(var.shape):
         return 0
     return sum(
-        rules[place](op, dims) for place in rules if op.inputs[place : place + 1] == (operand,)
+        rule(op, dims)
+        for position, rule in rules.items()
+        if op.inputs[position : position + 1] == (operand,)
     )
 
 
 def read_weights(program: Program) -> Iterator[tuple[Op, VarId, int]]:
-    """Yield each op with each weight that it reads, in the order of the run.
+    """Yield each op with each weight that it reads and the bytes of its packed copy, in file order.
 
-    And the bytes of the packed copy: a kernel looks for a constant in its own graph and in the
-    one around it, and packs none that lies further out.
+    A kernel packs constants of its own block and of the block around it, but none further out.
     """
     around: dict[str, str] = {}
     for block, op in walk(program.body):
         around.update((body.path, block.path) for body in op.bodies)
         for var in op.inputs:
             if var and program.vars[var].origin is Origin.WEIGHT:
-                near = (block.path, around.get(block.path))
-                found = program.vars[var].block in near
-                yield op, var, packed_bytes(op, var, program) if found else 0
+                near_blocks = (block.path, around.get(block.path))
+                is_near = program.vars[var].block in near_blocks
+                yield op, var, packed_bytes(op, var, program) if is_near else 0
 
 
-def unknown_kernels(program: Program) -> tuple[str, ...]:
+def unmeasured_kernels(program: Program) -> tuple[str, ...]:
     """Return the operators with a large constant operand whose packing was not measured."""
-    found = {
+    operators = {
         op.type
         for _, op in walk(program.body)
-        if op.type in _UNKNOWN and any(_is_large(program, var) for var in op.inputs if var)
+        if op.type in _UNMEASURED and any(_is_large(program, var) for var in op.inputs if var)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(operators))
 
 
 def _is_large(program: Program, operand: VarId) -> bool:

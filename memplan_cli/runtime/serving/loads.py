@@ -1,4 +1,4 @@
-"""What a model asks of its arena at each size of its requests."""
+"""The load on the arena at each size of a model's requests: allocation traces of single runs."""
 
 from __future__ import annotations
 
@@ -22,31 +22,29 @@ from memplan_cli.runtime.graph.executed import (
 )
 from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
-from memplan_cli.runtime.serving.formulas import fitted
-from memplan_cli.runtime.simulation.ledger import UnknownBytesError
-from memplan_cli.runtime.simulation.predict import model_of, needs_run, run_under
-from memplan_cli.runtime.simulation.requests import most_in_use, requests_of
-from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
-from memplan_cli.runtime.simulation.trace import Request, Trace
-from memplan_cli.runtime.simulation.workspace import as_requested
+from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.serving.sizes import fit_formulas
+from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
+from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
+from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.program import VarId
-    from memplan_cli.runtime.serving.formulas import Formulas
-    from memplan_cli.runtime.serving.sequences import Extent, Point
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.serving.sizes import Extent, Point, SizeFormulas
+    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
-_WORK = 1_000_000
+_MAX_SIMULATED_OPS = 1_000_000
 """Ops simulated for all sizes together, in each variant: some seconds."""
 
-_FIRST = 24
-"""Sizes at which tensors' bytes are worked out one by one, or a model is run for them."""
+_KNOWN_POINTS = 24
+"""Sizes at which the bytes of tensors are computed one by one, or observed in a run."""
 
-_AT_ONCE = 256
-"""Sizes whose bytes lie in memory together."""
+_BATCH = 256
+"""Sizes whose bytes are in memory together."""
 
 PLAIN = RuntimeSettings(session={"enable_mem_pattern": False})
 
@@ -91,93 +89,75 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What one request asks of the arena.
-
-    Attributes:
-        first, later: the first of its size, and every one after it.
-        live: the most bytes in use at once.
-    """
-
-    first: Trace
-    later: Trace
-    live: int
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """The sizes that were looked at, and the executed graph at each of them.
 
     Attributes:
         executed: by size; few sizes, the largest first.
-        others: further sizes, whose tensors' bytes follow from those of the first.
-        formulas: of these bytes; None where there are no further sizes.
-        workspace: bytes of each kernel's workspace at the largest size, taken for all sizes.
-        measured: whether a run said what the workspace is.
+        others: further sizes, at which the bytes of tensors follow from those of the first.
+        formulas: for these bytes; None if there are no further sizes.
+        workspace: measured workspace of kernels at the largest size, taken for all sizes.
+        measured: whether the workspace was measured.
     """
 
     executed: Mapping[Point, Executed]
     others: tuple[Point, ...] = ()
-    formulas: Formulas | None = None
+    formulas: SizeFormulas | None = None
     workspace: Mapping[str, int] = field(default_factory=dict)
     measured: bool = False
 
     @property
     def count(self) -> int:
-        """Return how many sizes were looked at."""
+        """The number of sizes that were looked at."""
         return len({*self.executed, *self.others})
 
-    def loads(self, settings: RuntimeSettings) -> dict[Point, Load]:
-        """Return what requests of the first sizes ask for under some settings."""
+    def loads(self, settings: RuntimeSettings) -> dict[Point, SessionTraces]:
+        """Return what requests of each of the first sizes allocate: the first, and later ones.
+
+        Raises:
+            UnknownSizeError: data decides a size.
+        """
         return {point: self._load(one, settings) for point, one in self.executed.items()}
 
-    def largest(self, settings: RuntimeSettings) -> tuple[Request, ...]:
-        """Return what the first request of the largest size asks for."""
-        executed = next(iter(self.executed.values()))
-        return run_under(executed, settings, self.workspace).requests
-
-    def every(self, settings: RuntimeSettings) -> Iterator[Trace]:
-        """Yield what the first request of each size asks for."""
+    def first_requests(self, settings: RuntimeSettings) -> Iterator[AllocationTrace]:
+        """Yield what the first request of each size allocates, the largest size first."""
         yield from (load.first for load in self.loads(settings).values())
         if self.formulas is not None:
-            yield from self._others(self.formulas, settings)
+            yield from self._at_other_sizes(self.formulas, settings)
 
-    def _load(self, executed: Executed, settings: RuntimeSettings) -> Load:
+    def _load(self, executed: Executed, settings: RuntimeSettings) -> SessionTraces:
         try:
-            run = run_under(executed, settings, self.workspace)
+            return session_traces(executed, settings, self.workspace)
         except UnknownBytesError as error:
             raise UnknownSizeError(
                 f"what {str(error)[:120]!r} takes is not known, whatever the size of a request",
                 hint="settings for one size are found without --bounds",
             ) from error
-        trace = Trace.of(run.requests)
-        same = run.requests == run.then
-        return Load(trace, trace if same else Trace.of(run.then), most_in_use(run.requests))
 
-    def _others(self, formulas: Formulas, settings: RuntimeSettings) -> Iterator[Trace]:
-        """Yield the requests of further sizes: the same ones, of other bytes.
+    def _at_other_sizes(
+        self, formulas: SizeFormulas, settings: RuntimeSettings
+    ) -> Iterator[AllocationTrace]:
+        """Yield what a request of each further size allocates: the same tensors with other bytes.
 
-        Nothing but a memory pattern goes by bytes, so a run in which each tensor's bytes are
-        its number shows which request is for which tensor.
+        Nothing but a memory pattern depends on bytes. So one run is simulated in which the bytes
+        of each tensor are its number, and then these are replaced.
         """
         first = next(iter(self.executed.values()))
-        numbers = {var: at for at, var in enumerate(formulas.variables, start=1)}
-        model = replace(model_of(first, settings), bytes=numbers, observed=None)
-        asked = as_requested(first.program, first.dims, self.workspace)
-        fixed = [size for sizes in asked.values() for size in sizes]
-        # Workspace has the numbers behind all tensors' that stand for its bytes.
+        numbers = {var: number for number, var in enumerate(formulas.variables, start=1)}
+        model = replace(simulated_model(first, settings), bytes=numbers, observed=None)
+        requests = as_requested(first.program, first.dims, self.workspace)
+        fixed = [size for sizes in requests.values() for size in sizes]
+        # The numbers of workspace follow those of the tensors.
         number = count(len(numbers) + 1)
-        ends = {name: tuple(islice(number, len(sizes))) for name, sizes in asked.items()}
-        run = requests_of(model, ends)
-        for begin in range(0, len(self.others), _AT_ONCE):
-            table = formulas.at(self.others[begin : begin + _AT_ONCE]).tolist()
+        numbered = {
+            name: tuple(islice(number, len(sizes))) for name, sizes in requests.items()
+        }
+        trace = trace_session(model, numbered).first
+        for begin in range(0, len(self.others), _BATCH):
+            table = formulas.at(self.others[begin : begin + _BATCH]).tolist()
             for row in table:
                 sizes = [0, *row, *fixed]
-                yield Trace.of([_sized(request, sizes) for request in run])
-
-
-def _sized(request: Request, sizes: list[int]) -> Request:
-    return request if request.size < 0 else Request(request.ticket, sizes[request.size])
+                yield trace.resized([sizes[number] for number in trace.sizes])
 
 
 def foreseen_service(service: Service) -> Served:
@@ -214,13 +194,13 @@ def _by_symbols(service: Service) -> Served | None:
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
-    points = service.extent.points(_FIRST)
+    points = service.extent.points(_KNOWN_POINTS)
     return Served({p: replace(base, dims=service.dims(p)) for p in points})
 
 
 def _by_runs(service: Service) -> Served:
     """Return what runs at some sizes show, the largest and the corners among them."""
-    points = service.extent.points(_FIRST)
+    points = service.extent.points(_KNOWN_POINTS)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump, settings = Path(name) / "whole.onnx", service.base
         write_dump(service.model, dump, settings)
@@ -239,10 +219,10 @@ def with_others(found: Served, extent: Extent) -> Served:
     if len(found.executed) == extent.count or any(op.bodies for _, op in ops):
         return found
     names = tuple(dict.fromkeys(var for _, op in ops for var in op.outputs if var))
-    formulas = fitted({p: _bytes(one, names) for p, one in found.executed.items()})
+    formulas = fit_formulas({p: _bytes(one, names) for p, one in found.executed.items()})
     if formulas is None:
         return found
-    others = extent.points(max(_WORK // max(len(ops), 1), _FIRST))
+    others = extent.points(max(_MAX_SIMULATED_OPS // max(len(ops), 1), _KNOWN_POINTS))
     # Those that need most come first: what has no room for them is given up soon.
     left = (point for point in others if point not in found.executed)
     kept = tuple(sorted(left, key=prod, reverse=True))

@@ -13,25 +13,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.serving.sequences import SEQUENCES, among
-from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.region import (
+from memplan_cli.runtime.serving.sizes import SEQUENCES, requests_among
+from memplan_cli.runtime.simulate.arena import UNLIMITED, ArenaSettings, simulate_arena
+from memplan_cli.runtime.simulate.regions import (
     EXACT_UNSPLIT,
     ArenaChoice,
     best_arena,
-    larger,
-    one_chunk,
-    region_for_all,
-    regions_for_all,
+    one_region,
+    shared_region,
+    shared_regions,
 )
-from memplan_cli.runtime.simulation.trace import ENDLESS, KEEP, SHRINK, held_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.runtime.serving.sequences import Point
-    from memplan_cli.runtime.serving.served import Load, Served
-    from memplan_cli.runtime.simulation.trace import Trace
+    from memplan_cli.runtime.serving.loads import Served
+    from memplan_cli.runtime.serving.sizes import Point
+    from memplan_cli.runtime.simulate.arena import AfterRun
+    from memplan_cli.runtime.simulate.execution import SessionTraces
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 DEFAULTS = "defaults"
 NO_ARENA = "no arena"
@@ -105,7 +105,7 @@ class ServingSettings:
     def in_regions(self, factor: float) -> ServingSettings:
         """Return the same with larger regions; only where there is a bound."""
         before = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0)
-        found = larger(before, factor)
+        found = before.enlarged(factor)
         settings = replace(self.chosen.settings, arena=found.arena)
         return self._with(
             replace(self.chosen, settings=settings, highest=found.held, bound=found.held)
@@ -140,7 +140,7 @@ def choose(
     found = tuple(_candidates(served, base or RuntimeSettings(), seed))
     bounded = [one for one in found if one.bound is not None]
     chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
-    live = max(load.live for load in served.loads(chosen.settings).values())
+    live = _largest_peak(served.loads(chosen.settings))
     return ServingSettings(chosen, found, live, served.count, sizes, served.measured)
 
 
@@ -162,32 +162,46 @@ def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Ca
 
 
 def _bounded(
-    served: Served, plain: RuntimeSettings, loads: Mapping[Point, Load]
+    served: Served, plain: RuntimeSettings, loads: Mapping[Point, SessionTraces]
 ) -> Iterator[tuple[str, ArenaChoice]]:
-    """Yield arenas of which no sequence of requests makes more than they are."""
-    every = partial(served.every, plain)
-    size = region_for_all(every, max(load.live for load in loads.values()))
+    """Yield arenas that do not grow in any sequence of requests, with their names."""
+    every_size = partial(served.first_requests, plain)
+    size = shared_region(every_size, _largest_peak(loads))
     if size is not None:
-        yield ONE_REGION, ArenaChoice(one_chunk(size), size)
-    few = best_arena(served.largest(plain))
-    found = regions_for_all(every, few, ENDLESS if size is None else size)
-    if found is not None:
-        yield FEW_REGIONS, found
+        yield ONE_REGION, ArenaChoice(one_region(size), size)
+    largest = next(iter(served.loads(plain).values())).first
+    several = shared_regions(
+        every_size, best_arena(largest), UNLIMITED if size is None else size
+    )
+    if several is not None:
+        yield FEW_REGIONS, several
 
 
-def _highest(loads: Mapping[Point, Load], settings: RuntimeSettings, seed: int) -> int:
-    """Return the most that an arena holds over sequences of all kinds."""
+def _largest_peak(loads: Mapping[Point, SessionTraces]) -> int:
+    """Return the most bytes in use at once in any single request, in whole chunks."""
+    return max(load.first.peak for load in loads.values())
+
+
+def _highest(
+    loads: Mapping[Point, SessionTraces], settings: RuntimeSettings, seed: int
+) -> int:
+    """Return the most bytes that an arena holds over sequences of all kinds."""
     if settings.session.get("enable_cpu_mem_arena") is False:
-        return max(load.live for load in loads.values())
-    rules = ArenaRules.from_settings(settings.arena)
-    after = SHRINK if settings.run_config else KEEP
+        return _largest_peak(loads)
+    arena = ArenaSettings.from_settings(settings.arena)
+    after_run: AfterRun = "shrink" if settings.run_config else "keep"
     points = tuple(loads)
-    orders = (among(points, name, _REQUESTS, seed) for name in SEQUENCES)
-    return max(held_over(_traces(loads, order), rules, after=after) for order in orders)
+    orders = (requests_among(points, name, _REQUESTS, seed) for name in SEQUENCES)
+    return max(
+        simulate_arena(_traces(loads, order), arena, after_run=after_run).most_held
+        for order in orders
+    )
 
 
-def _traces(loads: Mapping[Point, Load], order: tuple[Point, ...]) -> Iterator[Trace]:
-    """Yield what requests ask for in turn: a memory pattern is traced by the first of a size."""
+def _traces(
+    loads: Mapping[Point, SessionTraces], order: tuple[Point, ...]
+) -> Iterator[AllocationTrace]:
+    """Yield the trace of each request in turn. The first of each size traces a memory pattern."""
     seen: set[Point] = set()
     for point in order:
         yield loads[point].later if point in seen else loads[point].first

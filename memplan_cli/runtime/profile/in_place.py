@@ -1,0 +1,71 @@
+"""Which ops a provider's kernels run in place: tables that a probe of the runtime has written.
+
+`memplan_cli.runtime.probe` writes the table of one provider. The tables are data of the package
+and name the version that they were probed on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.runtime.installed import runtime_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TABLES = Path(__file__).parent / "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceTable:
+    """The inputs whose buffers kernels use for their outputs.
+
+    Attributes:
+        version: the runtime that was probed.
+        alias: op -> inputs that the first output shares, whether or not others read the input.
+        in_place: op -> inputs that the first output overwrites if the op is their last reader and
+            element size and shape are the same.
+        allocates: op -> dtypes for which its kernel overwrites no input nevertheless.
+        later: op -> pairs of an input and a later output that shares it like an alias.
+    """
+
+    version: str
+    alias: Mapping[str, tuple[int, ...]]
+    in_place: Mapping[str, tuple[int, ...]]
+    allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    later: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4)
+def load_table(provider: str = CPU) -> InPlaceTable:
+    """Return the table of a provider, empty if it was never probed."""
+    path = TABLES / f"{provider}.json"
+    if not path.exists():
+        return InPlaceTable("", {}, {})
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return InPlaceTable(
+        data["version"],
+        {op: tuple(inputs) for op, inputs in data["alias"].items()},
+        {op: tuple(inputs) for op, inputs in data["in_place"].items()},
+        {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
+        {op: tuple((at, out) for at, out in pairs) for op, pairs in data["later"].items()},
+    )
+
+
+def version_warning(provider: str = CPU) -> str | None:
+    """Return a warning if the installed runtime is not the one that was probed."""
+    table = load_table(provider)
+    found = runtime_version() or "none"
+    if not table.version:
+        return f"no in-place table was ever probed for {provider}: all ops taken to allocate"
+    if found != table.version:
+        return (
+            f"predictions use the in-place table of onnxruntime {table.version}, installed "
+            f"is {found}: `python -m memplan_cli.runtime.probe` makes one for it"
+        )
+    return None

@@ -1,0 +1,210 @@
+"""Workspace: temporary buffers that kernels allocate beside inputs and outputs, by rules.
+
+Rules for the arena serve graphs that were not run. Rules for the C library's heap serve all
+graphs, because the runtime's statistics do not count it. Measured by the statistics of each node.
+Kernels without a rule allocate nothing, or less than a hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.runtime.profile.record import PROFILE
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Op, Program, Var
+
+Dims = tuple[int, ...]
+Operands = tuple[tuple[str, Dims | None], ...]
+"""Dtype and dims of each input. Dims are None where they are unknown."""
+
+Requests = tuple[int, ...]
+"""Bytes of each buffer, in the order in which a kernel allocates them. All are freed at its end."""
+
+Workspace = Mapping[str, Requests]
+"""The workspace of kernels, by node (`node_key`)."""
+
+Rule = Callable[["Op", Operands, Dims], Requests]
+"""Return the workspace of an op, given its operands and the dims of its first output."""
+
+_FLOAT = 4
+
+_INDEX = 8
+
+
+def _where(_: Op, inputs: Operands, __: Dims) -> Requests:
+    """Each alternative is first spread over the condition, in a buffer of its own."""
+    condition, *others = (dims for _, dims in inputs)
+    width = _element_size(inputs[1][0])
+    spread = (_broadcast(condition, other) for other in others)
+    return tuple(prod(dims) * width for dims in spread if dims is not None)
+
+
+def _conv(op: Op, inputs: Operands, output: Dims) -> Requests:
+    """The columns of the image (im2col) if there are more filters than pixels, else one piece."""
+    filters = inputs[1][1]
+    if filters is None or _is_pointwise(op, filters):
+        return ()
+    pixels = prod(output[2:])
+    if filters[0] // _integer(op, "group", 1) <= pixels:
+        return (PROFILE.image_piece,)
+    return (prod(filters[1:]) * pixels * _FLOAT,)
+
+
+def _conv_transpose(_: Op, inputs: Operands, __: Dims) -> Requests:
+    """The columns of one image of one group."""
+    image, filters = inputs[0][1], inputs[1][1]
+    if image is None or filters is None:
+        return ()
+    return (prod(filters[1:]) * prod(image[2:]) * _FLOAT,)
+
+
+def _attention(_: Op, inputs: Operands, __: Dims) -> Requests:
+    """All scores, and a boolean mask as floats."""
+    query, key = inputs[0][1], inputs[1][1]
+    if query is None or key is None or len(query) != 4 or len(key) != 4:
+        return ()
+    masks = [dims for dtype, dims in inputs[3:4] if dtype == "bool" and dims]
+    return ((prod(query[:3]) * key[2] + sum(map(prod, masks))) * _FLOAT,)
+
+
+def _floats_like_output(_: Op, __: Operands, output: Dims) -> Requests:
+    return (prod(output) * _FLOAT,)
+
+
+def _index_per_update(_: Op, inputs: Operands, __: Dims) -> Requests:
+    """A number of eight bytes for each index."""
+    return (_INDEX * prod(inputs[1][1] or ()),)
+
+
+def _index_per_row(_: Op, inputs: Operands, __: Dims) -> Requests:
+    """A number of eight bytes for each row of indices; the last axis holds the row."""
+    return (_INDEX * prod((inputs[1][1] or ())[:-1]),)
+
+
+def _index_per_result(_: Op, __: Operands, output: Dims) -> Requests:
+    return (_INDEX * prod(output),)
+
+
+ARENA_RULES: Mapping[tuple[str, str], Rule] = {
+    ("", "Where"): _where,
+    ("", "Conv"): _conv,
+    ("com.microsoft", "FusedConv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "Attention"): _attention,
+    ("com.microsoft", "BiasGelu"): _floats_like_output,
+}
+"""Workspace in the arena, by domain and operator."""
+
+HEAP_RULES: Mapping[tuple[str, str], Rule] = {
+    ("", "ScatterElements"): _index_per_update,
+    ("", "ScatterND"): _index_per_row,
+    ("", "GatherND"): _index_per_row,
+    ("", "NonZero"): _index_per_result,
+}
+"""Workspace on the heap of the C library, by domain and operator."""
+
+
+def node_key(op: Op) -> str:
+    """Return the key of a node's workspace: its name, or its first output if it has no name."""
+    return op.name or next(iter(op.outputs), "")
+
+
+def workspace_by_rule(program: Program, dims: Mapping[str, int]) -> dict[str, Requests]:
+    """Return the workspace of the top nodes in the arena, by the rules."""
+    return {node_key(op): sizes for op, sizes in _by_rules(program, dims, ARENA_RULES)}
+
+
+def totals_by_rule(program: Program, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the total bytes of workspace of each top node in the arena, by the rules."""
+    return {name: sum(sizes) for name, sizes in workspace_by_rule(program, dims).items()}
+
+
+def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
+    """Return the bytes that top nodes allocate on the heap, in the order of the nodes."""
+    return tuple(sum(sizes) for _, sizes in _by_rules(program, dims, HEAP_RULES))
+
+
+def as_requested(
+    program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
+) -> dict[str, Requests]:
+    """Split measured totals into requests, by the rules.
+
+    The runtime's statistics add up the requests of a node. They have one line, under the op type,
+    for all nodes of a type that have no name; the rules tell these apart.
+    """
+    rules = workspace_by_rule(program, dims) if totals else {}
+    nameless = (node_key(op) for op in program.body.ops if not op.name and op.type in totals)
+    return {
+        name: sizes if sum(sizes := rules.get(name, ())) == total else (total,)
+        for name, total in totals.items()
+    } | {key: rules[key] for key in nameless if key in rules}
+
+
+def for_threads(workspace: Workspace, threads: int) -> dict[str, Requests]:
+    """Return workspace measured with one thread as it is with several.
+
+    Kernels that go through an image piece by piece allocate a piece for each thread.
+    """
+    piece = PROFILE.image_piece
+    return {
+        name: tuple(threads * size if size == piece else size for size in sizes)
+        for name, sizes in workspace.items()
+    }
+
+
+def _by_rules(
+    program: Program, bound: Mapping[str, int], rules: Mapping[tuple[str, str], Rule]
+) -> Iterator[tuple[Op, Requests]]:
+    """Yield the top nodes that have workspace, with their requests."""
+    for op in program.body.ops:
+        rule = rules.get((op.domain, op.type))
+        if rule is None:
+            continue
+        inputs = tuple(
+            (program.vars[var].dtype, _dims(program.vars[var], bound)) if var else ("", None)
+            for var in op.inputs
+        )
+        output = _dims(program.vars[op.outputs[0]], bound)
+        sizes = tuple(filter(None, rule(op, inputs, output))) if output is not None else ()
+        if sizes:
+            yield op, sizes
+
+
+def _dims(var: Var, bound: Mapping[str, int]) -> Dims | None:
+    if var.shape is None:
+        return None
+    dims = tuple(bind_dim(dim, bound) for dim in var.shape)
+    known = tuple(dim for dim in dims if isinstance(dim, int))
+    return known if len(known) == len(dims) else None
+
+
+def _broadcast(one: Dims | None, other: Dims | None) -> Dims | None:
+    if one is None or other is None:
+        return None
+    rank = max(len(one), len(other))
+    both = ((1,) * (rank - len(dims)) + dims for dims in (one, other))
+    return tuple(0 if 0 in pair else max(pair) for pair in zip(*both, strict=True))
+
+
+def _element_size(dtype: str) -> int:
+    if dtype == "string":
+        return PROFILE.string_size
+    return -(-BITS[dtype] // 8) if dtype in BITS else _FLOAT
+
+
+def _integer(op: Op, name: str, default: int) -> int:
+    value = op.attributes.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def _is_pointwise(op: Op, filters: Dims) -> bool:
+    """Whether each pixel is computed from one pixel, so that the image itself is the matrix."""
+    pads, strides = op.attributes.get("pads", ()), op.attributes.get("strides", ())
+    is_unpadded = not any(pads if isinstance(pads, tuple) else ())
+    steps = strides if isinstance(strides, tuple) else ()
+    return prod(filters[2:]) == 1 and is_unpadded and all(step == 1 for step in steps)

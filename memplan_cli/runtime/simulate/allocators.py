@@ -1,0 +1,117 @@
+"""Dynamic allocators simulated on the requests of a run, for comparison with a static plan.
+
+The requests are those of one run with real shapes, in the order of the run: each op allocates its
+outputs, then frees the tensors that it was the last to read. Dynamic allocators see one request
+after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.binding_options import binding_options, input_shapes
+from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.errors import SettingsError, UnknownSizeError
+from memplan_cli.runtime.simulate.arena import (
+    ArenaSettings,
+    best_fit_height,
+    held_after_runs,
+)
+from memplan_cli.runtime.simulate.predict import Executed, predict, session_traces
+from memplan_cli.runtime.simulate.trace import UnknownBytesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
+
+_FILE_ORDER = RuntimeSettings(
+    session={
+        "execution_order": "PRIORITY_BASED",
+        "enable_mem_pattern": False,
+        "enable_mem_reuse": False,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What an allocator does with the requests of a run.
+
+    Attributes:
+        allocator: its name.
+        held: bytes that it reserves from the system.
+        live: the most bytes of tensors live at once. No allocator holds less.
+        requests: number of allocations.
+    """
+
+    allocator: str
+    held: int
+    live: int
+    requests: int
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the held bytes above the most live bytes."""
+        return (self.held - self.live) / self.held if self.held else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What each allocator needs, and what the static plan of the model needs, in bytes.
+
+    ``planned`` is None where sizes in the plan are not numbers.
+    """
+
+    planned: int | None
+    simulations: tuple[Simulation, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def bfc(trace: AllocationTrace) -> int:
+    """Return the bytes held by best fit with coalescing in regions that double (TensorFlow's)."""
+    return held_after_runs(trace, ArenaSettings(), runs=1)
+
+
+def exact_regions(trace: AllocationTrace) -> int:
+    """Return the bytes held by the same allocator with regions as large as the requests."""
+    return held_after_runs(trace, ArenaSettings(exact=True), runs=1)
+
+
+ALLOCATORS: Mapping[str, Callable[[AllocationTrace], int]] = {
+    "best-fit": best_fit_height,
+    "bfc": bfc,
+    "bfc-exact": exact_regions,
+}
+
+RUNTIME = "ort"
+"""The runtime itself with default settings: its own order, reuse, pattern and arena."""
+
+
+def simulate(executed: Executed, allocator: str) -> Simulation:
+    """Return what one allocator needs for a run of a program in its own order.
+
+    Args:
+        executed: the program, with its real shapes bound.
+        allocator: ``best-fit``, ``bfc``, ``bfc-exact`` or ``ort``.
+
+    Raises:
+        SettingsError: there is no such allocator.
+        UnknownSizeError: the size of a tensor is not known.
+    """
+    if allocator != RUNTIME and allocator not in ALLOCATORS:
+        known = ", ".join((*ALLOCATORS, RUNTIME))
+        raise SettingsError(f"unknown allocator {allocator!r}", hint=f"Choose one of {known}.")
+    try:
+        trace = session_traces(executed, _FILE_ORDER, {}).first
+    except UnknownBytesError as error:
+        raise UnknownSizeError(
+            f"the size of {error} is not known before the run",
+            hint=binding_options(input_shapes(executed.program)),
+        ) from error
+    if allocator == RUNTIME:
+        held = predict(executed).held or 0
+    else:
+        held = ALLOCATORS[allocator](trace)
+    return Simulation(allocator, held, trace.live_peak, len(trace.sizes))

@@ -1,0 +1,312 @@
+"""ONNX Runtime's arena: best fit with coalescing (BFC), region by region.
+
+Requests are rounded up to chunks of 256 bytes. The smallest free chunk that fits is allocated,
+of several the one at the lowest address. It is split if it has at least twice the requested
+size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbours in the
+same region. If no chunk fits, the arena reserves another region from the system.
+
+Searches for the best arena simulate thousands of arenas on the same requests, and most of them
+soon hold too much. So `Arena.run` is one loop over plain numbers, and it stops at a limit.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.simulate.trace import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.observations import Setting
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
+
+UNLIMITED = sys.maxsize
+"""A number of bytes that no arena holds."""
+
+AfterRun = Literal["keep", "shrink"]
+"""What happens to empty regions after each run: they are kept, or given back to the system."""
+
+PlaceRegion = Callable[[int], int]
+"""Return the address of a new region, given its size; both in chunks.
+
+Addresses decide between free chunks of equal size. Chunks of two regions are never merged,
+wherever the regions lie."""
+
+_ADDRESS_BITS = 40
+"""Bits of an address in the key of a free chunk. The size is in the bits above."""
+
+_ADDRESS = (1 << _ADDRESS_BITS) - 1
+
+_RANK_BITS = 36
+"""Regions with ranked addresses are at multiples of this power of two chunks: 16 TiB."""
+
+_ENDLESS = 1 << 50
+"""Bytes of a region that no run fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSettings:
+    """The settings of an arena (``OrtArenaCfg``), in bytes.
+
+    Attributes:
+        initial: size of the first region, where regions grow by powers of two.
+        max_dead_bytes: a chunk is split if this much or more would be left.
+        max_extension: no region that doubles the last one is larger.
+        exact: regions are as large as the request (``kSameAsRequested``), instead of growing by
+            powers of two.
+    """
+
+    initial: int = PROFILE.arena_initial
+    max_dead_bytes: int = PROFILE.arena_max_dead
+    max_extension: int = PROFILE.arena_max_extension
+    exact: bool = False
+
+    @classmethod
+    def from_settings(cls, arena: Mapping[str, Setting]) -> ArenaSettings:
+        """Read the keys of ``OrtArenaCfg``. Missing keys and -1 mean the default."""
+
+        def read_bytes(key: str, default: int) -> int:
+            value = int(arena.get(key, -1))
+            return default if value < 0 else value
+
+        return cls(
+            read_bytes("initial_chunk_size_bytes", PROFILE.arena_initial),
+            read_bytes("max_dead_bytes_per_chunk", PROFILE.arena_max_dead),
+            read_bytes("max_power_of_two_extend_bytes", PROFILE.arena_max_extension),
+            str(arena.get("arena_extend_strategy", "")) in ("kSameAsRequested", "1"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaUse:
+    """The result of a simulation: what an arena held while it served some runs.
+
+    Attributes:
+        held: bytes reserved from the system after the last run. More than the limit if the
+            simulation stopped there.
+        most_held: the most bytes reserved after any of the runs, before it shrank.
+        work: about how many requests were simulated.
+    """
+
+    held: int
+    most_held: int
+    work: int
+
+
+def simulate_arena(
+    traces: Iterable[AllocationTrace],
+    settings: ArenaSettings,
+    *,
+    limit: int = UNLIMITED,
+    place_region: PlaceRegion | None = None,
+    after_run: AfterRun = "keep",
+) -> ArenaUse:
+    """Simulate an arena that serves runs one after the other.
+
+    Args:
+        traces: what each run allocates and frees.
+        settings: of the arena.
+        limit: the simulation stops when the arena holds more bytes than this.
+        place_region: where regions lie; None places each above the ones before.
+        after_run: what happens to empty regions after each run.
+    """
+    arena = Arena(settings, limit, place_region)
+    most_held = work = 0
+    last: AllocationTrace | None = None
+    for trace in traces:
+        if trace is last and arena.is_whole():
+            continue  # the same requests find the arena as the last run found it
+        is_complete = arena.run(trace)
+        work += len(trace.steps) if is_complete else 2 * arena.failed_index
+        most_held = max(most_held, arena.held)
+        if not is_complete:
+            break
+        if after_run == "shrink":
+            arena.shrink()
+        last = trace
+    return ArenaUse(arena.held, most_held, work)
+
+
+def held_after_runs(
+    trace: AllocationTrace, settings: ArenaSettings, runs: int = 2, limit: int = UNLIMITED
+) -> int:
+    """Return the bytes that an arena holds after identical runs, or more than ``limit``."""
+    return simulate_arena((trace,) * runs, settings, limit=limit).held
+
+
+def best_fit_height(trace: AllocationTrace) -> int:
+    """Return the height of an endless region in which every chunk is split exactly."""
+    arena = Arena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
+    arena.run(trace)
+    ends = (
+        address + -(-size // CHUNK)
+        for address, size in zip(arena.addresses, trace.sizes, strict=True)
+    )
+    return max(ends, default=0) * CHUNK
+
+
+def place_by_rank(ranks: Sequence[int]) -> PlaceRegion:
+    """Place the first regions in the order of these ranks, and later ones above them."""
+    remaining = list(ranks)
+    top = 0
+
+    def place(size: int) -> int:
+        nonlocal top
+        start = remaining.pop(0) << _RANK_BITS if remaining else top
+        top = max(top, start + size)
+        return start
+
+    return place
+
+
+class Arena:
+    """An arena between runs.
+
+    Attributes:
+        addresses: address of each allocation of the last run, by index, in chunks.
+        failed_index: index of the allocation at which the last run exceeded the limit.
+    """
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_free",
+        "_growth",
+        "_held",
+        "_idle",
+        "_limit",
+        "_max_dead",
+        "_max_extension",
+        "_place_region",
+        "_sizes",
+        "addresses",
+        "failed_index",
+    )
+
+    def __init__(
+        self,
+        settings: ArenaSettings,
+        limit: int = UNLIMITED,
+        place_region: PlaceRegion | None = None,
+    ) -> None:
+        """Make an empty arena that must not hold more than ``limit`` bytes."""
+        self.addresses: list[int] = []
+        self.failed_index = 0
+        self._max_dead = -(-settings.max_dead_bytes // CHUNK)
+        self._growth = -(-settings.initial // CHUNK)
+        self._max_extension = (
+            0 if settings.exact else max(-(-settings.max_extension // CHUNK), 1)
+        )
+        self._limit = limit // CHUNK
+        self._place_region = place_region or place_by_rank(())
+        self._held = 0
+        self._free: list[int] = []  # sorted: size << _ADDRESS_BITS | address
+        self._idle: set[int] = set()  # addresses of free chunks
+        self._sizes: dict[int, int] = {}  # of all chunks, by address
+        self._before: dict[int, int] = {}  # neighbours in the region, -1 at its ends
+        self._after: dict[int, int] = {}
+
+    @property
+    def held(self) -> int:
+        """Bytes that the arena has reserved from the system."""
+        return self._held * CHUNK
+
+    def is_whole(self) -> bool:
+        """Whether the arena is one free region: the next run finds it as the last one did."""
+        return len(self._sizes) == len(self._free) == 1
+
+    def run(self, trace: AllocationTrace) -> bool:  # noqa: C901 - the innermost loop
+        """Serve one run. Return False if the arena exceeded its limit and stopped."""
+        free, idle, sizes = self._free, self._idle, self._sizes
+        before, after, max_dead = self._before, self._after, self._max_dead
+        addresses = self.addresses = [0] * len(trace.sizes)
+        for wanted, slot in trace.steps:
+            if wanted:
+                index = bisect_left(free, wanted << _ADDRESS_BITS)
+                if index == len(free):
+                    if not self._extend(wanted):
+                        self.failed_index = slot
+                        return False
+                    index = bisect_left(free, wanted << _ADDRESS_BITS)
+                key = free.pop(index)
+                start, size = key & _ADDRESS, key >> _ADDRESS_BITS
+                idle.remove(start)
+                rest = size - wanted
+                if rest >= max_dead or size >= 2 * wanted:
+                    other, behind = start + wanted, after[start]
+                    if behind >= 0:
+                        before[behind] = other
+                    before[other], after[other], after[start] = start, behind, other
+                    sizes[start], sizes[other] = wanted, rest
+                    idle.add(other)
+                    insort(free, rest << _ADDRESS_BITS | other)
+                addresses[slot] = start
+            else:
+                start = addresses[slot]
+                size = sizes[start]
+                behind, ahead = after[start], before[start]
+                if behind in idle:
+                    idle.remove(behind)
+                    more = sizes.pop(behind)
+                    del free[bisect_left(free, more << _ADDRESS_BITS | behind)]
+                    size += more
+                    behind = after.pop(behind)
+                    after[start] = behind
+                    if behind >= 0:
+                        before[behind] = start
+                if ahead in idle:
+                    more = sizes.pop(start)
+                    size = sizes[ahead] + size
+                    del free[bisect_left(free, sizes[ahead] << _ADDRESS_BITS | ahead)]
+                    after[ahead] = behind
+                    if behind >= 0:
+                        before[behind] = ahead
+                    start = ahead
+                else:
+                    idle.add(start)
+                sizes[start] = size
+                insort(free, size << _ADDRESS_BITS | start)
+        return True
+
+    def shrink(self) -> None:
+        """Give empty regions back to the system. The first of an arena that doubles stays."""
+        for start in sorted(self._idle):
+            is_region = self._before[start] < 0 and self._after[start] < 0
+            if is_region and (start or not self._max_extension):
+                size = self._sizes.pop(start)
+                self._idle.remove(start)
+                del self._before[start], self._after[start]
+                del self._free[bisect_left(self._free, size << _ADDRESS_BITS | start)]
+                self._held -= size
+
+    def _extend(self, wanted: int) -> bool:
+        """Reserve a region for a request. Return False if that exceeds the limit."""
+        size = self._next_region_size(wanted) if self._max_extension else wanted
+        start = self._place_region(size)
+        self._held += size
+        if self._held > self._limit:
+            return False
+        self._sizes[start], self._before[start], self._after[start] = size, -1, -1
+        self._idle.add(start)
+        insort(self._free, size << _ADDRESS_BITS | start)
+        return True
+
+    def _next_region_size(self, wanted: int) -> int:
+        """Return the size of the next region where regions grow by powers of two.
+
+        The step doubles until the request fits. The cap applies only where the step was large
+        enough already: a step that a large request made stays (core/framework/bfc_arena.cc).
+        """
+        is_too_small = wanted > self._growth
+        while wanted > self._growth:
+            self._growth *= 2
+        size = self._growth
+        if not is_too_small:
+            self._growth = min(2 * size, self._max_extension)
+        return size

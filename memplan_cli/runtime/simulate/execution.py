@@ -1,0 +1,449 @@
+"""One run of a graph, op by op: which memory it requests and frees, and in which order.
+
+A frame is one execution of one block. If, Loop and Scan run their bodies in frames of their
+own: a branch of an If writes into the outputs of the If, an iteration of a Loop makes the state
+that the next iteration (or the concatenation at the end) reads, and an iteration of a Scan
+writes into slices of the outputs of the Scan (core/providers/cpu/controlflow).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import xor
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import VarId, captures
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.simulate.planner import BlockPlan, Kind, MemoryPattern, plan_block
+from memplan_cli.runtime.simulate.trace import (
+    AllocationTrace,
+    TraceRecorder,
+    UnknownBytesError,
+)
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Block, Op, Program
+    from memplan_cli.runtime.measuring.observed import Observed, Written
+    from memplan_cli.runtime.profile.workspace import Workspace
+    from memplan_cli.runtime.simulate.planner import PlannerSettings
+
+OuterResults = Mapping[VarId, VarId | None]
+"""Results of a body in memory of its control-flow op. The value is the output of that op if it is
+allocated only when the body makes the result, else None."""
+
+_NO_TENSORS = ("sequence", "optional", "map")
+
+_ITERATIONS_TO_REPEAT = 3
+"""After one iteration that traces a pattern and one that starts from its state, all are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModel:
+    """An executed graph with what its runs depend on.
+
+    Attributes:
+        program: the graph.
+        bytes: of each variable whose size is known before a run.
+        planner: settings of the allocation planner.
+        with_pattern: whether runs use memory patterns (``enable_mem_pattern``).
+        observed: what data decided in one real run.
+        packed: weights that are freed once their kernels have packed them.
+    """
+
+    program: Program
+    bytes: Mapping[VarId, int]
+    planner: PlannerSettings
+    with_pattern: bool
+    observed: Observed | None = None
+    packed: frozenset[VarId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTraces:
+    """What the runs of one session request of the arena, and the peaks of their tensors.
+
+    Attributes:
+        first, first_peak: the first run.
+        later, later_peak: each run after it. With a memory pattern, one block serves most tensors.
+    """
+
+    first: AllocationTrace
+    first_peak: int
+    later: AllocationTrace
+    later_peak: int
+
+    @property
+    def in_order(self) -> tuple[AllocationTrace, AllocationTrace]:
+        """The traces of the first two runs."""
+        return self.first, self.later
+
+    @property
+    def saved_allocations(self) -> int:
+        """How many fewer allocations a later run makes than the first."""
+        return len(self.first.sizes) - len(self.later.sizes)
+
+
+def trace_session(model: SimulatedModel, workspace: Workspace) -> SessionTraces:
+    """Simulate two runs of a model. ``workspace`` is what kernels allocate beside outputs.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    simulator = RunSimulator(model, TraceRecorder(workspace))
+    first = simulator.run()
+    peak = simulator.recorder.peak
+    if not model.with_pattern:
+        return SessionTraces(first, peak, first, peak)
+    simulator.recorder = TraceRecorder(workspace)
+    later = simulator.run()
+    return SessionTraces(first, peak, later, simulator.recorder.peak)
+
+
+@dataclass(slots=True)
+class RunSimulator:
+    """Simulates runs of one model. Plans and memory patterns last from run to run.
+
+    Attributes:
+        model: what is run.
+        recorder: records the requests.
+        plans: the planner's decisions, by block.
+        patterns: by block and key of the feeds.
+        frames: how many frames of each block the current run has had.
+        keys: the exclusive or of the dims of each variable as it was last written.
+        feeds: the variables that a block is fed, by block.
+    """
+
+    model: SimulatedModel
+    recorder: TraceRecorder
+    plans: dict[str, BlockPlan] = field(default_factory=dict)
+    patterns: dict[tuple[str, int], MemoryPattern] = field(default_factory=dict)
+    frames: Counter[str] = field(default_factory=Counter)
+    keys: dict[VarId, int] = field(default_factory=dict)
+    feeds: dict[str, tuple[VarId, ...]] = field(default_factory=dict)
+
+    def run(self) -> AllocationTrace:
+        """Run the top block once, free its results, and return all recorded requests."""
+        self.frames.clear()
+        self.keys.clear()
+        results = self.run_block(self.model.program.body, None, {})
+        for index in results.values():
+            self.recorder.free(index)
+        return self.recorder.trace()
+
+    def run_block(
+        self,
+        block: Block,
+        owner: Op | None,
+        outer_results: OuterResults,
+        outer: Frame | None = None,
+    ) -> dict[VarId, int]:
+        """Run a block in a new frame. Return the allocations of results in memory of their own."""
+        plan = self.plans.get(block.path)
+        if plan is None:
+            plan = plan_block(self.model.program, block, owner, self.model.planner)
+            self.plans[block.path] = plan
+        frame = Frame(self, block, plan, outer_results, outer, self.frames[block.path])
+        self.frames[block.path] += 1
+        return frame.execute()
+
+    def is_repetitive(self, block: Block, iterations: int) -> bool:
+        """Whether the next iterations of a body write the same sizes as the last one."""
+        if any(op.bodies for op in block.ops):
+            return False
+        observed, last = self.model.observed, self.frames[block.path] - 1
+        if observed is None:
+            return True
+        writes = (observed.written.get(var, ()) for op in block.ops for var in op.outputs)
+        parts = (entries[last : last + 1 + iterations] for entries in writes if entries)
+        return all(len(part) == 1 + iterations == part.count(part[0]) for part in parts)
+
+    def pattern_key(self, block: Block) -> int | None:
+        """Return the key by which the runtime finds a pattern, or None where feeds forbid one.
+
+        Feeds whose shape is constant within a run are left out: they change no key. A weight of an
+        outer block that its kernels have packed is freed, and what the body is fed in its place is
+        no tensor (measured).
+        """
+        feeds = self.feeds.get(block.path)
+        if feeds is None:
+            outer = captures(block) if block.path else ()
+            feeds = self.feeds[block.path] = (*block.inputs, *outer)
+        types, packed = self.model.program.vars, self.model.packed
+        if any(types[var].dtype.startswith(_NO_TENSORS) or var in packed for var in feeds):
+            return None
+        return reduce(xor, (self.keys.get(var, 0) for var in feeds), 0)
+
+
+@dataclass(slots=True)
+class Frame:
+    """One execution of one block.
+
+    Attributes:
+        simulator, block, plan: what is run, and by which decisions.
+        outer_results: results in memory of the control-flow op.
+        outer: the frame of the control-flow op.
+        number: how many frames of this block came before in this run.
+        key: of the feeds, for a memory pattern.
+        allocations: variables in memory of their own.
+        pattern: the block of an earlier frame with the same key.
+        traced: the pattern that this frame traces.
+    """
+
+    simulator: RunSimulator
+    block: Block
+    plan: BlockPlan
+    outer_results: OuterResults
+    outer: Frame | None
+    number: int
+    key: int | None = None
+    allocations: dict[VarId, int] = field(default_factory=dict)
+    pattern: MemoryPattern | None = None
+    traced: MemoryPattern | None = None
+
+    def execute(self) -> dict[VarId, int]:
+        """Run every op. Return the allocations of results in memory of their own."""
+        recorder = self.simulator.recorder
+        pattern_block = self._start_pattern() if self.simulator.model.with_pattern else None
+        for op, freed in zip(self.plan.order, self.plan.freed, strict=True):
+            self._run_op(op)
+            recorder.end_kernel(op)
+            for var in freed:
+                self._free(var)
+        return self._close(pattern_block)
+
+    def allocate(self, var: VarId) -> None:
+        """Allocate the memory of an output, unless it has memory already."""
+        if not var:
+            return
+        written = self._observed_write(var)
+        if written is not None:
+            self.simulator.keys[var] = written.key
+        if var in self.outer_results:
+            outer_var = self.outer_results[var]
+            if outer_var is not None and self.outer is not None:
+                self.outer.allocate(outer_var)
+            return
+        kind = self.plan.kind.get(var)
+        if var in self.allocations or kind not in (Kind.NEW, Kind.OUTPUT):
+            return
+        size = self._size(var)
+        if kind is Kind.NEW:
+            if self.pattern is not None and self.pattern.holds(var, size):
+                return
+            is_text = self.simulator.model.program.vars[var].dtype == "string"
+            if self.traced is not None and not is_text:
+                self.traced.allocate(var, size)
+        self.allocations[var] = self.simulator.recorder.allocate(size)
+
+    def observed_iterations(self, body: Block) -> int | None:
+        """Return how often a body ran for its op in this frame, or None if no run was observed."""
+        observed = self.simulator.model.observed
+        counts = observed.turns.get(body.path, ()) if observed else ()
+        return counts[self.number] if self.number < len(counts) else None
+
+    def _start_pattern(self) -> int | None:
+        """Allocate the block of a known pattern, or start to trace one."""
+        self.key = self.simulator.pattern_key(self.block)
+        if self.key is None:
+            return None
+        self.pattern = self.simulator.patterns.get((self.block.path, self.key))
+        if self.pattern is None:
+            self.traced = MemoryPattern()
+        elif self.pattern.height:
+            return self.simulator.recorder.allocate(self.pattern.height)
+        return None
+
+    def _close(self, pattern_block: int | None) -> dict[VarId, int]:
+        """Free the remaining memory and keep the traced pattern. Return the results."""
+        recorder = self.simulator.recorder
+        results = {}
+        for var, index in list(self.allocations.items()):
+            if self.plan.kind[var] is Kind.OUTPUT:
+                results[var] = index
+            else:
+                recorder.free(index)
+        if pattern_block is not None:
+            recorder.free(pattern_block)
+        if self.traced is not None and self.key is not None:
+            self.simulator.patterns[self.block.path, self.key] = self.traced
+        return results
+
+    def _run_op(self, op: Op) -> None:
+        run = CONTROL_FLOW.get(op.type) if op.bodies else None
+        if run is not None:
+            run(self, op)
+            return
+        for var in op.outputs:
+            self.allocate(var)
+
+    def _free(self, var: VarId) -> None:
+        index = self.allocations.pop(var, None)
+        if index is not None:
+            self.simulator.recorder.free(index)
+        if self.traced is not None:
+            self.traced.free(var)
+
+    def _observed_write(self, var: VarId) -> Written | None:
+        """Return what the observed run wrote into a variable in this very frame."""
+        observed = self.simulator.model.observed
+        entries = observed.written.get(var, ()) if observed else ()
+        return entries[self.number] if self.number < len(entries) else None
+
+    def _size(self, var: VarId) -> int:
+        """Return the bytes of a variable in this frame.
+
+        Raises:
+            UnknownBytesError: they depend on data, and no run was observed.
+        """
+        written = self._observed_write(var)
+        size = self.simulator.model.bytes.get(var) if written is None else written.bytes
+        if size is None:
+            raise UnknownBytesError(str(var))
+        return size
+
+
+def _run_if(frame: Frame, op: Op) -> None:
+    """Allocate the outputs of known shape, and run one branch."""
+    body = _branch(frame, op)
+    outer_results: dict[VarId, VarId | None] = {}
+    for inner, var in zip(body.outputs, op.outputs, strict=True):
+        shape = frame.simulator.model.program.vars[inner].shape
+        is_known = shape is not None and all(isinstance(dim, int) for dim in shape)
+        outer_results[inner] = None if is_known else var
+        if is_known:
+            frame.allocate(var)
+    copies = frame.simulator.run_block(body, op, outer_results, frame)
+    for var in op.outputs:
+        frame.allocate(var)
+    for index in copies.values():
+        frame.simulator.recorder.free(index)
+
+
+def _branch(frame: Frame, op: Op) -> Block:
+    """Return the branch that was observed to run, else the one that needs more memory."""
+    counts = [frame.observed_iterations(body) for body in op.bodies]
+    if None not in counts:
+        # A branch without ops leaves no events: it ran where no other branch did.
+        return next(
+            (body for body, count in zip(op.bodies, counts, strict=True) if count),
+            next((body for body in op.bodies if not body.ops), op.bodies[0]),
+        )
+    peaks = [_branch_peak(frame, body, op) for body in op.bodies]
+    return op.bodies[peaks.index(max(peaks))]
+
+
+def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
+    """Return the most live bytes of a branch. Nothing is recorded in the current run."""
+    recorder = TraceRecorder()
+    trial = replace(frame.simulator, recorder=recorder, patterns={}, frames=Counter(), keys={})
+    trial.run_block(body, op, dict.fromkeys(body.outputs))
+    return recorder.peak
+
+
+def _run_loop(frame: Frame, op: Op) -> None:
+    """Run the iterations: each makes the state of the next, and all keep their scan outputs."""
+    (body,) = op.bodies
+    recorder, keys = frame.simulator.recorder, frame.simulator.keys
+    state_count = len(op.inputs) - 1
+    state_vars = frozenset(body.outputs[:state_count])
+    kept = [recorder.allocate(PROFILE.loop_counter)]
+    last_state: list[int] = []
+    state = [condition := recorder.allocate(PROFILE.loop_condition)]
+    slices: list[int] = []
+    sources = op.inputs[2:]
+    for _ in range(_loop_iterations(frame, op)):
+        # The state before the last one stays until the iteration that reads the last one begins.
+        for index in last_state:
+            recorder.free(index)
+        source_keys = [keys.get(var, 0) for var in sources]
+        keys.update(zip(body.inputs[2:], source_keys, strict=True))
+        sources = body.outputs[1:state_count]
+        results = frame.simulator.run_block(body, op, {}, frame)
+        if condition in state and body.outputs[0] not in results:
+            # A condition that is passed on unchanged lasts for the whole Loop.
+            state.remove(condition)
+            kept.append(condition)
+        last_state = state
+        state = [index for var, index in results.items() if var in state_vars]
+        slices += [index for var, index in results.items() if var not in state_vars]
+    for var in op.outputs:
+        frame.allocate(var)
+    for index in (*last_state, *state, *slices, *kept):
+        recorder.free(index)
+
+
+def _loop_iterations(frame: Frame, op: Op) -> int:
+    """Return how often a Loop iterates.
+
+    Raises:
+        UnknownBytesError: no run was observed, and the size of its scan outputs depends on it.
+    """
+    iterations = frame.observed_iterations(op.bodies[0])
+    if iterations is None and len(op.bodies[0].outputs) > len(op.inputs) - 1:
+        raise UnknownBytesError(f"turns of {op.label}")
+    return _ITERATIONS_TO_REPEAT if iterations is None else iterations
+
+
+def _run_scan(frame: Frame, op: Op) -> None:
+    """Run the iterations between two buffers for each state. Outputs are written in slices."""
+    (body,) = op.bodies
+    simulator, recorder = frame.simulator, frame.simulator.recorder
+    for var in op.outputs:
+        frame.allocate(var)
+    state_count = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
+    iterations = _scan_iterations(frame, op)
+    buffers = [
+        recorder.allocate(_state_bytes(frame, var))
+        for var in body.outputs[:state_count]
+        for _ in range(min(max(iterations - 1, 0), 2))
+    ]
+    remaining = iterations
+    while remaining:
+        results = simulator.run_block(body, op, dict.fromkeys(body.outputs), frame)
+        for index in results.values():
+            recorder.free(index)
+        remaining -= 1
+        is_settled = iterations - remaining == _ITERATIONS_TO_REPEAT
+        if is_settled and simulator.is_repetitive(body, remaining):
+            simulator.frames[body.path] += remaining
+            break
+    for index in buffers:
+        recorder.free(index)
+
+
+def _scan_iterations(frame: Frame, op: Op) -> int:
+    """Return how often a Scan iterates: the length of the axis that it scans."""
+    observed = frame.observed_iterations(op.bodies[0])
+    if observed is not None:
+        return observed
+    axes = op.attributes.get("scan_input_axes", (0,))
+    axis = axes[-1] if isinstance(axes, tuple) and axes else 0
+    shape = frame.simulator.model.program.vars[op.inputs[-1]].shape
+    length = shape[int(axis)] if shape is not None else None
+    return length if isinstance(length, int) else _ITERATIONS_TO_REPEAT
+
+
+def _state_bytes(frame: Frame, var: VarId) -> int:
+    """Return the bytes of a state, whose shape is the same in every iteration.
+
+    Raises:
+        UnknownBytesError: they depend on data, and no run was observed.
+    """
+    model = frame.simulator.model
+    if var in model.bytes:
+        return model.bytes[var]
+    writes = model.observed.written.get(var, ()) if model.observed else ()
+    if not writes:
+        raise UnknownBytesError(str(var))
+    return writes[0].bytes
+
+
+CONTROL_FLOW: Mapping[str, Callable[[Frame, Op], None]] = {
+    "If": _run_if,
+    "Loop": _run_loop,
+    "Scan": _run_scan,
+}
+"""How the op types that have bodies run them."""

@@ -1,0 +1,349 @@
+"""ONNX Runtime's allocation planner: execution order, buffer reuse, and the memory pattern.
+
+The planner orders the ops of a block and walks them once. An output is placed, in this order: in
+memory of its own if it is a graph output; in the buffer of an input if the kernel declares an
+alias, or declares in-place and is the buffer's last reader; in the buffer that was freed last
+among those of its element size and shape; in new memory.
+
+The memory pattern is a layout of one block for all tensors of a run. The first run with given
+input shapes traces it, later runs allocate the block at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.precedence import successors
+from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.core.program import Block, Origin, captures
+from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.runtime.profile.record import PROFILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.core.program import Op, Program, Var, VarId
+    from memplan_cli.runtime.profile.in_place import InPlaceTable
+
+Order = tuple["Op", ...]
+
+
+def reads(op: Op) -> tuple[VarId, ...]:
+    """Return the variables that an op reads from its own block: inputs, then captures of its bodies."""
+    if not op.bodies:
+        return op.inputs
+    implicit = dict.fromkeys(var for body in op.bodies for var in captures(body))
+    return (*op.inputs, *implicit)
+
+
+def _producers(block: Block) -> list[tuple[int, ...]]:
+    """Return for each op the indices of the ops that it reads from, ascending.
+
+    The index of an op is its place in the file, as long as the graph is loaded as it is.
+    """
+    producer = {var: index for index, op in enumerate(block.ops) for var in op.outputs if var}
+    return [
+        tuple(sorted({producer[var] for var in reads(op) if var in producer}))
+        for op in block.ops
+    ]
+
+
+def default_order(block: Block) -> Order:
+    """Return the order of ``ExecutionOrder.DEFAULT``: depth first, backwards from the last leaf.
+
+    Among the producers of an op, the one with the highest index is visited first.
+    """
+    producers = _producers(block)
+    read = {index for indices in producers for index in indices}
+    stack = [(index, False) for index in range(len(producers)) if index not in read]
+    visited: set[int] = set()
+    order: list[int] = []
+    while stack:
+        index, is_leaving = stack.pop()
+        if is_leaving:
+            order.append(index)
+            continue
+        if index in visited:
+            continue
+        visited.add(index)
+        stack.append((index, True))
+        stack += [(other, False) for other in producers[index] if other not in visited]
+    return tuple(block.ops[index] for index in order)
+
+
+def priority_order(block: Block) -> Order:
+    """Return the order of ``PRIORITY_BASED``: file order, but Shape and Size as soon as ready."""
+    ops = block.ops
+
+    def rank(index: int) -> int:
+        is_eager = ops[index].type in PROFILE.eager_operators and not ops[index].domain
+        return 0 if is_eager else 1
+
+    order = nearest_order(successors(_producers(block)), rank)
+    return tuple(ops[index] for index in order)
+
+
+def file_order(block: Block) -> Order:
+    """Return the ops as they stand in the file. A dump of the runtime stands in executed order."""
+    return block.ops
+
+
+ORDERS: Mapping[str, Callable[[Block], Order]] = {
+    "DEFAULT": default_order,
+    "PRIORITY_BASED": priority_order,
+}
+"""Values of ``SessionOptions.execution_order``."""
+
+
+class Kind(Enum):
+    """Where the bytes of a variable are."""
+
+    GIVEN = "given"
+    """Outside the block: an input, a capture or an initializer."""
+    OUTPUT = "output"
+    """In memory of its own, as an output of the block: not reused, not freed by the block."""
+    NEW = "new"
+    """In memory of its own, which later variables may reuse."""
+    SHARED = "shared"
+    """In the buffer of another variable."""
+
+
+class Reuse(Enum):
+    """``enable_mem_reuse``: whether the buffers of dead variables are reused."""
+
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """What the planner depends on: kernel declarations, execution order, buffer reuse."""
+
+    table: InPlaceTable
+    order: Callable[[Block], Order]
+    reuse: Reuse
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """The decisions of the planner for one block.
+
+    Attributes:
+        order: the ops in execution order.
+        kind: where the bytes of each variable are that an op of this block reads or writes.
+        buffer: the variable in whose buffer each variable lies.
+        freed: for each op, the buffers of which it is the last reader.
+    """
+
+    order: Order
+    kind: Mapping[VarId, Kind]
+    buffer: Mapping[VarId, VarId]
+    freed: tuple[tuple[VarId, ...], ...]
+
+
+def plan_block(
+    program: Program, block: Block, owner: Op | None, settings: PlannerSettings
+) -> BlockPlan:
+    """Return the decisions of the planner for a block. ``owner`` is the op whose body it is."""
+    order = settings.order(block)
+    is_loop_body = owner is not None and owner.type == "Loop"
+    walk = _Walk(program, block, settings.table, settings.reuse, is_loop_body)
+    walk.count_uses(order)
+    results = frozenset(block.outputs)
+    for op in order:
+        walk.place(op, results)
+        walk.release(op)
+    return BlockPlan(order, walk.kind, walk.buffer, _freed(order, walk))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The planner's walk over the ops of a block.
+
+    Attributes:
+        uses: reads and writes left of each buffer. Results and outside values never reach 0.
+        free: buffers that may be reused, the last one freed at the end.
+    """
+
+    program: Program
+    block: Block
+    table: InPlaceTable
+    reuse: Reuse
+    is_loop_body: bool
+    uses: Counter[VarId] = field(default_factory=Counter)
+    kind: dict[VarId, Kind] = field(default_factory=dict)
+    buffer: dict[VarId, VarId] = field(default_factory=dict)
+    free: list[VarId] = field(default_factory=list)
+
+    def count_uses(self, order: Order) -> None:
+        """Count the uses of all variables, and give each its own buffer."""
+        named = [
+            var for op in order for vars_ in (reads(op), op.outputs) for var in vars_ if var
+        ]
+        self.uses.update((*named, *self.block.outputs))
+        written = {var for op in order for var in op.outputs}
+        for var in list(self.uses):
+            if var not in written:
+                self.uses[var] += 1
+                self.kind[var] = Kind.GIVEN
+            self.buffer[var] = var
+
+    def place(self, op: Op, results: frozenset[VarId]) -> None:
+        """Decide where the outputs of an op lie."""
+        for position, var in enumerate(op.outputs):
+            if not var:
+                continue
+            if var in results:
+                self.kind[var] = Kind.OUTPUT
+                self._share_passed_state(op, var)
+                continue
+            shared = self._shared_input(op, position, var) or self._reusable_buffer(var)
+            if shared:
+                self._share(shared, var)
+            else:
+                self.kind[var] = Kind.NEW
+
+    def release(self, op: Op) -> None:
+        """Add the buffers of which this op is the last user to the free list."""
+        for var in (*reads(op), *op.outputs):
+            if not var:
+                continue
+            buffer = self.buffer[var]
+            self.uses[buffer] -= 1
+            if not self.uses[buffer]:
+                self.free.append(buffer)
+
+    def _share_passed_state(self, op: Op, var: VarId) -> None:
+        """Share the input that a Loop's body passes on unchanged, except the iteration number."""
+        source = op.inputs[0] if op.type == "Identity" else None
+        if not self.is_loop_body or source is None or source == self.block.inputs[0]:
+            return
+        is_weight = self.program.vars[source].origin is Origin.WEIGHT
+        if self.kind.get(source) is Kind.GIVEN and not is_weight:
+            self._share(source, var)
+
+    def _share(self, other: VarId, var: VarId) -> None:
+        buffer = self.buffer[other]
+        self.buffer[var] = buffer
+        self.uses[buffer] += self.uses[var]
+        self.kind[var] = Kind.SHARED
+
+    def _shared_input(self, op: Op, position: int, var: VarId) -> VarId | None:
+        """Return the input whose buffer the kernel uses for this output, or None."""
+        key = f"{op.domain}.{op.type}" if op.domain else op.type
+        if position:
+            inputs = {output: index for index, output in self.table.later.get(key, ())}
+            index = inputs.get(position, len(op.inputs))
+            return op.inputs[index] if index < len(op.inputs) and op.inputs[index] else None
+        for index in self.table.alias.get(key, ()):
+            if index < len(op.inputs) and op.inputs[index]:
+                return op.inputs[index]
+        allocates = self.table.allocates.get(key, ())
+        for index in self.table.in_place.get(key, ()):
+            source = op.inputs[index] if index < len(op.inputs) else None
+            if not source or self.program.vars[source].dtype in allocates:
+                continue
+            if self.uses[self.buffer[source]] == 1 and self._is_interchangeable(source, var):
+                return source
+        return None
+
+    def _reusable_buffer(self, var: VarId) -> VarId | None:
+        """Take the buffer off the free list that this variable reuses, or return None.
+
+        An unused output reuses no buffer, although its own is reused later (measured).
+        """
+        if self.reuse is Reuse.OFF or not self.program.vars[var].shape or self.uses[var] < 2:
+            return None
+        for index in range(len(self.free) - 1, -1, -1):
+            if self._is_interchangeable(self.free[index], var):
+                return self.free.pop(index)
+        return None
+
+    def _is_interchangeable(self, one: VarId, other: VarId) -> bool:
+        """Whether two variables are known to have the same element size and shape."""
+        a, b = self.program.vars[one], self.program.vars[other]
+        if a.shape is None or b.shape is None or None in a.shape:
+            return False
+        bits = _element_bits(a)
+        return bits is not None and bits == _element_bits(b) and a.shape == b.shape
+
+
+def _element_bits(var: Var) -> int | None:
+    return None if var.dtype == "string" else BITS.get(var.dtype)
+
+
+def _freed(order: Order, walk: _Walk) -> tuple[tuple[VarId, ...], ...]:
+    """Return the buffers that each op frees. Only reads count, so unread buffers stay."""
+    last: dict[VarId, int] = {}
+    for index, op in enumerate(order):
+        for var in reads(op):
+            if var and walk.kind.get(walk.buffer[var]) is Kind.NEW:
+                last[walk.buffer[var]] = index
+    freed: dict[int, list[VarId]] = defaultdict(list)
+    for buffer, index in last.items():
+        freed[index].append(buffer)
+    return tuple(tuple(freed.get(index, ())) for index in range(len(order)))
+
+
+@dataclass(slots=True)
+class MemoryPattern:
+    """The layout of a run's tensors in one block, traced while the run allocates and frees them.
+
+    An online best fit: each tensor is placed in the tightest gap between live tensors, or
+    between the last of them and the height reached so far, else on top.
+
+    Attributes:
+        height: bytes of the block so far.
+        sizes: rounded bytes of each tensor placed.
+    """
+
+    height: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    _live: list[tuple[int, int, str]] = field(default_factory=list)
+    _placed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+
+    def allocate(self, name: str, size: int) -> None:
+        """Place a tensor of ``size`` bytes."""
+        size = self.sizes[name] = _aligned(size)
+        if not size:
+            return
+        offset, index = self._tightest_gap(size)
+        entry = (offset, size, name)
+        self._live.insert(index, entry)
+        self._placed[name] = entry
+        self.height = max(self.height, offset + size)
+
+    def free(self, name: str) -> None:
+        """Remove a tensor, if it was placed."""
+        entry = self._placed.pop(name, None)
+        if entry is not None:
+            del self._live[bisect_left(self._live, entry)]
+
+    def holds(self, name: str, size: int) -> bool:
+        """Whether the block has a place for a tensor of exactly this size."""
+        return self.sizes.get(name) == _aligned(size)
+
+    def _tightest_gap(self, size: int) -> tuple[int, int]:
+        """Return the offset of the tightest gap, the lowest of several, and its index."""
+        end = 0
+        best: tuple[int, int] | None = None
+        smallest = 0
+        for index, (offset, length, _) in enumerate(self._live):
+            gap = offset - end
+            if gap >= size and (best is None or gap < smallest):
+                best, smallest = (end, index), gap
+            end = offset + length
+        # The room below the height is a gap like any other: without it, the blocks of two
+        # training steps come out lower than the runtime's.
+        gap = self.height - end
+        if best is None or size <= gap < smallest:
+            best = end, len(self._live)
+        return best
+
+
+def _aligned(size: int) -> int:
+    return -(-size // PROFILE.pattern_alignment) * PROFILE.pattern_alignment

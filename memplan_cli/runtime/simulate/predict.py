@@ -1,0 +1,146 @@
+"""Prediction of ONNX Runtime's memory for one graph: peaks of tensors, and what the arena holds.
+
+The first run's peak and the steady peak (of later runs) count the bytes of live tensors. What the
+arena holds is more: rounding, holes, and the workspace of kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin, walk
+from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.runtime.profile.in_place import load_table
+from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
+from memplan_cli.runtime.simulate.execution import SimulatedModel, trace_session
+from memplan_cli.runtime.simulate.planner import ORDERS, PlannerSettings, Reuse, file_order
+from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Block, Op, Program, Shape, VarId
+    from memplan_cli.runtime.measuring.observed import Observed
+    from memplan_cli.runtime.simulate.execution import SessionTraces
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A graph as the runtime executes it.
+
+    Attributes:
+        program: after the runtime's own changes; with optimisation off, the file itself.
+        dims: values of symbolic dims.
+        ordered: whether the ops stand in executed order, as in a dump.
+        seen: the shapes that the runtime itself knows before the run, for variables of which it
+            knows less than the program. Its planner shares no buffers by other shapes.
+        observed: what data decided in one run. Predictions then hold for the inputs of that run.
+        provider: ONNX Runtime's name of where it runs.
+    """
+
+    program: Program
+    dims: Mapping[str, int] = field(default_factory=dict)
+    ordered: bool = False
+    seen: Mapping[VarId, Shape | None] = field(default_factory=dict)
+    observed: Observed | None = None
+    provider: str = CPU
+
+
+def predict(
+    executed: Executed,
+    settings: RuntimeSettings | None = None,
+    workspace: Mapping[str, int] | None = None,
+) -> Peaks:
+    """Return the peaks of tensors in the first run and in later runs, and the bytes that are held.
+
+    Exact on CPU where every size is known before the run or was observed in one. ``held`` counts
+    no weights. With the workspace of kernels (`measure.workspace_of`) it is off by at most one
+    region of the arena; without it, by what the workspace made the arena grow. Every figure is
+    None where a size or a number of iterations depends on data that was not observed.
+    """
+    settings = settings or RuntimeSettings()
+    try:
+        traces = session_traces(executed, settings, workspace or {})
+    except UnknownBytesError:
+        return Peaks(None, None)
+    arena = ArenaSettings.from_settings(settings.arena)
+    held = simulate_arena(traces.in_order, arena).held
+    return Peaks(traces.first_peak, traces.later_peak, held=held)
+
+
+def session_traces(
+    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+) -> SessionTraces:
+    """Return what the runs of a session request of the arena. ``workspace`` is measured, by node.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    requests = as_requested(executed.program, executed.dims, workspace)
+    return trace_session(simulated_model(executed, settings), requests)
+
+
+def simulated_model(executed: Executed, settings: RuntimeSettings) -> SimulatedModel:
+    """Return what a simulation of runs under these settings needs."""
+    session = settings.session
+    order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
+    reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
+    planner = PlannerSettings(
+        load_table(executed.provider), file_order if executed.ordered else order, reuse
+    )
+    packs = settings.session_config.get("session.disable_prepacking") != "1"
+    observed = executed.observed
+    return SimulatedModel(
+        runtime_program(executed),
+        tensor_bytes(executed.program, executed.dims),
+        planner,
+        bool(session.get("enable_mem_pattern", True)),
+        observed,
+        observed.packed if observed and packs else frozenset(),
+    )
+
+
+def runtime_program(executed: Executed) -> Program:
+    """Return the program with the nodes that the runtime has, and the shapes that it plans by.
+
+    The runtime turns a Constant into an initializer when it loads a file.
+    """
+    program = executed.program
+    if any(_is_weight(program, op) for _, op in walk(program.body)):
+        program = replace(program, body=_without_weights(program, program.body))
+    known = {
+        var: program.vars[var]._replace(shape=shape) for var, shape in executed.seen.items()
+    }
+    return replace(program, vars={**program.vars, **known}) if known else program
+
+
+def _is_weight(program: Program, op: Op) -> bool:
+    return op.type == "Constant" and all(
+        program.vars[var].origin is Origin.WEIGHT for var in op.outputs
+    )
+
+
+def _without_weights(program: Program, block: Block) -> Block:
+    ops = (op for op in block.ops if not _is_weight(program, op))
+    return replace(
+        block,
+        ops=tuple(
+            op._replace(bodies=tuple(_without_weights(program, body) for body in op.bodies))
+            if op.bodies
+            else op
+            for op in ops
+        ),
+    )
+
+
+def needs_run(executed: Executed) -> bool:
+    """Whether a prediction depends on what a run decides: branches, iterations, sizes.
+
+    Any body counts: whether it has a memory pattern depends on which weights its kernels pack,
+    and only a run shows that.
+    """
+    known = tensor_bytes(executed.program, executed.dims)
+    ops = [op for _, op in walk(executed.program.body)]
+    return any(op.bodies or any(var and var not in known for var in op.outputs) for op in ops)

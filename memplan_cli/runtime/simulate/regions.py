@@ -1,0 +1,372 @@
+"""Search for the arena settings with which the arena reserves the least memory of the system.
+
+With exact growth, regions are never merged, so they pile up: 1.57 times the peak on average.
+One region of the right size, in which every chunk is split, fragments far less. Where large
+tensors alternate, even that region has holes, and two or three regions of the right sizes hold
+nothing but live tensors. The sizes are found by simulating the arena on the requests of a run.
+
+    exact growth   |--a--|---b---|-c-|----d----|     regions of all sizes that ever met
+    one region     |--a--|-c-| b |    |              best fit inside one region
+    two regions    |--a--|    |---b---|              two tensors that alternate, each in its own
+
+Whether alternating tensors fit depends on a few bytes of the sizes. So `refined_arena` tries
+tens of thousands of regions: a simulation stops where it cannot win any more, most of them early.
+Work is counted in simulated requests and never in seconds, so that the result is deterministic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, permutations
+from math import inf
+from typing import TYPE_CHECKING
+
+from memplan_cli.runtime.simulate.arena import (
+    UNLIMITED,
+    ArenaSettings,
+    held_after_runs,
+    place_by_rank,
+    simulate_arena,
+)
+from memplan_cli.runtime.simulate.trace import CHUNK, AllocationTrace, rounded_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.observations import Setting
+
+_COARSE_WORK = 1_500_000
+"""Requests simulated in a coarse search: about three seconds."""
+
+_MAX_ONE_REGION_TRIALS = 48
+
+_MAX_SEVERAL_REGIONS_TRIALS = 600
+
+_LARGEST_TENSORS = 10
+"""First regions are derived from so many of the largest distinct tensor sizes."""
+
+_COARSE_STEP = 1.015
+"""Ratio of one total of several regions to the next in a coarse search."""
+
+_GRIDS = ((1.004, 1.01), (1.03, inf), (1.01, inf), (1.004, inf))
+"""Grids of a fine search: the ratio of one total, and of one first region, to the next; and the
+largest total as a multiple of the live bytes. Arenas that hold hardly more than the live bytes do
+so at few sizes, others at many."""
+
+_SMALLEST_FIRST_REGION = 0.12
+"""The smallest first region of a fine search, as a share of the live bytes."""
+
+_NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHIFT = 1 << 16, 7
+"""Bytes above the live bytes that are not worth a search: this many, or one in 2**7."""
+
+_BYTES_PER_REQUEST = 16
+"""A fine search simulates one request for so many bytes that could be saved."""
+
+_MIN_FINE_WORK, _MAX_FINE_WORK = 20_000, 500_000
+
+_TRIAL_WORK = 20
+"""Requests that a trial counts for at least in a fine search, however early it ends."""
+
+_SHARED_REGION_STEP = 1.005
+"""Ratio of one region to the next when it has to do for many runs."""
+
+_ENLARGEMENTS = (1.0, 1.03, 1.06, 1.1, 1.15)
+"""Factors by which regions that do for one run are enlarged for other runs."""
+
+_OTHER_ORDERS = tuple(tuple(permutations(range(count)))[1:] for count in (1, 2, 3))
+"""The orders of one, two and three regions in memory beside the ascending one."""
+
+_LARGEST_REGION = 2**31 - CHUNK
+"""``initial_chunk_size_bytes`` is a C int."""
+
+SMALL_STEP = 1 << 20
+"""Size of further regions behind one region, should a run need more than predicted."""
+
+EXACT: Mapping[str, Setting] = {
+    "arena_extend_strategy": "kSameAsRequested",
+    "max_dead_bytes_per_chunk": 1,
+}
+"""Exact growth: regions as large as the request, and the rest of a larger chunk is split off."""
+
+EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequested"}
+"""Exact growth, with chunks split by the default rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaChoice:
+    """Settings of the arena, and the bytes that it is predicted to hold without weights."""
+
+    arena: Mapping[str, Setting]
+    held: int
+
+    @property
+    def first_region(self) -> int:
+        """Bytes of the first region, 0 under exact growth."""
+        return int(self.arena.get("initial_chunk_size_bytes", 0))
+
+    def enlarged(self, factor: float) -> ArenaChoice:
+        """Return as many regions, each larger by a factor."""
+        first, later, count = self.region_sizes()
+        wider = rounded_up(first * factor)
+        more = rounded_up(later * factor) if count else later
+        return ArenaChoice(regions(wider, more), wider + count * more)
+
+    def region_sizes(self) -> tuple[int, int, int]:
+        """Return the size of the first region, that of later ones, and how many of these are held."""
+        first = self.first_region
+        later = int(self.arena["max_power_of_two_extend_bytes"])
+        return first, later, (self.held - first) // later
+
+
+def one_region(size: int) -> dict[str, Setting]:
+    """Return the settings of an arena whose first region has ``size`` bytes.
+
+    If a run needs more (larger dims, more workspace), the arena grows by small steps. By default
+    it would add twice the first region.
+    """
+    return regions(size, SMALL_STEP)
+
+
+def regions(first: int, later: int) -> dict[str, Setting]:
+    """Return the settings of an arena whose first region and later ones have these sizes.
+
+    Later regions have ``later`` bytes as long as that is at most twice ``first`` and no request
+    is larger.
+    """
+    return {
+        "arena_extend_strategy": "kNextPowerOfTwo",
+        "initial_chunk_size_bytes": first,
+        "max_dead_bytes_per_chunk": 1,
+        "max_power_of_two_extend_bytes": later,
+    }
+
+
+def best_arena(trace: AllocationTrace) -> ArenaChoice:
+    """Return the arena that holds least after two runs, by a coarse search.
+
+    Exact growth, one region and several regions are tried.
+    """
+    # Splitting every chunk holds less nearly always, but not always.
+    choices = [_held_by(trace, arena) for arena in (EXACT, EXACT_UNSPLIT)]
+    best = min(choices, key=lambda choice: choice.held)
+    trials = _COARSE_WORK // max(2 * len(trace.sizes), 1)
+    for size in _one_region_sizes(
+        trace.peak, max(best.held, trace.peak), max(4, min(_MAX_ONE_REGION_TRIALS, trials))
+    ):
+        if size >= min(best.held, _LARGEST_REGION):
+            break
+        choice = _held_by(trace, one_region(size), best.held)
+        best = min(best, choice, key=lambda choice: choice.held)
+    budget = _Budget(max(4, min(_MAX_SEVERAL_REGIONS_TRIALS, trials)), per_trial=1)
+    totals = _totals(trace.peak, best.held, _COARSE_STEP)
+    candidates = partial(_split_totals, _first_regions_of_tensors(trace))
+    return _first_fit(trace, totals, candidates, best.held, budget) or best
+
+
+def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
+    """Return an arena that holds less than ``choice`` for these requests, or ``choice``.
+
+    Totals are tried from the live bytes upwards, on finer and finer grids up to the best choice so
+    far. The work is proportional to what could be saved.
+    """
+    lowest, best = trace.peak, choice
+    work = (choice.held - lowest) // _BYTES_PER_REQUEST
+    budget = _Budget(
+        min(max(work, _MIN_FINE_WORK), _MAX_FINE_WORK), per_trial=_TRIAL_WORK, per_request=1
+    )
+    reserve = budget.remaining // 2  # the first grid may use half of the work
+    for ratio, reach in _GRIDS:
+        if is_tight(best.held, lowest):
+            break
+        budget.reserve, reserve = reserve, 0
+        totals = _totals(lowest, min(best.held, reach * lowest), ratio)
+        candidates = partial(_grid_candidates, lowest, ratio)
+        best = _first_fit(trace, totals, candidates, best.held, budget) or best
+    return best
+
+
+def is_tight(held: int, lowest: int) -> bool:
+    """Whether an arena holds hardly more bytes than are live at once."""
+    return held - lowest <= max(_NEGLIGIBLE_BYTES, lowest >> _NEGLIGIBLE_SHIFT)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Remaining work of a search. A trial costs ``per_trial`` and ``per_request`` for each request."""
+
+    remaining: int
+    per_trial: int
+    per_request: int = 0
+    reserve: int = 0
+
+    def is_spent(self) -> bool:
+        return self.remaining <= self.reserve
+
+    def spend_trial(self, requests: int) -> None:
+        self.remaining -= self.per_trial + self.per_request * requests
+
+
+def _first_fit(
+    trace: AllocationTrace,
+    totals: Iterable[int],
+    candidates: Callable[[int], Iterable[Mapping[str, Setting]]],
+    highest: int,
+    budget: _Budget,
+) -> ArenaChoice | None:
+    """Return the first candidate that holds no more than its total, give or take two chunks.
+
+    Args:
+        trace: the requests of the run.
+        totals: bytes in ascending order, so that the first fit is the best on this grid.
+        candidates: the arenas to try for a total.
+        highest: a fit holds less than this.
+        budget: what the search may cost; it is reduced.
+    """
+    for total in totals:
+        limit = min(total + 2 * CHUNK, highest - 1)
+        for arena in candidates(total):
+            if budget.is_spent():
+                return None
+            use = simulate_arena(
+                (trace, trace), ArenaSettings.from_settings(arena), limit=limit
+            )
+            budget.spend_trial(use.work)
+            choice = ArenaChoice(arena, use.held)
+            if use.held <= limit and holds_anywhere(trace, choice):
+                return choice
+    return None
+
+
+def holds_anywhere(trace: AllocationTrace, choice: ArenaChoice) -> bool:
+    """Whether an arena holds no more in whatever order the system places up to three regions."""
+    settings = ArenaSettings.from_settings(choice.arena)
+    later_regions = choice.region_sizes()[2]
+    return all(
+        simulate_arena(
+            (trace, trace), settings, limit=choice.held, place_region=place_by_rank(ranks)
+        ).held
+        <= choice.held
+        for ranks in _OTHER_ORDERS[min(later_regions, len(_OTHER_ORDERS) - 1)]
+    )
+
+
+def _held_by(
+    trace: AllocationTrace, arena: Mapping[str, Setting], limit: int = UNLIMITED
+) -> ArenaChoice:
+    return ArenaChoice(
+        arena, held_after_runs(trace, ArenaSettings.from_settings(arena), limit=limit)
+    )
+
+
+def _totals(lowest: int, highest: float, ratio: float) -> Iterator[int]:
+    """Yield totals from ``lowest`` to below ``highest``, each larger by a factor."""
+    total = lowest
+    while total < highest:
+        yield total
+        total = max(rounded_up(total * ratio), total + CHUNK)
+
+
+def _one_region_sizes(lowest: int, highest: int, count: int) -> list[int]:
+    """Return sizes between two, closer together near the lowest."""
+    span = max(highest - lowest, 0)
+    points = [lowest + int(span * (step / count) ** 2) for step in range(count + 1)]
+    return sorted({rounded_up(max(point, CHUNK)) for point in points})
+
+
+def _first_regions_of_tensors(trace: AllocationTrace) -> list[int]:
+    """Return sizes of first regions that large tensors, or pairs of them, or the rest would fill."""
+    lowest = trace.peak
+    distinct = sorted({rounded_up(size) for size in trace.sizes if size}, reverse=True)
+    large = distinct[:_LARGEST_TENSORS]
+    pairs = [2 * large[0], *(one + other for one, other in pairwise(large))] if large else []
+    sizes = {*large, *pairs, *(lowest - size for size in large)}
+    return sorted(size for size in sizes if 0 < size < lowest)
+
+
+def _split_totals(firsts: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
+    """Yield arenas with one of these first regions and one or two others that add up to a total."""
+    for first in firsts:
+        for others in (1, 2):
+            later = rounded_up((total - first) / others)
+            # The arena doubles its step once after the first region, and then reaches the cap.
+            if 0 < later <= 2 * first <= 2 * _LARGEST_REGION:
+                yield regions(first, later)
+
+
+def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[str, Setting]]:
+    """Yield one region of a total, then first regions on a grid with others beside them."""
+    yield one_region(total)
+    first = lowest * _SMALLEST_FIRST_REGION
+    while first < total:
+        yield from _split_totals((rounded_up(first),), total)
+        first *= ratio
+
+
+def shared_region(traces: Callable[[], Iterable[AllocationTrace]], lowest: int) -> int | None:
+    """Return the size of one region that never grows in any of several runs.
+
+    The region is empty again after each run, so the runs may come in any order. None if no region
+    can be that large.
+
+    Args:
+        traces: returns the requests of each run, and is called several times.
+        lowest: the smallest size to try.
+    """
+    size, before = max(rounded_up(lowest), CHUNK), 0
+    while size != before:
+        before = size
+        for trace in traces():
+            while _grows(trace, size):
+                size = max(rounded_up(size * _SHARED_REGION_STEP), size + CHUNK)
+                if size > _LARGEST_REGION:
+                    return None
+    return size if size <= _LARGEST_REGION else None
+
+
+def _grows(trace: AllocationTrace, size: int) -> bool:
+    settings = ArenaSettings.from_settings(one_region(size))
+    return held_after_runs(trace, settings, runs=1, limit=size) > size
+
+
+def shared_regions(
+    traces: Callable[[], Iterable[AllocationTrace]], choice: ArenaChoice, highest: int
+) -> ArenaChoice | None:
+    """Return two or three regions to which none of several runs adds one.
+
+    All regions are empty again after each run, so a run finds as many regions as the runs before
+    it needed. Each run is simulated with none, with the first, and so on up to all of them.
+    None if even somewhat enlarged regions do not suffice.
+
+    Args:
+        traces: returns the requests of each run, and is called several times.
+        choice: regions that suffice for one of the runs.
+        highest: the result holds less than this.
+    """
+    if choice.arena.keys() != regions(0, 0).keys():
+        return None
+    for factor in _ENLARGEMENTS:
+        enlarged = choice.enlarged(factor)
+        if enlarged.held >= highest:
+            break
+        settings = ArenaSettings.from_settings(enlarged.arena)
+        limit, earlier_runs = enlarged.held, _runs_that_leave_regions(enlarged)
+        if all(
+            simulate_arena((*earlier, trace), settings, limit=limit).held <= limit
+            for trace in traces()
+            for earlier in earlier_runs
+        ):
+            return enlarged
+    return None
+
+
+def _runs_that_leave_regions(choice: ArenaChoice) -> list[tuple[AllocationTrace, ...]]:
+    """Return runs that leave no region, the first one, the first two, and so on."""
+    first, later, count = choice.region_sizes()
+    sizes = (first, *[later] * count)
+    allocations = [(size // CHUNK, index) for index, size in enumerate(sizes)]
+    runs: list[tuple[AllocationTrace, ...]] = [()]
+    for n in range(1, len(sizes) + 1):
+        frees = [(0, index) for index in range(n)]
+        runs.append((AllocationTrace(sizes[:n], (*allocations[:n], *frees)),))
+    return runs

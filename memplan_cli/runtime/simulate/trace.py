@@ -1,0 +1,168 @@
+"""Requests to an arena: the bytes of each tensor, and the allocations and frees of a run in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.profile.workspace import node_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.program import Op, Program, Shape, VarId
+    from memplan_cli.runtime.profile.workspace import Workspace
+
+CHUNK = PROFILE.arena_chunk
+
+
+class UnknownBytesError(Exception):
+    """A tensor's size is not known before the run, so nothing can be predicted."""
+
+
+def bytes_of(dtype: str, shape: Shape | None, dims: Mapping[str, int]) -> int | None:
+    """Return the bytes of a tensor, or None if a dimension is unknown."""
+    is_text = dtype == "string"
+    size = size_of(shape, "uint8" if is_text else dtype)
+    if size is None:
+        return None
+    bound = size.bind(dims) if size.symbols else size
+    return (
+        None if bound.symbols else bound.coefficient * (PROFILE.string_size if is_text else 1)
+    )
+
+
+def tensor_bytes(program: Program, dims: Mapping[str, int]) -> dict[VarId, int]:
+    """Return the bytes of each variable whose size is known before the run."""
+    sizes = {}
+    for var in program.vars.values():
+        size = bytes_of(var.dtype, var.shape, dims)
+        if size is not None:
+            sizes[var.id] = size
+    return sizes
+
+
+def weight_bytes(program: Program, dims: Mapping[str, int]) -> int:
+    """Return the total bytes of initializers and Constants of known size."""
+    return sum(
+        size
+        for var, size in tensor_bytes(program, dims).items()
+        if program.vars[var].origin is Origin.WEIGHT
+    )
+
+
+def rounded_up(size: float) -> int:
+    """Return ``size`` rounded up to whole chunks of the arena."""
+    return -(-int(size) // CHUNK) * CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationTrace:
+    """The allocations and frees of one run, in order.
+
+    Attributes:
+        sizes: bytes of each allocation. Its index identifies the allocation.
+        steps: what happens in turn: ``(chunks, index)`` allocates ``sizes[index]`` bytes, which
+            take that many chunks of 256; ``(0, index)`` frees the allocation. Allocations of no
+            bytes have no steps.
+    """
+
+    sizes: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes of whole chunks allocated at once. No region is smaller."""
+        return _peak(self.steps, [rounded_up(size) for size in self.sizes])
+
+    @property
+    def live_peak(self) -> int:
+        """The most bytes allocated at once, not rounded."""
+        return _peak(self.steps, self.sizes)
+
+    def resized(self, sizes: Sequence[int]) -> AllocationTrace:
+        """Return the same allocations and frees with other sizes, one for each index."""
+        chunks = [-(-size // CHUNK) for size in sizes]
+        steps = (
+            (chunks[index] if count else 0, index)
+            for count, index in self.steps
+            if chunks[index]
+        )
+        return AllocationTrace(tuple(sizes), tuple(steps))
+
+
+def _peak(steps: Sequence[tuple[int, int]], sizes: Sequence[int]) -> int:
+    live = peak = 0
+    for chunks, index in steps:
+        if chunks:
+            live += sizes[index]
+            peak = max(peak, live)
+        else:
+            live -= sizes[index]
+    return peak
+
+
+@dataclass(slots=True)
+class TraceRecorder:
+    """Records the requests of a simulated run and samples the bytes of live tensors.
+
+    Attributes:
+        workspace: requests of each kernel beside its outputs, by node (`node_key`).
+        live: bytes of the tensors that are allocated.
+        peak: the largest ``live`` at the end of a kernel, before its inputs are freed: what the
+            profile of the runtime reports. Workspace is not part of it.
+    """
+
+    workspace: Workspace = field(default_factory=dict)
+    live: int = 0
+    peak: int = 0
+    _sizes: list[int] = field(default_factory=list)
+    _steps: list[tuple[int, int]] = field(default_factory=list)
+    _kernel_start: int = 0
+
+    def allocate(self, size: int) -> int:
+        """Record an allocation and return its index."""
+        self.live += size
+        return self._record(size, len(self._steps))
+
+    def free(self, index: int) -> None:
+        """Record the free of an allocation."""
+        self.live -= self._sizes[index]
+        self._record_free(index)
+        self._kernel_start = len(self._steps)
+
+    def end_kernel(self, op: Op) -> None:
+        """Sample the live bytes, and record the workspace that the kernel had meanwhile.
+
+        Workspace is freed when the kernel ends. Some kernels allocate it before their outputs.
+        """
+        self.peak = max(self.peak, self.live)
+        if workspace := self.workspace.get(node_key(op)):
+            is_first = op.type in PROFILE.workspace_first
+            start = self._kernel_start if is_first else len(self._steps)
+            indices = []
+            for size in workspace:
+                before = len(self._steps)
+                indices.append(self._record(size, start))
+                start += len(self._steps) - before
+            for index in reversed(indices):
+                self._record_free(index)
+        self._kernel_start = len(self._steps)
+
+    def trace(self) -> AllocationTrace:
+        """Return what was recorded so far."""
+        return AllocationTrace(tuple(self._sizes), tuple(self._steps))
+
+    def _record(self, size: int, position: int) -> int:
+        index = len(self._sizes)
+        self._sizes.append(size)
+        if size:
+            self._steps.insert(position, (-(-size // CHUNK), index))
+        return index
+
+    def _record_free(self, index: int) -> None:
+        if self._sizes[index]:
+            self._steps.append((0, index))

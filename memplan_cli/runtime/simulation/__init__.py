@@ -1,1 +1,0 @@
-"""ONNX Runtime's planner and arena, simulated."""
