@@ -1571,26 +1571,26 @@ RULES = (
     Rule("resident: views share in the check too", "_base", never("viewed"), "test_lies"),
     Rule(
         "the process: a freed mapping raises the threshold",
-        "Heap.unmapped",
+        "Heap.raise_threshold",
         never("threshold fixed"),
         "test_process_heap",
     ),
     Rule(
         "the process: a fixed threshold stays",
-        "Heap.unmapped",
+        "Heap.raise_threshold",
         never("fixed"),
         "test_process_heap",
     ),
     Rule(
         "the process: pages that subgraphs read stay",
-        "Loading._pack_graph",
-        operand("around", 0),
+        "SessionLoading._pack_block",
+        operand("is_outer", 0),
         "test_process_prediction",
     ),
     Rule(
         "the process: but not for the next node's",
-        "Loading._pack_graph",
-        drop("_let_go readers"),
+        "SessionLoading._pack_block",
+        drop("_unmap readers"),
         "test_process_prediction",
     ),
     Rule(
@@ -1631,26 +1631,29 @@ RULES = (
     ),
     Rule(
         "the process: a panel has whole columns",
-        "panels",
-        replace("rows * -(-columns // _COLUMNS) * _COLUMNS", "rows * columns"),
+        "panel_bytes",
+        replace(
+            "rows * -(-columns // PROFILE.matrix_panel) * PROFILE.matrix_panel",
+            "rows * columns",
+        ),
         "test_process_prediction",
     ),
     Rule(
         "the process: kernels whose packing nobody measured are not guessed",
-        "_beyond_rules",
-        replace("unknown_kernels(executed.program)", "()"),
+        "_unpredictable",
+        replace("unmeasured_kernels(executed.program)", "()"),
         "test_process_prediction",
     ),
     Rule(
         "the process: weights in the file lie on the heap while it is parsed",
-        "Loading._parse",
+        "SessionLoading._parse",
         drop("values"),
         "test_process_prediction",
     ),
     Rule(
         "the process: the arena's pages count",
-        "ResidentArena.allocate",
-        drop("touch"),
+        "_ResidentArena.run",
+        never("size"),
         "test_process_prediction",
     ),
     Rule(
@@ -1661,7 +1664,7 @@ RULES = (
     ),
     Rule(
         "the arena: what Where asks for comes before its output",
-        "WORKSPACE_FIRST",
+        "PROFILE",
         without("Where"),
         "test_process_prediction",
     ),

@@ -4,8 +4,8 @@ import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.onnx_io.runs.probes import ONE_OPS, probes
-from memplan_cli.runtime import probe
 from memplan_cli.runtime.probe import probe_table
+from memplan_cli.runtime.profile import in_place
 from memplan_cli.runtime.profile.in_place import load_table, version_warning
 
 
@@ -31,14 +31,14 @@ def test_the_stored_table_is_what_the_runtime_answers() -> None:
 
 def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     version = load_table(CPU).version
-    monkeypatch.setattr(probe, "runtime_version", lambda: version)
+    monkeypatch.setattr(in_place, "runtime_version", lambda: version)
     assert version_warning(CPU) is None
 
 
 def test_another_version_is_a_warning_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "runtime_version", lambda: "9.9.9")
+    monkeypatch.setattr(in_place, "runtime_version", lambda: "9.9.9")
     warning = version_warning(CPU)
     assert warning is not None
     assert "9.9.9" in warning
