@@ -41,9 +41,9 @@ from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
+from memplan_cli.runtime.process.model_prediction import PredictionTerms, executed_at
 from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
-from memplan_cli.runtime.process.unrun import Sizes, graph_at
 from shared_models import with_random_weights
 
 from .models import DIMS, LIGHT, ROOT, SAMPLES, SHARED
@@ -233,7 +233,7 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 
 def row(name: str, model: Path, way: str, trial: Trial, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
-    executed = graph_at(model, settings, Sizes(trial))
+    executed = executed_at(model, settings, PredictionTerms(trial))
     shown = Shown(loaded=loaded_process(model, settings, trial))
     found = foresee_process(stored, executed, settings, shown=shown)
     rules = process_of(stored, executed, settings)
