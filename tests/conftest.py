@@ -39,10 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test of the whole goes by who takes longer: a busy machine says this and that."""
     if WHOLE.intersection(request.path.relative_to(ROOT).parts):
-        from memplan_cli.runtime import facts
-        from memplan_cli.runtime.measuring import timing
+        from memplan_cli.runtime.run import timing
+        from memplan_cli.runtime.settings_search import search
 
-        for module in (facts, timing):
+        for module in (search, timing):
             monkeypatch.setattr(module, "is_slower", lambda *_, **__: False)
 
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime as ort
 
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.proofs.donated import step_specs
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
-from memplan_cli.runtime.workers.session import deterministic, resolve_provider
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import start_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.runtime.proofs.compare import Comparison
+    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.proofs.donated import Pairs
     from memplan_cli.runtime.workers.worker import Json
 
@@ -38,14 +39,15 @@ class Held:
     peak: int | None
 
 
-def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
+def held_by_steps(
+    model: Path, pairs: Pairs, way: str, settings: RuntimeSettings = RUN_AS_WRITTEN
+) -> Held:
     """Return the memory of a process that takes two steps in one of `WAYS`."""
-    provider = resolve_provider(how.check.provider)
-    specs = how.specs if how.specs is not None else step_specs(model, how.binding, pairs)
-    settings = how.rewritten_settings.updated(deterministic(provider))
-    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings))}
+    session = SessionSpec(model, settings=settings).deterministic()
+    inputs = InputSet(step_specs(model, Binding(), pairs))
+    job: Json = {"session": to_json(session), "inputs": to_json(inputs)}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    with start_script([__file__], job, timeout=how.check.timeout) as started:
+    with start_script([__file__], job, timeout=600) as started:
         done = started.outcome().require(f"{model} takes no two steps")
     return Held(**done)  # type: ignore[arg-type]
 

@@ -6,6 +6,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from memplan_cli.errors import RuntimeUnavailableError
+
 _WHEELS = ("onnxruntime-gpu", "onnxruntime")
 """Both unpack into one folder; where both are installed, that for GPUs is meant."""
 
@@ -42,6 +44,18 @@ def version_of(package: str) -> str:
 def runtime_version() -> str:
     """Return the version of the installed runtime, whichever wheel it came from, or nothing."""
     return next(filter(None, map(version_of, _WHEELS)), "")
+
+
+def required_version() -> str:
+    """Return the version of the installed runtime.
+
+    Raises:
+        RuntimeUnavailableError: there is none.
+    """
+    version = runtime_version()
+    if not version:
+        raise RuntimeUnavailableError("ONNX Runtime is not installed")
+    return version
 
 
 def hardware() -> str:

@@ -30,7 +30,7 @@ def inferred_shapes(
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.core.results.observations import CPU, UNOPTIMISED
     from memplan_cli.core.serialization import to_json
-    from memplan_cli.runtime.workers.session_job import SessionJob
+    from memplan_cli.runtime.run.spec import SessionSpec
     from memplan_cli.runtime.workers.worker import run_job
     from memplan_cli.shapes.runtime_query import runtime_query
     from memplan_cli.shapes.workarounds import unreliable_values
@@ -42,7 +42,7 @@ def inferred_shapes(
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
         file.write_bytes(query.data)
-        job = {"session": to_json(SessionJob(file, CPU, (), UNOPTIMISED))}
+        job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMISED))}
         outcome = run_job("dump", job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.runtime.run.run_model import run_model
+from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
 from memplan_cli.runtime.shapes import shapes_of
 from memplan_cli.runtime.workers.session import resolve_provider
-from memplan_cli.runtime.workers.session_job import SessionJob
-from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,41 +53,65 @@ class Tried:
 def first_that_runs(
     model: Path, tries: Sequence[Sequence[FeedSpec]], observed: Numbered | None = None
 ) -> Tried:
-    """Run a model with one feed after the other until one works.
+    """Run a model with one input set after the other until it runs with one.
 
     Args:
-        model: Its weights are there.
-        tries: What it is fed.
-        observed: A copy whose values' shapes are looked at in a run with that feed.
+        model: the file; its weights are there.
+        tries: the input sets.
+        observed: a copy of the model whose values' shapes are recorded in a run with that set.
     """
-    return _tried(model, tries, observed, "first")
+    if observed is None or len(tries) > 1:
+        found = _tried(model, tries, "at a set that runs")
+    else:
+        found = Tried((0,) if tries else ())
+    if observed is None or not found.ran:
+        return found
+    return _observed(model, tries[found.ran[0]], observed, found)
 
 
 def all_that_run(model: Path, tries: Sequence[Sequence[FeedSpec]]) -> Tried:
-    """Run a model with each feed."""
-    return _tried(model, tries, None, "every")
+    """Run a model with each input set."""
+    return _tried(model, tries, "never")
 
 
-def _tried(
-    model: Path,
-    tries: Sequence[Sequence[FeedSpec]],
-    observed: Numbered | None,
-    until: Literal["first", "every"],
-) -> Tried:
+def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> Tried:
     if not tries:
         return Tried()
-    session = SessionJob(model.absolute(), resolve_provider("auto"), ())
-    job: dict[str, object] = {"session": to_json(session), "seconds": _SECONDS}
-    job |= {"tries": [[to_json(spec) for spec in specs] for specs in tries]}
-    job |= {"every": until == "every", "observed": ""}
+    spec = RunSpec(
+        _session(model),
+        tuple(InputSet(tuple(specs)) for specs in tries),
+        collect=(),
+        stop=stop,
+        failures="recorded",
+        seconds=_SECONDS,
+    )
+    record = run_model(spec, timeout=_TIMEOUT)
+    if record.failure is not None:
+        return Tried(reasons=(record.failure.reason,))
+    failures = [one.failure for one in record.inputs]
+    return Tried(
+        tuple(at for at, failure in enumerate(failures) if not failure),
+        tuple(failure for failure in failures if failure),
+    )
+
+
+def _observed(model: Path, specs: Sequence[FeedSpec], copy: Numbered, found: Tried) -> Tried:
+    """Add the shapes that a run of a model's copy shows."""
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
-        if observed is not None:
-            copy = Path(folder) / "model.onnx"
-            copy.write_bytes(observed.data)
-            job["observed"] = str(copy)
-        outcome = run_job("trial", job, timeout=_TIMEOUT, about=model)
-    if not outcome.ok:
-        return Tried(reasons=(outcome.reason,))
-    result: Any = outcome.result
-    known = shapes_of(observed, result["nodes"]) if observed is not None else {}
-    return Tried(tuple(result["ran"]), tuple(result["reasons"]), known)
+        # The copy is not written beside the model: that folder may be read-only.
+        file = Path(folder) / "model.onnx"
+        file.write_bytes(copy.data)
+        session = _session(file, model.absolute().parent)
+        spec = RunSpec(session, (InputSet(tuple(specs)),), ("kernels",), runs=1)
+        record = run_model(spec, timeout=_TIMEOUT, about=model)
+    if record.failure is not None:
+        return Tried(reasons=(record.failure.reason,))
+    (kernels,) = record.kernels or ((),)
+    return replace(found, known=shapes_of(copy, [kernel[:3] for kernel in kernels]))
+
+
+def _session(model: Path, weights: Path | None = None) -> SessionSpec:
+    """Return a session without optimisation: nothing is gained by fusing what runs once."""
+    return SessionSpec(
+        model.absolute(), resolve_provider("auto"), UNOPTIMISED, weights_folder=weights
+    )

@@ -6,9 +6,7 @@ second core does the one while the first does the other.
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.errors import RuntimeUnavailableError
@@ -16,7 +14,7 @@ from memplan_cli.workflows.files.binding import binding_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.check import Check
-    from memplan_cli.runtime.proofs.original import Original, Running
+    from memplan_cli.runtime.run.baseline import Baseline, BaselineRun
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.files.rewriting import Rewriting
@@ -32,8 +30,7 @@ class Ahead:
     def __init__(self, check: Check) -> None:
         """Start nothing yet."""
         self._check = check
-        self._room = tempfile.TemporaryDirectory(prefix="memplan-proof-")
-        self._running: Running | None = None
+        self._running: BaselineRun | None = None
 
     def __enter__(self) -> Self:
         """Use it in a block."""
@@ -42,25 +39,20 @@ class Ahead:
     def __exit__(self, *_: object) -> None:
         """End what runs still, and remove its files."""
         self._end()
-        self._room.cleanup()
-
-    def folder(self) -> Path:
-        """Return a new folder that lasts as long as the block."""
-        return Path(tempfile.mkdtemp(dir=self._room.name))
 
     def begin(self, file: ModelFile, settings: Settings) -> None:
         """Start a model at the numbers of settings; what cannot run is found out later."""
-        if self._check.search != "foreseen" or self._running is not None:
+        if self._running is not None:
             return
-        from memplan_cli.runtime.proofs.original import Running
+        from memplan_cli.runtime.run.baseline import BaselineRun
         from memplan_cli.runtime.workers.session import resolve_provider
 
         check, binding = self._check, binding_of(settings)
         resolve_provider(check.provider)  # a provider that is not there is refused at once
         with suppress(RuntimeUnavailableError):
-            self._running = Running(file.path, file.model, check, binding, self.folder())
+            self._running = BaselineRun(file.path, file.model, check, binding)
 
-    def original(self, rewriting: Rewriting, check: Check) -> Original:
+    def baseline(self, rewriting: Rewriting, check: Check) -> Baseline:
         """Return the original of a rewriting, run now if it was not begun as asked.
 
         Raises:
@@ -68,7 +60,7 @@ class Ahead:
             RuntimeUnavailableError: it cannot run here.
         """
         from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.runtime.proofs.original import Running
+        from memplan_cli.runtime.run.baseline import BaselineRun
 
         path, binding = rewriting.compared_with, binding_of(rewriting.settings)
         asked, running = (path, check, binding), self._running
@@ -76,7 +68,7 @@ class Ahead:
             self._end()
             # A dump may have lost dims that the inputs have.
             model = rewriting.file.model if rewriting.original is None else load_model(path)
-            self._running = running = Running(path, model, check, binding, self.folder())
+            self._running = running = BaselineRun(path, model, check, binding)
         try:
             return running.result()
         except RuntimeUnavailableError as error:

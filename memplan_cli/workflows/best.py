@@ -13,9 +13,9 @@ from memplan_cli.core.progress import silent
 from memplan_cli.workflows.candidates import Candidate, Optimized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from memplan_cli.core.check import Check, Search
+    from memplan_cli.core.check import Check
     from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.files.rewriting import Rewriting
 
@@ -51,22 +51,6 @@ def best_candidate(candidates: Sequence[Candidate], ahead: Ahead) -> Optimized:
     within = [c for c in candidates if c.rewriting.planned.plan.report.budget_met]
     if not within:
         return Optimized(candidates[0].rewriting.planned.plan, None, None)
-    return _SEARCHES[within[0].check.search](within, ahead)
+    from memplan_cli.workflows.foreseen import best_verified
 
-
-def _foreseen(candidates: Sequence[Candidate], ahead: Ahead) -> Optimized:
-    from memplan_cli.workflows.foreseen import best_foreseen
-
-    return best_foreseen(candidates, ahead)
-
-
-def _measured(candidates: Sequence[Candidate], _: Ahead) -> Optimized:
-    from memplan_cli.workflows.measured import best_measured
-
-    return best_measured(candidates)
-
-
-_SEARCHES: Mapping[Search, Callable[[Sequence[Candidate], Ahead], Optimized]] = {
-    "foreseen": _foreseen,
-    "measured": _measured,
-}
+    return best_verified(within, ahead)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.workflows.compare import compare_as_written, compare_models
 from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 from memplan_cli.workflows.turning import with_turns
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.workflows.compare import Compared
 
 _NOTE_OF_A_NODE, _NOTE_OF_A_VALUE = 600, 1_700
 """Bytes that a session keeps for what stands on a node and on a value, about."""
@@ -140,12 +138,6 @@ def warned(plan: Plan, *warnings: str) -> Plan:
     """Return a plan whose report says more."""
     everything = (*plan.report.warnings, *warnings)
     return plan.with_report(replace(plan.report, warnings=everything))
-
-
-def compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
-    """Compare both models in processes of their own; what was optimised offline runs as it is."""
-    compare = compare_models if rewriting.original is None else compare_as_written
-    return compare(rewriting.compared_with, path, check, binding_of(rewriting.settings))
 
 
 def with_verdict(

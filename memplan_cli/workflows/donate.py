@@ -45,15 +45,12 @@ def with_donation(
         RuntimeUnavailableError: the original takes no two steps here.
     """
     from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-    from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.proofs.donated import donated_steps
 
     if not donation.pairs or not verdict.passed:
         return verdict
     original = RuntimeSettings() if donation.offline else UNOPTIMISED
-    how = Comparison(check, binding, None, original, RUN_AS_WRITTEN)
-    found = donated_steps(*models, donation.pairs, how)
+    found = donated_steps(models, donation.pairs, check, binding, original)
     notes = []
     if found.failure:
         notes.append(f"two steps with donated buffers fail: {found.failure}")

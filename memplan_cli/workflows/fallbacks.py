@@ -50,7 +50,7 @@ def _why(found: Validation) -> str:
 
 def _slower(plan: Plan) -> Iterable[Fallback]:
     """Yield that even the best way to run a file is slower than allowed."""
-    from memplan_cli.runtime.measuring.timing import is_slower
+    from memplan_cli.runtime.run.timing import is_slower
 
     observed = plan.report.runtime.observed if plan.report.runtime else {}
     if {"original", "optimized"} <= observed.keys() and is_slower(

@@ -53,15 +53,15 @@ class ProcessSearch:
         return obstacle(self._at(dims), RuntimeSettings())
 
     def _at(self, dims: Mapping[str, int]) -> Executed:
+        from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.graph.executed import executed_run
-        from memplan_cli.runtime.measuring.measure import Trial
+        from memplan_cli.runtime.run.spec import RunConditions
 
         every = {**self.settings.dims, **dims}
         if self.runs is None:
             return replace(self.executed, dims=every)
-        feeds = self.settings.inputs.feeds or {}
-        trial = Trial(CPU, every, feeds=feeds, runs=1, timing_runs=0)
-        return executed_run(self.runs, RuntimeSettings(), trial)
+        binding = Binding(every, self.settings.inputs.feeds or {})
+        return executed_run(self.runs, RuntimeSettings(), RunConditions(CPU, binding))
 
 
 def process_search(
@@ -101,15 +101,16 @@ def process_search(
 
 
 def _search(path: Path, settings: Settings) -> ProcessSearch:
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.onnx_io.weights.stored import stored_model
     from memplan_cli.runtime.graph.executed import executed_graph
-    from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.runtime.measuring.resident import loaded_process
-    from memplan_cli.runtime.steer import DEFAULTS
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.run.run_model import process_of_load
+    from memplan_cli.runtime.run.spec import RunConditions
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
-    trial = Trial(CPU, settings.dims, feeds=settings.inputs.feeds or {})
-    loaded = loaded_process(path, DEFAULTS, trial)
+    binding = Binding(settings.dims, settings.inputs.feeds or {})
+    loaded = process_of_load(path, DEFAULTS, RunConditions(CPU, binding))
     return ProcessSearch(stored_model(path), executed, settings, loaded)
 
 
@@ -123,19 +124,21 @@ class Runs:
 
     def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
         """Return what a run takes: the highest of its process, or what its arena reserves."""
-        from memplan_cli.runtime.measuring.measure import Trial, measure
-        from memplan_cli.runtime.measuring.resident import observed_process
+        from memplan_cli.core.bindings import Binding
+        from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+        from memplan_cli.runtime.run.spec import RunConditions
         from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
 
-        feeds = self.settings.inputs.feeds or {}
-        trial = Trial(self.provider, dims, feeds=feeds, runs=3, timing_runs=0)
+        binding = Binding(dims, self.settings.inputs.feeds or {})
+        conditions = RunConditions(self.provider, binding)
         process = None
         if self.provider == CPU:
-            process = observed_process(self.model, RuntimeSettings(), trial)
+            process = process_of_run(self.model, RuntimeSettings(), conditions)
         if process is not None:
             return process.run, "process"
-        peaks = measure(self.model, RuntimeSettings(arena=EXACT_UNSPLIT), trial)
-        return peaks.held or 0, "arena"
+        settings = RuntimeSettings(arena=EXACT_UNSPLIT)
+        record = observe_run(self.model, settings, conditions, "arena")
+        return record.peaks.held or 0, "arena"
 
 
 def confirm(question: Question, point: Point, runs: Runs) -> Confirmation:

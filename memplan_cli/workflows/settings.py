@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import bounds_options
-from memplan_cli.core.check import Check
 from memplan_cli.core.progress import silent
 from memplan_cli.workflows.files.binding import (
     assumed_in,
@@ -21,9 +19,11 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.runtime.steer import Recommendation
+    from memplan_cli.onnx_io.recorded import Recorded
+    from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
@@ -34,7 +34,7 @@ def settings(
     given: Settings,
     check: Check | None = None,
     progress: Progress | None = None,
-) -> Recommendation:
+) -> SettingsChoice:
     """Return the runtime options that make a model, as it is, need least memory.
 
     All words are those of `memplan_cli.runtime_settings`.
@@ -44,27 +44,21 @@ def settings(
     """
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.recorded import recorded_settings
-    from memplan_cli.runtime.candidates import as_recorded
-    from memplan_cli.runtime.facts import best_settings, settings_as_written
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-    from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
     refuse_run(given, "--measure" if check else "")
     file = read_model(model)
     bound = bind_whole(file, binding_alone(given))
     recorded = recorded_settings(metadata_of(file.model))
-    if recorded is not None and runs_as_written(recorded.settings):
-        trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-        base = as_recorded(RUN_AS_WRITTEN, recorded.settings)
-        found = settings_as_written(model, binding_of(bound), trial, recorded.provider, base)
-        donated = replace(found.settings, io_binding=recorded.settings.io_binding)
-        found = replace(found, settings=donated)
-    elif check is not None and check.search == "foreseen":
-        found = _confirmed(file, bound, check)
+    if recorded is not None and not runs_as_written(recorded.settings):
+        recorded = None
+    if check is None:
+        found = _predicted(file, bound, recorded)
     else:
-        trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-        found = best_settings(model, binding_of(bound), trial, progress or silent)
+        found = _confirmed(file, bound, check, recorded, progress or silent)
+    if recorded is not None:
+        bindings = replace(found.settings, io_binding=recorded.settings.io_binding)
+        found = replace(found, settings=bindings)
     return replace(found, notes=(*found.notes, *assumed_in(bound), *_one_size(bound)))
 
 
@@ -81,17 +75,57 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
     return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
-def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:
-    """Run the model under the defaults, and once under the settings foreseen on that run."""
-    from memplan_cli.runtime.account import account_before, own_settings
-    from memplan_cli.runtime.proofs.original import run_original
+def _predicted(file: ModelFile, bound: Settings, recorded: Recorded | None) -> SettingsChoice:
+    """Return the best settings by prediction; those of a file that runs as it stands keep that."""
+    from memplan_cli.runtime.graph.executed import executed_graph
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.settings_search.predicted import (
+        predict_settings,
+        settings_as_recorded,
+        settings_for_sizes,
+    )
+    from memplan_cli.runtime.simulate.predict import Executed
+
+    binding, path = binding_of(bound), file.path
+    if recorded is None:
+        executed, base = executed_graph(path, DEFAULTS, binding.dims), DEFAULTS
+    else:
+        program = offline_program(path, binding.dims, recorded.provider)
+        executed = Executed(program, binding.dims, provider=recorded.provider)
+        base = settings_as_recorded(RUN_AS_WRITTEN, recorded.settings)
+    return predict_settings(executed, settings_for_sizes(base, binding.assumed))
+
+
+def _confirmed(
+    file: ModelFile,
+    bound: Settings,
+    check: Check,
+    recorded: Recorded | None,
+    progress: Progress,
+) -> SettingsChoice:
+    """Run the model under its usual settings, and under those that are found to be best."""
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+    from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
+    from memplan_cli.runtime.run.verify import confirm_settings
+    from memplan_cli.runtime.settings_search.predicted import settings_as_recorded
+    from memplan_cli.runtime.settings_search.written_model import (
+        WrittenModel,
+        read_baseline_graph,
+    )
     from memplan_cli.workflows.files.assuming import settle_in_numbers
 
+    # Settings for one size are confirmed at that size alone.
     binding = replace(binding_of(bound), assumed=frozenset())
-    exact = Check(check.provider, timeout=check.timeout)
-    program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
-    with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
-        folder = Path(name)
-        original = run_original(file.path, file.model, exact, binding, folder)
-        original = replace(original, binding=binding_of(bound))
-        return own_settings(original, account_before(original), folder, program)
+    base = DEFAULTS
+    if recorded is not None:
+        base = settings_as_recorded(RUN_AS_WRITTEN, recorded.settings)
+    with BaselineRun(file.path, file.model, check, binding, base) as run:
+        baseline = replace(run.result(), binding=binding_of(bound))
+        if recorded is None:
+            program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
+            model = WrittenModel(file.path, program)
+        else:
+            program = offline_program(file.path, binding.dims, baseline.provider)
+            model = WrittenModel(file.path, program, as_written=True, offline=True, base=base)
+        return confirm_settings(baseline, read_baseline_graph(baseline), model, progress)

@@ -48,11 +48,13 @@ def simulate(
     Raises:
         MemplanError: the model cannot be read or run.
     """
-    from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.runtime.measuring.observed import observe
+    from memplan_cli.core.bindings import Binding
+    from memplan_cli.runtime.observed import observe
+    from memplan_cli.runtime.run.spec import RunConditions
     from memplan_cli.runtime.simulate.allocators import Simulated
     from memplan_cli.runtime.simulate.allocators import simulate as simulated
     from memplan_cli.runtime.simulate.predict import Executed, needs_run
+    from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.workflows.files.assuming import settle_in_numbers
     from memplan_cli.workflows.files.binding import assumed_in, binding_alone, refuse_run
     from memplan_cli.workflows.files.model_file import plan_settled, read_model
@@ -65,8 +67,9 @@ def simulate(
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
         refuse_run(settings, "simulating what data decides")
-        trial = Trial(dims=dims, feeds=feeds, timeout=timeout)
-        seen = observe(path, loaded.program, trial)
+        provider = resolve_provider("auto")
+        conditions = RunConditions(provider, Binding(dims, feeds), timeout)
+        seen = observe(path, loaded.program, conditions)
         executed = replace(executed, observed=seen)
     simulations = tuple(simulated(executed, name) for name in allocators)
     plan = plan_settled(file, found).plan

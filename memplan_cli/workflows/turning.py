@@ -42,10 +42,13 @@ def with_turns(
         note = "loops were compared with one piece each: sizes of several are too large to run"
         return replace(verdict, notes=(*verdict.notes, note))
     from memplan_cli.core.results.observations import UNOPTIMISED
-    from memplan_cli.runtime.proofs.compare import Comparison, compare
+    from memplan_cli.runtime.run.verify import compare_models
+    from memplan_cli.runtime.settings_search.written_model import WrittenModel
 
-    off = Comparison(check, binding_of(settings).at(dims), None, UNOPTIMISED, UNOPTIMISED)
-    found = compare(rewriting.compared_with, path, off)
+    written = WrittenModel(path, as_written=True, base=UNOPTIMISED)
+    binding = binding_of(settings).at(dims)
+    original = rewriting.compared_with
+    found = compare_models(original, written, check, binding, UNOPTIMISED).verdict
     at = binding_text(dims)
     if not found.passed:
         return replace(

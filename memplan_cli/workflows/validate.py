@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +12,7 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
+    Together,
     Validation,
 )
 from memplan_cli.core.results.validation import Proof
@@ -20,9 +20,7 @@ from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
 from memplan_cli.workflows.caches.proved import validate_decoding
-from memplan_cli.workflows.compare import Compared, compare_as_written, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -59,6 +57,8 @@ def validate(
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
+    from memplan_cli.runtime.run.verify import compare_models, measure_models
+    from memplan_cli.runtime.settings_search.written_model import WrittenModel
 
     planned, original = _pair(Path(planned), original)
     model = load_model(planned)
@@ -81,22 +81,24 @@ def validate(
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    compare = compare_as_written if donation.offline else compare_models
-    facts = None
-    slower: tuple[str, ...] = ()
+    written = WrittenModel(planned, offline=donation.offline)
+    facts, measured = None, tuple[str, ...]()
     with warm_workers():
-        at_first = partial(compare, original, planned, check, binding)
         if plan is not None and "measure" in extras:
-            models = _models(original, planned, plan, donation)
-            found, facts = accounted(models, check, binding, at_first)
-            facts = facts and with_processes(facts, models, check, binding)
-            facts, slower = with_time(facts, models, check, binding)
+            # What optimisation would undo or make unsafe runs as it is written.
+            moved = (
+                donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
+            )
+            as_written = replace(written, as_written=donation.offline or bool(moved))
+            found = measure_models(original, as_written, check, binding)
+            facts, measured = _measured_further(found.facts, original, planned, check, binding)
         else:
-            found = at_first()
+            found = compare_models(original, written, check, binding)
         if second != first and found.verdict.passed:
-            found = _of_both(found, compare(original, planned, check, binding.at(second)))
+            other = compare_models(original, written, check, binding.at(second))
+            found = other if other.as_written or not other.verdict.passed else found
         verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
-        verdict = replace(verdict, notes=(*verdict.notes, *slower, *agreed))
+        verdict = replace(verdict, notes=(*verdict.notes, *measured, *agreed))
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, planned, plan, check, binding)
     return Proof(verdict, facts and with_binding(facts, donation.pairs))
@@ -116,10 +118,32 @@ def _refuse_extras(extras: Collection[Extra]) -> None:
         )
 
 
-def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Models:
-    """Return what runs; what optimisation would undo or make unsafe runs as it is written."""
-    moved = donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
-    return Models(original, planned, donation.offline or bool(moved), donation.offline)
+def _measured_further(
+    facts: RuntimeFacts | None,
+    original: Path,
+    planned: Path,
+    check: Check,
+    binding: Binding,
+) -> tuple[RuntimeFacts | None, tuple[str, ...]]:
+    """Return facts with the memory of several processes and with times, and notes on them.
+
+    Raises:
+        RuntimeUnavailableError: one of several processes cannot hold a model.
+    """
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.run.run_model import memory_of_processes
+    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.run.verify import with_time
+
+    if facts is None or facts.settings is None:
+        return facts, ()
+    conditions = RunConditions.of_check(check, binding)
+    if check.processes:
+        before = memory_of_processes(original, DEFAULTS, conditions, check.processes)
+        as_loaded = replace(conditions, as_loaded=True)
+        after = memory_of_processes(planned, facts.settings, as_loaded, check.processes)
+        facts = replace(facts, processes=Together(check.processes, before, after))
+    return with_time(facts, original, planned, conditions)
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:
@@ -166,11 +190,6 @@ def _named_by(planned: Path) -> Path:
             hint="name that model with --original",
         )
     return original
-
-
-def _of_both(first: Compared, second: Compared) -> Compared:
-    """Return what says most: a failure, or that both had to run as they are written."""
-    return second if second.as_written or not second.verdict.passed else first
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
@@ -268,10 +287,10 @@ def bindings_inside(
 def _replayed(
     verdict: Validation, planned: Path, plan: Plan, check: Check, binding: Binding
 ) -> Validation:
-    from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.proofs.replay import replay
+    from memplan_cli.runtime.run.spec import RunConditions
 
-    found = replay(planned, plan, Trial.of(check, binding))
+    found = replay(planned, plan, RunConditions.of_check(check, binding))
     notes = [f"replay: {said}" for said in found.extent.described()]
     notes += [f"replay: {found.reason}"] if found.reason else []
     notes += [f"replay: {note}" for note in found.notes]

@@ -18,8 +18,8 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,8 @@ def alternate(
     chosen = specs if specs is not None else feed_specs(load_model(model), dims)
     workers = {
         name: _started(
-            SessionJob(path, CPU, chosen, from_json(RuntimeSettings, settings, "the settings"))
+            SessionSpec(path, CPU, from_json(RuntimeSettings, settings, "the settings")),
+            InputSet(chosen),
         )
         for name, (path, settings) in trials.items()
     }
@@ -82,12 +83,12 @@ def _rounds(workers: Mapping[str, subprocess.Popen[str]]) -> dict[str, float]:
     return {name: median(found) for name, found in times.items()}
 
 
-def _started(job: SessionJob) -> subprocess.Popen[str]:
+def _started(session: SessionSpec, inputs: InputSet) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.benchmarks.alternating"]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )
-    _say(worker, json.dumps({"session": to_json(job)}))
+    _say(worker, json.dumps({"session": to_json(session), "inputs": to_json(inputs)}))
     return worker
 
 
@@ -111,8 +112,9 @@ def _answer(worker: subprocess.Popen[str]) -> float:
 
 def main() -> None:
     """Load one model, and run it each time a line comes in."""
-    job = SessionJob.of(json.loads(sys.stdin.readline()))
-    session, feed, settings = job.session(), job.feed(), job.settings
+    job = json.loads(sys.stdin.readline())
+    spec = SessionSpec.of_job(job)
+    session, feed, settings = spec.create(), InputSet.of_job(job).draw(), spec.settings
     for _ in range(WARM):
         session.run(None, feed, run_options(settings))
     print(0.0, flush=True)

@@ -1512,21 +1512,10 @@ RULES = (
         "test_terminal",
     ),
     Rule(
-        "who seems slower is timed again",
-        "second_look",
-        replace(
-            "not any((is_slower(other.peaks, before.peaks) for other in others))", "others"
-        ),
-        "test_timing",
-    ),
-    Rule(
-        "of two times the shorter one stays", "_shorter", replace("min", "max"), "test_timing"
-    ),
-    Rule(
         "what is slower is rejected",
-        "_as_good",
+        "measured_score",
         drop("is_slower"),
-        "test_unoptimised_settings",
+        "test_settings_search",
     ),
     Rule("resident: a donated output takes none", "resident_units", always(), "test_resident"),
     Rule(
@@ -1682,12 +1671,15 @@ RULES = (
     ),
     Rule(
         "settings that a run has sized are called observed",
-        "sources_of",
-        never(),
+        "settings_from_runs",
+        drop("initial_chunk_size_bytes"),
         "test_time_claims",
     ),
     Rule(
-        "validate --measure times both in turn", "validate", drop("with_time"), "test_validate"
+        "validate --measure times both in turn",
+        "_measured_further",
+        replace("with_time(facts, original, planned, conditions)", "(facts, ())"),
+        "test_validate",
     ),
     Rule(
         "a dry run is at the report's dims",

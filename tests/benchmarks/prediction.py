@@ -26,12 +26,13 @@ import onnx
 
 from collection_inputs import specs_from_json
 from function_graphs import drawn_functions
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.executed import executed_run, write_dump
-from memplan_cli.runtime.measuring.measure import Trial, measure, record
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
-from memplan_cli.runtime.workers.profile import peaks_of
 from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here
@@ -106,9 +107,9 @@ def fill(name: str, target: Path) -> None:
     subprocess.run([*command, str(target)], check=True, stdout=subprocess.DEVNULL)
 
 
-def trial_of(name: str, model: Path, timeout: float) -> Trial:
+def trial_of(name: str, model: Path, timeout: float) -> RunConditions:
     """Say how a model is run: inputs as the collection draws them, dims bound to theirs."""
-    plain = Trial(provider="cpu", runs=2, timing_runs=0, timeout=timeout)
+    plain = RunConditions(timeout=timeout)
     inputs = SHARED / "inputs" / f"{name}.json"
     if not inputs.exists():
         return plain
@@ -123,10 +124,10 @@ def trial_of(name: str, model: Path, timeout: float) -> Trial:
         )
         if dim.dim_param.isidentifier()
     }
-    return replace(plain, specs=specs, dims=dims)
+    return replace(plain, specs=specs, binding=Binding(dims))
 
 
-def rows_of(name: str, model: Path, trial: Trial, ways: Sequence[Way]) -> list[Row]:
+def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -> list[Row]:
     found = []
     graphs: dict[str, Executed] = {}
     for way in ways:
@@ -134,13 +135,13 @@ def rows_of(name: str, model: Path, trial: Trial, ways: Sequence[Way]) -> list[R
         graph = graphs.get(way[0])
         if graph is None:
             graph = graphs[way[0]] = executed_run(model, chosen, trial)
-        measured = measure(model, chosen, trial)
+        measured = observe_run(model, chosen, trial, "arena").peaks
         of_feeds = needs_run(graph)
         found.append(Row(name, way, predict(graph, chosen), measured, of_feeds))
     return found
 
 
-def sessions(model: Path, trial: Trial, count: int) -> str:
+def sessions(model: Path, trial: RunConditions, count: int) -> str:
     """Say whether sessions of one file at the highest level run it alike, and its dump.
 
     The order of the nodes is compared by name with that of the first session.
@@ -149,12 +150,13 @@ def sessions(model: Path, trial: Trial, count: int) -> str:
     lines = []
     first: list[str] = []
     for number in range(count):
-        recording = record(model, chosen, trial)
-        names = [event.name for event in recording.runs[0]]
+        record = observe_run(model, chosen, trial, "arena", "kernels")
+        (kernels,) = record.kernels or ((),)
+        names = [name for name, *_ in kernels]
         first = first or names
         same = sum(a == b for a, b in zip(first, names, strict=False))
         lines.append(
-            f"| session {number + 1} | {figures(peaks_of(recording))} "
+            f"| session {number + 1} | {figures(record.peaks)} "
             f"| {same} of {len(names)} nodes in the place they had in session 1 |"
         )
     dump = model.with_name(f"{model.stem}.dump.onnx")
@@ -162,14 +164,14 @@ def sessions(model: Path, trial: Trial, count: int) -> str:
     plain = settings(WAYS[3])
     predicted = predict(executed_run(dump, plain, trial), plain)
     lines.append(f"| its dump, predicted | {figures(predicted)} | |")
-    loaded = [figures(measure(dump, plain, trial)) for _ in range(2)]
+    loaded = [figures(observe_run(dump, plain, trial, "arena").peaks) for _ in range(2)]
     lines += [f"| its dump, loaded | {found} | |" for found in loaded]
     return "\n".join(lines) + "\n"
 
 
 def functions(count: int) -> str:
     """Say in how many ways random models of nested functions are exact."""
-    plain = Trial(provider="cpu", runs=2, timing_runs=0)
+    plain = RunConditions()
     found: list[Row] = []
     for seed, dtype in itertools.product(range(count), ("float", "float16")):
         with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:

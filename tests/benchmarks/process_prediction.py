@@ -34,16 +34,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from collection_inputs import specs_from_json
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
-from memplan_cli.runtime.process.model_prediction import PredictionTerms, executed_at
 from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
+from memplan_cli.runtime.process.unrun import Sizes, graph_at
+from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
+from memplan_cli.runtime.run.spec import RunConditions
 from shared_models import with_random_weights
 
 from .models import DIMS, LIGHT, ROOT, SAMPLES, SHARED
@@ -143,14 +144,14 @@ def names(chosen: str) -> list[str]:
     return sorted(found)
 
 
-def prepared(name: str, model: Path) -> Trial:
+def prepared(name: str, model: Path) -> RunConditions:
     """Write a model with weights; say how it is run."""
     if name in held_out_names():
         fill_held_out(name, model)
         return held_out_trial(name, model)
     fill(name, model)
     plain = trial_of(name, model, 900)
-    return Trial(plain.provider, plain.dims, 3, 0, 900, specs=plain.specs)
+    return replace(plain, timeout=900)
 
 
 DRAWN = tuple(f"drawn_{kind}_{seed}" for kind in ("conv", "matmul") for seed in range(4))
@@ -181,15 +182,15 @@ def fill_held_out(name: str, target: Path) -> None:
         shutil.copy(SAMPLES / f"{name}.onnx", target)
 
 
-def held_out_trial(name: str, model: Path) -> Trial:
+def held_out_trial(name: str, model: Path) -> RunConditions:
     """Return how a held-out model is run."""
-    trial = Trial("cpu", runs=3, timing_runs=0, timeout=300)
+    trial = RunConditions(timeout=300)
     inputs = SHARED / "messy" / "inputs" / f"{name.removeprefix('messy_')}.json"
     if name.startswith("messy_") and inputs.exists():
         specs = specs_from_json(json.loads(inputs.read_text()))
-        return replace(trial, specs=specs, dims=dims_of(model, specs))
+        return replace(trial, specs=specs, binding=Binding(dims_of(model, specs)))
     given = (item.partition("=") for item in DIMS.get(name, ()))
-    return replace(trial, dims={dim: int(value) for dim, _, value in given})
+    return replace(trial, binding=Binding({dim: int(value) for dim, _, value in given}))
 
 
 def _write_drawn(kind: str, seed: int, target: Path) -> None:
@@ -231,16 +232,16 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
             yield int(one), int(other)
 
 
-def row(name: str, model: Path, way: str, trial: Trial, runs: int) -> Row:
+def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
-    executed = executed_at(model, settings, PredictionTerms(trial))
-    shown = Shown(loaded=loaded_process(model, settings, trial))
+    executed = graph_at(model, settings, Sizes(trial))
+    shown = Shown(loaded=process_of_load(model, settings, trial))
     found = foresee_process(stored, executed, settings, shown=shown)
     rules = process_of(stored, executed, settings)
     seen = []
     for _ in range(runs):
         drop_cached(model)
-        seen.append(observed_process(model, settings, trial))
+        seen.append(process_of_run(model, settings, trial))
     return Row(name, way, found, rules, tuple(each for each in seen if each is not None))
 
 

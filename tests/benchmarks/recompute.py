@@ -14,20 +14,23 @@ import json
 import shutil
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli import Settings, workflows
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
-from memplan_cli.runtime.measured_settings import recommend
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.donated import donated_steps
-from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.run.baseline import BaselineRun
+from memplan_cli.runtime.run.verify import compare_models, confirm_settings
+from memplan_cli.runtime.settings_search.written_model import (
+    WrittenModel,
+    read_baseline_graph,
+)
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate
@@ -36,7 +39,7 @@ from .runtime_settings import specs_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.runtime.steer import Recommendation
+    from memplan_cli.runtime.settings_search.choice import SettingsChoice
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -55,7 +58,7 @@ SHARES = (0.8, 0.6, 0.4)
 ALL = {"in.*": "new.*"}
 
 OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-BITS = Comparison(Check("cpu"), original_settings=OFF, rewritten_settings=RUN_AS_WRITTEN)
+ON_CPU = Check("cpu")
 
 WORDS = """# Recomputation under a budget
 
@@ -147,7 +150,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
     runs = name in RUN
     rows, trials = [], {}
     if runs:
-        before = best_as_written(model, name)
+        before = best_as_written(model)
         trials["before"] = (model, to_json(before.settings))
     for share in SHARES:
         asked = Settings(recompute="auto", budget=share)
@@ -157,8 +160,9 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
         row: Json = {"share": share, "seconds": time.process_time() - began}
         row |= peaks(done.plan.report)
         if runs and done.model:
-            after = best_as_written(out, name)
-            verdict = compare(model, out, replace(BITS, specs=specs_of(name)))
+            after = best_as_written(out)
+            written = WrittenModel(out, as_written=True)
+            verdict = compare_models(model, written, ON_CPU, Binding(), OFF).verdict
             trials[str(share)] = (out, to_json(after.settings))
             row |= {
                 "before": first_peaks(before),
@@ -173,14 +177,16 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
     return rows
 
 
-def best_as_written(model: Path, name: str) -> Recommendation:
-    """Return the settings for a file as it stands, measured."""
-    trial = Trial(provider="cpu", specs=specs_of(name), timing_runs=1)
+def best_as_written(model: Path) -> SettingsChoice:
+    """Return the settings for a file as it stands, confirmed by a run."""
     program = offline_program(model, {}, CPU)
-    return recommend(model, Executed(program, {}), RUN_AS_WRITTEN, trial)
+    written = WrittenModel(model, program, as_written=True, offline=True)
+    with BaselineRun(model, load_model(model), ON_CPU, Binding(), RUN_AS_WRITTEN) as run:
+        baseline = run.result()
+        return confirm_settings(baseline, read_baseline_graph(baseline), written)
 
 
-def first_peaks(found: Recommendation) -> list[int | None]:
+def first_peaks(found: SettingsChoice) -> list[int | None]:
     """Return the first run's peak, predicted and measured, in bytes."""
     observed = found.observed
     return [found.predicted.first_run_peak, observed.first_run_peak if observed else None]
@@ -192,10 +198,9 @@ def donation(model: Path, folder: Path) -> Json:
     plain = workflows.plan(model).report
     report = workflows.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
     pairs = report.donated.pairs
-    steps = donated_steps(model, out, pairs, BITS)
-    best = best_as_written(out, model.stem)
-    how = replace(BITS, rewritten_settings=best.settings)
-    held = {way: held_by_steps(out, pairs, way, how) for way in WAYS}
+    steps = donated_steps((model, out), pairs, ON_CPU, Binding())
+    best = best_as_written(out)
+    held = {way: held_by_steps(out, pairs, way, best.settings) for way in WAYS}
     return {
         "asked": len(pairs) + len(report.donated.refused),
         "pairs": len(pairs),

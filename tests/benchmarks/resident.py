@@ -18,16 +18,19 @@ import onnx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 
+
 from memplan_cli import Settings, workflows  # noqa: E402 - see the path above
+from memplan_cli.core.bindings import Binding  # noqa: E402
 from memplan_cli.core.check import Check  # noqa: E402
 from memplan_cli.core.results.observations import CPU  # noqa: E402
 from memplan_cli.runtime.graph.offline import (  # noqa: E402
     FREED_AT_ONCE,
-    RUN_AS_WRITTEN,
     offline_program,
 )
-from memplan_cli.runtime.measuring.measure import Trial, measure  # noqa: E402
-from memplan_cli.runtime.proofs.compare import Comparison, compare  # noqa: E402
+from memplan_cli.runtime.run.run_model import observe_run  # noqa: E402
+from memplan_cli.runtime.run.spec import RunConditions  # noqa: E402
+from memplan_cli.runtime.run.verify import compare_models  # noqa: E402
+from memplan_cli.runtime.settings_search.written_model import WrittenModel  # noqa: E402
 from memplan_cli.runtime.simulate.predict import Executed, predict  # noqa: E402
 from memplan_cli.training.losses import LossFunction  # noqa: E402
 from memplan_cli.training.train_step import Recipe, make_train_step  # noqa: E402
@@ -48,9 +51,6 @@ Sizes = tuple[int, int, int | None, int | None]
 """Resident bytes of the file's order and of the plan, and what the runtime held."""
 
 BUDGETS = (None, 0.8, 0.6)
-BITS = Comparison(
-    Check("cpu"), original_settings=FREED_AT_ONCE, rewritten_settings=RUN_AS_WRITTEN
-)
 
 
 def step_of(name: str, folder: Path) -> Path:
@@ -92,14 +92,16 @@ def rows(name: str) -> Iterator[str]:
 
 def bits(step: Path, out: Path) -> str:
     """Return whether both files give the same bits."""
-    return "equal" if compare(step, out, BITS).bit_identical else "differ"
+    written = WrittenModel(out, as_written=True)
+    found = compare_models(step, written, Check("cpu"), Binding(), FREED_AT_ONCE)
+    return "equal" if found.verdict.bit_identical else "differ"
 
 
 def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = Executed(offline_program(path, {}, CPU), {})
     predicted = predict(executed, FREED_AT_ONCE).first_run_peak
-    observed = measure(path, FREED_AT_ONCE, Trial(provider="cpu", timing_runs=1))
+    observed = observe_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 
 

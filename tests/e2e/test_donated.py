@@ -20,8 +20,6 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-from memplan_cli.runtime.proofs.compare import Comparison
 from memplan_cli.runtime.proofs.donated import (
     RATE_SCALE,
     STATE_SCALE,
@@ -49,11 +47,7 @@ READ_FIRST = f"{SIGNATURE} {{ y = MatMul(x, in_w) s = Mul(y, lr) new_w = Sub(in_
 WRITTEN_FIRST = f"{SIGNATURE} {{ s = Mul(x, lr) new_w = Sub(in_w, s) y = MatMul(x, in_w) }}"
 """``y`` reads the old weight after the new one was written: no pair may share a buffer."""
 
-ON_CPU = Comparison(
-    Check("cpu"),
-    original_settings=RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"}),
-    rewritten_settings=RUN_AS_WRITTEN,
-)
+ON_CPU = Check("cpu")
 
 DONATING = Settings(donate={"in*": "new*"})
 
@@ -66,7 +60,7 @@ def save(folder: Path, text: str) -> Path:
 
 def steps(folder: Path, text: str) -> DonatedSteps:
     path = save(folder, text)
-    return donated_steps(path, path, PAIRS, ON_CPU)
+    return donated_steps((path, path), PAIRS, ON_CPU, Binding())
 
 
 def unsafe(program: Program, patterns: object) -> Donations:
@@ -115,7 +109,9 @@ def test_steps_that_draw_random_numbers_draw_the_same(order: str, tmp_path: Path
     model.graph.node.insert(0, noise)
     path = tmp_path / "step.onnx"
     onnx.save(model, path)
-    assert donated_steps(path, path, PAIRS, ON_CPU).passed == (order == "read first")
+    assert donated_steps((path, path), PAIRS, ON_CPU, Binding()).passed == (
+        order == "read first"
+    )
 
 
 def test_a_step_that_starts_from_the_old_values_again_is_caught(tmp_path: Path) -> None:
@@ -125,7 +121,9 @@ def test_a_step_that_starts_from_the_old_values_again_is_caught(tmp_path: Path) 
     )
     other = tmp_path / "other"
     other.mkdir()
-    found = donated_steps(save(tmp_path, READ_FIRST), save(other, lazy), PAIRS, ON_CPU)
+    found = donated_steps(
+        (save(tmp_path, READ_FIRST), save(other, lazy)), PAIRS, ON_CPU, Binding()
+    )
     assert [item.output for item in found.differences] == ["new_w@1", "y@2", "new_w@2"]
 
 
@@ -135,7 +133,9 @@ def test_a_model_that_cannot_run_two_steps_fails(tmp_path: Path) -> None:
     )
     other = tmp_path / "other"
     other.mkdir()
-    found = donated_steps(save(tmp_path, READ_FIRST), save(other, wide), PAIRS, ON_CPU)
+    found = donated_steps(
+        (save(tmp_path, READ_FIRST), save(other, wide)), PAIRS, ON_CPU, Binding()
+    )
     assert not found.passed
     assert found.failure
 
@@ -158,7 +158,7 @@ def test_a_donated_pair_takes_less_memory_than_two_buffers(tmp_path: Path) -> No
     path = save(tmp_path, wide)
     peaks = {}
     for way in WAYS:
-        held = held_by_steps(path, PAIRS, way, ON_CPU)
+        held = held_by_steps(path, PAIRS, way)
         assert held.before is not None
         assert held.peak is not None
         peaks[way] = held.peak

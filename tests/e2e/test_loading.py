@@ -20,9 +20,9 @@ from memplan_cli.onnx_io.weights.inline import (
     moved_outside,
     with_external_data,
 )
-from memplan_cli.runtime.measuring import measure as measuring
-from memplan_cli.runtime.measuring.measure import load_cost
-from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.run import load_cost as measuring
+from memplan_cli.runtime.run.load_cost import load_cost
+from runs import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_weights_outside_give_the_same_outputs(tmp_path: Path) -> None:
     with_external_data(model, outside)
     assert outside.stat().st_size < 2000
     assert inline_bytes(load_model(outside)) == 0
-    assert compare(inside, outside, Comparison(Check("cpu"))).bit_identical
+    assert compared(inside, outside).bit_identical
 
 
 @linux
@@ -118,7 +118,7 @@ def test_weights_leave_a_portable_file(tmp_path: Path) -> None:
     assert [t.name for t in before.graph.initializer] == [
         t.name for t in after.graph.initializer
     ]
-    found = compare(tmp_path / "in.onnx", done.model, Comparison(Check("cpu")))
+    found = compared(tmp_path / "in.onnx", done.model)
     assert found.bit_identical
 
 

@@ -14,7 +14,7 @@ import pytest
 from memplan_cli import Check, Settings, optimize
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.writing.verify import graph_differences
-from memplan_cli.runtime.proofs.compare import Comparison, compare
+from runs import compared
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted(path.stem for path in (ROOT / "sample_models").glob("*.onnx"))
@@ -46,7 +46,7 @@ def test_a_sample_model_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     done = optimize(source, out=tmp_path / f"{name}.memplan.onnx", check=None)
     assert done.model is not None
     checked(source, done.model)
-    proved = compare(source, done.model, Comparison(Check("cpu", runs=1)))
+    proved = compared(source, done.model, Check("cpu", runs=1))
     assert (proved.status, proved.bit_identical) == ("passed", True)
 
 
@@ -58,7 +58,7 @@ def test_a_real_network_gives_the_same_bits(
     done = optimize(source, out=tmp_path / "m.onnx", check=None)
     assert done.model is not None
     checked(source, done.model)
-    proved = compare(source, done.model, Comparison(Check("cpu", runs=1)))
+    proved = compared(source, done.model, Check("cpu", runs=1))
     assert (proved.status, proved.bit_identical) == ("passed", True)
     report = done.plan.report
     assert report.coverage == 1.0

@@ -19,8 +19,8 @@ from memplan_cli import Check, Settings, optimize
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.writing import columns
 from memplan_cli.runtime.loading import load_session
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.resident import observed_process
+from memplan_cli.runtime.run.run_model import process_of_run
+from memplan_cli.runtime.run.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ class Written:
         return np.asarray(found).tobytes()
 
     def private(self) -> int:
-        found = observed_process(self.model, AS_WRITTEN, Trial("cpu", runs=3))
+        found = process_of_run(self.model, AS_WRITTEN, RunConditions())
         assert found is not None
         return found.private
 

@@ -10,7 +10,8 @@ import pytest
 from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE, offline_program
-from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.train_step import Recipe, make_train_step
@@ -37,7 +38,7 @@ def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = Executed(offline_program(path, {}, CPU), {})
     predicted = predict(executed, FREED_AT_ONCE).first_run_peak
-    observed = measure(path, FREED_AT_ONCE, Trial(provider="cpu", timing_runs=1))
+    observed = observe_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 
 

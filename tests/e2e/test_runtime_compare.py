@@ -11,13 +11,12 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
-from memplan_cli.runtime.proofs.compare import Comparison, compare
+from runs import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
-ON_CPU = Comparison(Check("cpu"))
 
 CHAIN = """g (float[batch,4] x) => (float[batch,4] y, float[batch,4] z)
     { a = Relu(x)  b = Exp(a)  y = Add(a, b)  z = Neg(b) }"""
@@ -31,14 +30,14 @@ def save(folder: Path, name: str, text: str) -> Path:
 
 def test_the_same_graph_in_another_order_is_bit_identical(tmp_path: Path) -> None:
     other = CHAIN.replace("y = Add(a, b)  z = Neg(b)", "z = Neg(b)  y = Add(a, b)")
-    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    got = compared(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other))
     assert (got.status, got.bit_identical, got.max_abs_diff) == ("passed", True, 0.0)
     assert got.provider == CPU
 
 
 def test_a_wrong_output_is_named_and_measured(tmp_path: Path) -> None:
     other = CHAIN.replace("z = Neg(b)", "z = Neg(a)")
-    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    got = compared(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other))
     assert (got.status, got.bit_identical) == ("failed", False)
     assert [item.output for item in got.differences] == ["z"]
     assert got.max_abs_diff is not None
@@ -52,15 +51,14 @@ def test_a_model_that_is_right_at_one_batch_only_fails_at_the_second(tmp_path: P
     wrong = """g (float[batch,4] x) => (float[1,4] y)
         <int64[1] axes = {0}, float half = {0.5}> { s = ReduceSum(x, axes) y = Mul(s, half) }"""
     a, b = save(tmp_path, "a", right), save(tmp_path, "b", wrong)
-    near = Comparison(Check("cpu", atol=1e-6))
-    assert compare(a, b, near).status == "failed"
-    one = Comparison(Check("cpu", atol=1e-6), Binding({"batch": 2}))
-    assert compare(a, b, one).status == "passed"
+    near = Check("cpu", atol=1e-6)
+    assert compared(a, b, near).status == "failed"
+    assert compared(a, b, near, Binding({"batch": 2})).status == "passed"
 
 
 def test_a_missing_output_is_a_difference(tmp_path: Path) -> None:
     other = CHAIN.replace(", float[batch,4] z", "")
-    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    got = compared(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other))
     assert got.status == "failed"
     assert [(d.output, d.reason) for d in got.differences] == [
         ("z", "there is no such output")
@@ -72,7 +70,7 @@ def test_a_rewritten_model_that_does_not_load_is_a_failed_check(tmp_path: Path) 
     model = onnx.parser.parse_model(HEAD + CHAIN)
     model.graph.node[0].op_type = "NoSuchOp"
     onnx.save(model, str(broken))
-    got = compare(save(tmp_path, "a", CHAIN), broken, ON_CPU)
+    got = compared(save(tmp_path, "a", CHAIN), broken)
     assert got.status == "failed"
     assert any("NoSuchOp" in note for note in got.notes)
 
@@ -83,7 +81,7 @@ def test_an_original_that_does_not_load_is_an_error(tmp_path: Path) -> None:
     model.graph.node[0].op_type = "NoSuchOp"
     onnx.save(model, str(broken))
     with pytest.raises(RuntimeUnavailableError, match="NoSuchOp"):
-        compare(broken, broken, ON_CPU)
+        compared(broken, broken)
 
 
 def test_a_missing_weights_file_is_named_with_the_way_round_it(tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_a_missing_weights_file_is_named_with_the_way_round_it(tmp_path: Path) -
     model.graph.initializer[0].CopyFrom(weights)
     path.write_bytes(model.SerializeToString())
     with pytest.raises(RuntimeUnavailableError, match=r"gone\.bin") as caught:
-        compare(path, path, ON_CPU)
+        compared(path, path)
     assert "--no-validate" in caught.value.hint
 
 
@@ -111,7 +109,7 @@ def test_random_ops_draw_alike_by_their_names_and_are_compared(tmp_path: Path) -
         "u = RandomUniformLike(x)  q = RandomUniformLike<seed = 7.0>(x)  r = RandomNormalLike(x)",
     )
     assert lines != RANDOM
-    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", lines), ON_CPU)
+    got = compared(save(tmp_path, "a", RANDOM), save(tmp_path, "b", lines))
     assert (got.status, got.bit_identical, got.max_abs_diff) == ("passed", True, 0.0)
     assert "seeds" in got.notes[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
@@ -119,14 +117,14 @@ def test_random_ops_draw_alike_by_their_names_and_are_compared(tmp_path: Path) -
 
 def test_a_random_result_that_is_taken_for_another_is_caught(tmp_path: Path) -> None:
     other = RANDOM.replace("z = Sub(q, u)", "z = Sub(u, u)")
-    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other), ON_CPU)
+    got = compared(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other))
     assert (got.status, got.bit_identical) == ("failed", False)
     assert [item.output for item in got.differences] == ["z"]
 
 
 def test_models_that_draw_for_other_results_cannot_be_compared(tmp_path: Path) -> None:
     other = RANDOM.replace("y = Add(x, r)", "more = RandomNormalLike(x)  y = Add(x, more)")
-    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other), ON_CPU)
+    got = compared(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other))
     assert (got.status, got.bit_identical, got.passed) == ("nondeterministic", None, False)
     assert "RandomNormalLike" in got.notes[0]
 
@@ -138,16 +136,16 @@ def test_data_beside_a_random_model_goes_along(tmp_path: Path) -> None:
     model.graph.initializer[-1].CopyFrom(weights)
     onnx.save(model, tmp_path / "a.onnx", save_as_external_data=True, size_threshold=100)
     assert any(path.suffix != ".onnx" for path in tmp_path.iterdir())
-    assert compare(tmp_path / "a.onnx", tmp_path / "a.onnx", ON_CPU).passed
+    assert compared(tmp_path / "a.onnx", tmp_path / "a.onnx").passed
 
 
 def test_sequences_and_strings_are_compared_element_by_element(tmp_path: Path) -> None:
     text = """g (float[6] x, string[3] s) => (seq(float[n]) parts, string[3] t)
         <int64 two = {2}> { parts = SplitToSequence<axis = 0>(x, two)  t = Identity(s) }"""
     path = save(tmp_path, "a", text)
-    assert compare(path, path, ON_CPU).status == "passed"
+    assert compared(path, path).status == "passed"
     other = save(tmp_path, "b", text.replace("two = {2}", "two = {3}"))
-    assert compare(path, other, ON_CPU).status == "failed"
+    assert compared(path, other).status == "failed"
 
 
 FOREIGN = """g (bfloat16[2,3] h, float8e5m2[3] e, int4[3,5] q) =>
@@ -162,10 +160,10 @@ def test_inputs_and_outputs_of_types_that_numpy_does_not_know_are_compared(
     tmp_path: Path,
 ) -> None:
     path = save(tmp_path, "a", FOREIGN)
-    got = compare(path, path, ON_CPU)
+    got = compared(path, path)
     assert (got.status, got.bit_identical) == ("passed", True)
     other = save(tmp_path, "b", FOREIGN.replace("v = Neg(w)", "v = Abs(w)"))
-    wrong = compare(path, other, ON_CPU)
+    wrong = compared(path, other)
     assert [item.output for item in wrong.differences] == ["p"]
     assert wrong.max_abs_diff is not None
     assert 0 < wrong.max_abs_diff <= 15, "in numbers of four bits, not in bytes"
@@ -176,10 +174,10 @@ def test_a_model_with_other_inputs_is_no_original(tmp_path: Path) -> None:
     other = other.replace("Relu(x)", "Add(left, right)")
     pair = save(tmp_path, "other", other), save(tmp_path, "mine", CHAIN)
     with pytest.raises(ModelError, match="only the original takes 'left', 'right'; only the"):
-        compare(*pair, ON_CPU)
+        compared(*pair)
     wide = save(tmp_path, "wide", CHAIN.replace("float[batch,4] x", "float[batch,5] x"))
     with pytest.raises(ModelError, match=r"'x' is float32\[batch,5\] in the original and"):
-        compare(wide, save(tmp_path, "narrow", CHAIN), ON_CPU)
+        compared(wide, save(tmp_path, "narrow", CHAIN))
 
 
 def test_a_model_of_the_same_inputs_that_does_not_run_is_a_failed_check(
@@ -187,7 +185,7 @@ def test_a_model_of_the_same_inputs_that_does_not_run_is_a_failed_check(
 ) -> None:
     broken = CHAIN.replace("z = Neg(b)", "s = Shape(x)  z = Reshape(b, s)")
     broken = broken.replace("{ a", "<int64[1] s = {7}> { a").replace("s = Shape(x)", "")
-    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", broken), ON_CPU)
+    got = compared(save(tmp_path, "a", CHAIN), save(tmp_path, "b", broken))
     assert (got.status, got.max_abs_diff) == ("failed", None)
     assert "does not run (error)" in got.notes[0]
 
@@ -198,6 +196,6 @@ def test_a_written_model_that_never_ends_says_how_to_wait_longer(tmp_path: Path)
             { d = Identity(c) w = Tanh(v) }> }"""
     short = "g (float[4] x) => (float[4] y) { y = Tanh(x) }"
     pair = save(tmp_path, "short", short), save(tmp_path, "endless", endless)
-    got = compare(*pair, Comparison(Check("cpu", timeout=3)))
+    got = compared(*pair, Check("cpu", timeout=3))
     said = "the rewritten model does not run (timeout): no answer within 3 s, and --timeout"
     assert got.notes[0].startswith(said)

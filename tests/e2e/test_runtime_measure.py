@@ -6,7 +6,8 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.measuring.measure import Trial, measure, record
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ PLAIN = RuntimeSettings(
         "enable_mem_reuse": False,
     }
 )
-ON_CPU = Trial(provider="cpu", timing_runs=1)
+ON_CPU = RunConditions()
 
 # Exp allocates (4096 bytes each); at most two of the chain are alive.
 CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
@@ -28,7 +29,7 @@ g (float[1024] x) => (float[1024] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  y = N
 def test_the_first_run_needs_the_two_tensors_that_meet(tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(onnx.parser.parse_model(CHAIN), str(path))
-    peaks = measure(path, PLAIN, ON_CPU)
+    peaks = observe_run(path, PLAIN, ON_CPU, "arena", "time").peaks
     assert (peaks.first_run_peak, peaks.steady_peak, peaks.weights) == (8192, 8192, 0)
     assert peaks.held is not None
     assert peaks.held >= 8192
@@ -39,11 +40,13 @@ def test_arena_settings_reach_the_arena(tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(onnx.parser.parse_model(CHAIN), str(path))
     exact = RuntimeSettings(arena={"arena_extend_strategy": "kSameAsRequested"})
-    assert measure(path, PLAIN.updated(exact), ON_CPU).held == 8192
+    settings = PLAIN.updated(exact)
+    assert observe_run(path, settings, ON_CPU, "arena").peaks.held == 8192
 
 
-def test_every_kernel_of_every_run_is_recorded(tmp_path: Path) -> None:
+def test_every_kernel_of_the_first_run_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(onnx.parser.parse_model(CHAIN), str(path))
-    recording = record(path, PLAIN, Trial(provider="cpu", runs=2, timing_runs=0))
-    assert [[e.op for e in run] for run in recording.runs] == [["Exp", "Neg"] * 2] * 2
+    (kernels,) = observe_run(path, PLAIN, ON_CPU, "kernels").kernels or ()
+    assert [name.split("_")[0] for name, *_ in kernels] == ["Exp", "Neg"] * 2
+    assert [wrote for _, _, wrote, _ in kernels] == [[["float", [1024]]]] * 4

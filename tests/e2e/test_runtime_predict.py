@@ -14,7 +14,8 @@ import pytest
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
-from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
-ON_CPU = Trial(provider="cpu", timing_runs=0)
+ON_CPU = RunConditions()
 
 BRANCHES = """g (float[1024] x) => (float[1024] y, float[4096] z)
     <int64[1] four = {4}, int64[1] flat = {4096}>
@@ -173,6 +174,12 @@ PACKED = {
 }
 
 
+def measure(
+    path: Path, settings: RuntimeSettings, conditions: RunConditions = ON_CPU
+) -> Peaks:
+    return observe_run(path, settings, conditions, "arena").peaks
+
+
 def settings(order: str, pattern: str, reuse: str) -> RuntimeSettings:
     return RuntimeSettings(
         session={
@@ -218,7 +225,7 @@ def test_predicted_peaks_are_the_measured_ones(
     path = saved(tmp_path, text)
     chosen = settings(order, pattern, reuse)
     predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
-    measured = measure(path, chosen, ON_CPU)
+    measured = measure(path, chosen)
     assert peaks_of(predicted) == peaks_of(measured)
 
 
@@ -235,7 +242,7 @@ def test_a_body_whose_weights_are_packed_away_has_no_pattern(
     path = saved(tmp_path, text, *weights)
     chosen = settings("DEFAULT", "pattern", "reuse")
     predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
-    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
 def test_without_packing_the_same_body_has_one(tmp_path: Path) -> None:
@@ -245,7 +252,7 @@ def test_without_packing_the_same_body_has_one(tmp_path: Path) -> None:
     plain = packed.updated(RuntimeSettings(session_config={"session.disable_prepacking": "1"}))
     graph = executed_run(path, packed, ON_CPU)
     predicted = predict(graph, plain)
-    assert peaks_of(predicted) == peaks_of(measure(path, plain, ON_CPU))
+    assert peaks_of(predicted) == peaks_of(measure(path, plain))
     assert predicted.steady_peak != predict(graph, packed).steady_peak, "it makes a difference"
 
 
@@ -258,9 +265,9 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
             FeedSpec("x", "float32", (64,), "normal"),
             FeedSpec("c", "bool", (1,), "values", values=(flag,)),
         )
-        trial = replace(ON_CPU, specs=specs)
-        predicted = predict(executed_run(path, chosen, trial), chosen)
-        assert peaks_of(predicted) == peaks_of(measure(path, chosen, trial))
+        given = replace(ON_CPU, specs=specs)
+        predicted = predict(executed_run(path, chosen, given), chosen)
+        assert peaks_of(predicted) == peaks_of(measure(path, chosen, given))
         found.add(peaks_of(predicted))
     assert len(found) == 2, "the branches differ"
 
@@ -268,7 +275,7 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
 def test_the_graph_after_optimisation_is_predicted_from_its_dump(tmp_path: Path) -> None:
     path = saved(tmp_path, BRANCHES)
     predicted = predict(executed_graph(path, RuntimeSettings(), {}))
-    measured = measure(path, RuntimeSettings(), ON_CPU)
+    measured = measure(path, RuntimeSettings())
     assert peaks_of(predicted) == peaks_of(measured)
     assert not list(tmp_path.glob("*every-output*")), "the twin is gone"
 
@@ -278,7 +285,7 @@ def test_inlined_functions_run_by_the_index_they_got(tmp_path: Path, order: str)
     path = saved(tmp_path, INLINED)
     chosen = settings(order, "pattern", "reuse")
     predicted = predict(executed_graph(path, chosen, {}), chosen)
-    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
 def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
@@ -288,7 +295,7 @@ def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
     onnx.save(model, str(path))
     chosen = settings("DEFAULT", "pattern", "reuse")
     predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
-    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
 def test_what_depends_on_data_is_not_guessed() -> None:

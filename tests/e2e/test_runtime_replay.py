@@ -10,8 +10,10 @@ import onnx.parser
 import pytest
 
 from memplan_cli import workflows
-from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
 Level = Literal[0, 1, 2]
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
-ON_CPU = Trial(provider="cpu")
+ON_CPU = RunConditions()
 
 FLAT = """g (float[8,16] x, float[16,16] w) => (float[8,16] y, float[16,8] z)
     { a = MatMul(x, w)  b = Relu(a)  c = Exp(b)  d = Add(b, c)  e = Neg(d)
@@ -107,7 +109,7 @@ def test_inputs_and_outputs_of_such_types_are_replayed_too(tmp_path: Path) -> No
 def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     for batch in (1, 7):
-        result = replay(model, plan, Trial(provider="cpu", dims={"batch": batch}))
+        result = replay(model, plan, RunConditions(CPU, Binding({"batch": batch})))
         assert (result.status, result.extent.placed > 0) == ("passed", True)
 
 
@@ -151,8 +153,9 @@ def test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash(tmp_path: P
     model, plan = planned(tmp_path, OVERTAKEN, replace(Settings(), order="keep"))
     (y, r) = (t for t in plan.tensors if t.name in ("y", "r"))
     assert {y.alias_of, r.alias_of} == {"a"}
-    for seed in range(4):
-        result = replay(model, plan, replace(ON_CPU, seed=seed))
+    for scale in (0.5, 1.0, 2.0):
+        specs = [replace(each, scale=scale) for each in ON_CPU.input_set(model).specs]
+        result = replay(model, plan, replace(ON_CPU, specs=tuple(specs)))
         assert (result.status, result.differences) == ("passed", ())
 
 

@@ -15,25 +15,22 @@ import pytest
 from memplan_cli import Check, workflows
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
-from memplan_cli.runtime import account, confirming, facts
-from memplan_cli.runtime.proofs import compare as comparisons
-from memplan_cli.runtime.proofs import written
+from memplan_cli.runtime.run import compare, confirm
+from memplan_cli.runtime.settings_search import written_model
 from story import GOOD, memplan, write
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from memplan_cli.core.check import Search
-    from memplan_cli.core.results.observations import Validation
-    from memplan_cli.runtime.facts import Pair
-    from memplan_cli.runtime.proofs.original import Original
-    from memplan_cli.runtime.proofs.written import Run
+    from memplan_cli.runtime.run.baseline import Baseline
+    from memplan_cli.runtime.run.compare import WrittenRun
 
 ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
-from memplan_cli.runtime import confirming
-confirming.is_far_slower = lambda *_: False
+from memplan_cli.runtime.run import confirm
+confirm.is_far_slower = lambda *_: False
 from memplan_cli.__main__ import main
 main()
 """
@@ -107,28 +104,13 @@ def test_a_plan_names_its_model_from_its_own_folder(
 def test_what_could_not_be_predicted_is_said_without_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(original: Original) -> NoReturn:
-        raise RuntimeUnavailableError(f"{original.path} has sizes that nobody knows")
+    def fails(baseline: Baseline) -> NoReturn:
+        raise RuntimeUnavailableError(f"{baseline.path} has sizes that nobody knows")
 
-    monkeypatch.setattr(account, "account_before", fails)
+    monkeypatch.setattr(written_model, "read_baseline_graph", fails)
     model = write(tmp_path / "a.onnx", GOOD)
     done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     said = "the runtime's memory was not measured: a.onnx has sizes that nobody knows"
-    assert done.plan.report.warnings == (said,)
-    assert str(tmp_path) not in (tmp_path / "net.json").read_text()
-
-
-def test_no_name_of_a_trial_file_is_left_in_a_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(pair: Pair, _: object) -> NoReturn:
-        raise RuntimeUnavailableError(f"{pair.written} is no {pair.original}")
-
-    monkeypatch.setattr(facts, "runtime_account", fails)
-    model = write(tmp_path / "a.onnx", GOOD)
-    check = Check(provider="cpu", search="measured")
-    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)
-    said = "the runtime's memory was not measured: net.onnx is no a.onnx"
     assert done.plan.report.warnings == (said,)
     assert str(tmp_path) not in (tmp_path / "net.json").read_text()
 
@@ -137,20 +119,14 @@ def test_no_name_of_a_trial_file_is_left_in_a_plan(
 def test_what_a_comparison_says_names_models_without_their_folders(
     search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, run = comparisons.compare, written.run_written
+    run = compare.run_written
 
-    def with_note(original: Path, rewritten: Path, *how: object) -> Validation:
-        found = real(original, rewritten, *how)  # type: ignore[arg-type]
-        return replace(found, notes=(f"{original} and {rewritten}",))
-
-    def run_with_note(original: Original, path: Path, *how: Any) -> Run:  # noqa: ANN401
-        found = run(original, path, *how)
-        notes = (f"{original.path} and {path}",)
+    def run_with_note(baseline: Baseline, path: Path, *how: Any, **more: Any) -> WrittenRun:  # noqa: ANN401
+        found = run(baseline, path, *how, **more)
+        notes = (f"{baseline.path} and {path}",)
         return replace(found, verdict=replace(found.verdict, notes=notes))
 
-    monkeypatch.setattr(comparisons, "compare", with_note)
-    for module in (account, confirming):
-        monkeypatch.setattr(module, "run_written", run_with_note)
+    monkeypatch.setattr(confirm, "run_written", run_with_note)
     model = write(tmp_path / "a.onnx", GOOD)
     check = Check(provider="cpu", search=search)
     done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)

@@ -9,11 +9,10 @@ import onnx
 import onnx.parser
 
 from memplan_cli import Settings, optimize
-from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.workers.session import make_session
+from runs import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +53,8 @@ def test_models_that_change_as_they_run_are_compared_by_their_first_runs(
 ) -> None:
     model, other = tmp_path / "twice.onnx", tmp_path / "other.onnx"
     onnx.save(onnx.parser.parse_model(TWICE), model)
-    found = compare(model, model, Comparison(Check("cpu")))
+    found = compared(model, model)
     assert (found.status, found.bit_identical) == ("passed", True)
     assert "first runs" in found.notes[-1]
     onnx.save(onnx.parser.parse_model(TWICE.replace("mean = {1, 2", "mean = {1, 2.1")), other)
-    assert compare(model, other, Comparison(Check("cpu"))).status == "failed"
+    assert compared(model, other).status == "failed"

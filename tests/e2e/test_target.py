@@ -15,9 +15,9 @@ from memplan_cli import Check, Settings, workflows
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime import account, confirming
-from memplan_cli.runtime.proofs import written
-from memplan_cli.runtime.proofs.written import Run
+from memplan_cli.runtime.run import compare, confirm
+from memplan_cli.runtime.run.compare import WrittenRun
+from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider
 from memplan_cli.workflows import target as targeting
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-    from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.run.baseline import Baseline
     from memplan_cli.settings.choices import TargetChoice
 
 CPU = Settings(target="cpu")
@@ -154,17 +154,18 @@ def test_weights_are_packed_in_the_file_and_not_in_the_arena(tmp_path: Path) -> 
 def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = written.run_written, []
+    real, tried = compare.run_written, []
 
-    def crashes(original: Original, path: Path, *how: Any) -> Run:  # noqa: ANN401
+    def crashes(baseline: Baseline, path: Path, *how: Any, **more: Any) -> WrittenRun:  # noqa: ANN401
         tried.append(packed(path))
         if not tried[-1]:
-            return real(original, path, *how)
+            return real(baseline, path, *how, **more)
         note = "the rewritten model does not run (crash): SIGSEGV"
-        return Run(RuntimeSettings(), Validation("failed", original.provider, notes=(note,)))
+        verdict = Validation("failed", baseline.provider, notes=(note,))
+        record = RunRecord(baseline.record.spec, worker.Outcome("crash", {}, "SIGSEGV"))
+        return WrittenRun(RuntimeSettings(), verdict, record)
 
-    for module in (account, confirming):
-        monkeypatch.setattr(module, "run_written", crashes)
+    monkeypatch.setattr(confirm, "run_written", crashes)
     model, out = one_matmul(tmp_path / "model.onnx"), tmp_path / "net.onnx"
     done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert tried == [True, False]
@@ -226,7 +227,7 @@ def test_all_graphs_are_held_against_one_run_and_only_the_winner_runs(
     monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
     workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
-    assert jobs == ["offline", "examine", "examine"]
+    assert jobs == ["offline", "measure", "measure"]
 
 
 def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.planning.checking.plan_file import plan_from_json
-from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.replay import replay_unchecked
+from memplan_cli.runtime.run.spec import RunConditions
 from story import memplan
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def test_a_plan_that_overwrites_numbers_of_16_bits_fails_its_replay(tmp_path: Pa
     told = json.loads(out.with_suffix(".json").read_text())
     for tensor in told["tensors"]:
         tensor["offset"] = 0
-    found = replay_unchecked(out, plan_from_json(told), Trial(provider="cpu"))
+    found = replay_unchecked(out, plan_from_json(told), RunConditions())
     assert found.status == "failed"
 
 

@@ -16,10 +16,15 @@ from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import metadata_of
 from memplan_cli.onnx_io.recorded import recorded_settings
-from memplan_cli.runtime import candidates
-from memplan_cli.runtime.candidates import SHORT_RUNS, as_recorded, for_sizes
+from memplan_cli.runtime.settings_search import predicted
+from memplan_cli.runtime.settings_search.predicted import (
+    SHORT_RUNS,
+    predict_held,
+    predict_settings,
+    settings_as_recorded,
+    settings_for_sizes,
+)
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.runtime.steer import foreseen, held_under, recommend_unmeasured
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -39,16 +44,16 @@ def executed(nodes: str, dims: str = "64", provider: str = "CPUExecutionProvider
 
 
 def has_pattern(graph: Executed, base: RuntimeSettings = ANY) -> bool:
-    return bool(recommend_unmeasured(graph, base).settings.session["enable_mem_pattern"])
+    return bool(predict_settings(graph, base).settings.session["enable_mem_pattern"])
 
 
 def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_block() -> None:
     graph = executed(CHAIN)
-    best = recommend_unmeasured(graph, ANY)
+    best = predict_settings(graph, ANY)
     peaks = predict(graph, best.settings)
     assert best.settings.session["enable_mem_pattern"] is True
     assert best.predicted.held == best.settings.arena["initial_chunk_size_bytes"]
-    assert best.predicted.held == peaks.held == held_under(graph, best.settings, {})
+    assert best.predicted.held == peaks.held == predict_held(graph, best.settings, {})
     assert best.predicted.steady_peak == peaks.steady_peak
     assert (peaks.steady_peak or 0) + (4 << 10) <= best.predicted.held, (
         "room for the unforeseen"
@@ -57,7 +62,10 @@ def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_bloc
 
 def test_settings_compete_by_what_they_take_without_a_pattern() -> None:
     graph = executed(CHAIN)
-    on, off = foreseen(graph, ANY, {}), foreseen(graph, for_sizes(ANY, {"batch"}), {})
+    on, off = (
+        predict_settings(graph, ANY, {}),
+        predict_settings(graph, settings_for_sizes(ANY, {"batch"}), {}),
+    )
     assert (on.predicted.held or 0) > (off.predicted.held or 0)
     assert on.rank == off.rank
 
@@ -73,27 +81,27 @@ def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
 
 
 def test_a_pattern_that_holds_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_NO_MORE", 0)
+    monkeypatch.setattr(predicted, "_NO_MORE", 0)
     assert not has_pattern(executed(CHAIN))
 
 
 def test_workspace_beside_the_block_is_held_too() -> None:
     graph = executed("[p] a = Exp(x) [q] b = Neg(a) [r] y = Sin(b)")
-    best = foreseen(graph, ANY, {"q": 1 << 14})
+    best = predict_settings(graph, ANY, {"q": 1 << 14})
     assert best.settings.session["enable_mem_pattern"] is True
     block = 2 * 256
     assert (best.predicted.held or 0) >= block + (1 << 14)
 
 
 def test_sizes_that_were_assumed_have_none() -> None:
-    assert not has_pattern(executed(CHAIN), for_sizes(ANY, {"batch"}))
-    assert has_pattern(executed(CHAIN), for_sizes(ANY, ()))
+    assert not has_pattern(executed(CHAIN), settings_for_sizes(ANY, {"batch"}))
+    assert has_pattern(executed(CHAIN), settings_for_sizes(ANY, ()))
 
 
 def test_a_file_that_says_off_keeps_it_off() -> None:
     off = RuntimeSettings(session={"enable_mem_pattern": False})
-    assert not has_pattern(executed(CHAIN), as_recorded(ANY, off))
-    assert has_pattern(executed(CHAIN), as_recorded(ANY, ANY))
+    assert not has_pattern(executed(CHAIN), settings_as_recorded(ANY, off))
+    assert has_pattern(executed(CHAIN), settings_as_recorded(ANY, ANY))
 
 
 def test_other_providers_and_what_only_data_decides_have_none() -> None:
@@ -123,13 +131,13 @@ def test_what_an_arena_is_said_to_hold_is_what_two_runs_make_it_hold(
         f"g (float[64] x) => (float[1] y) {{ {' '.join(nodes)} y = Neg(w{len(pairs) - 1}) }}"
     )
     graph = Executed(read_program(onnx.parser.parse_model(HEAD + text)).program)
-    best = recommend_unmeasured(graph, ANY)
+    best = predict_settings(graph, ANY)
     for pattern in (True, False):
         switched = best.settings.updated(
             RuntimeSettings(session={"enable_mem_pattern": pattern})
         )
-        assert held_under(graph, switched, {}) == predict(graph, switched).held
-    assert best.predicted.held == held_under(graph, best.settings, {})
+        assert predict_held(graph, switched, {}) == predict(graph, switched).held
+    assert best.predicted.held == predict_held(graph, best.settings, {})
 
 
 SEQ = """g (float[n, 16] x) => (float[n, 16] y) {

@@ -11,8 +11,8 @@ import pytest
 
 from builders import parse
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.runtime.measuring.measure import Trial, measure
-from memplan_cli.runtime.measuring.resident import observed_process
+from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.workers import meter as meters
 from memplan_cli.runtime.workers.meter import HeapUse, Meter, heap_use
 from memplan_cli.runtime.workers.process_memory import Resident
@@ -179,11 +179,10 @@ def test_a_graph_of_thousands_of_nodes_takes_as_much_with_a_profile_as_without(
     model = parse(f"deep (float[64] v0) => (float[64] v{count}) {{ {nodes} }}")
     path = tmp_path / "deep.onnx"
     onnx.save(model, path)
-    trial = Trial("cpu", runs=3, timing_runs=0)
     # Optimisation takes pairs of Neg away.
     settings = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-    alone = observed_process(path, settings, trial)
-    beside = measure(path, settings, trial).process
+    alone = process_of_run(path, settings, RunConditions())
+    beside = observe_run(path, settings, RunConditions(), "arena", "process").peaks.process
     assert alone is not None
     assert beside is not None
     for name in ("load", "run", "private"):

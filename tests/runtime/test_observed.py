@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.program import VarId
-from memplan_cli.runtime.measuring.observed import (
+from memplan_cli.runtime.observed import (
     Event,
     Observed,
     Tensors,

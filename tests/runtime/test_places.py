@@ -10,13 +10,12 @@ import onnx.parser
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.account import account_before
 from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.places import events_by_place
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.proofs.original import run_original
+from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
+from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 from memplan_cli.runtime.simulate.predict import Executed
-from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -126,9 +125,9 @@ def test_a_run_says_of_nodes_without_names_what_a_run_of_the_dump_says(tmp_path:
     path = tmp_path / "model.onnx"
     path.write_bytes(MODEL.SerializeToString())
     assert not any(node.name for node in MODEL.graph.node)
-    original = run_original(path, load_model(path), Check("cpu"), Binding(), tmp_path)
-    found = account_before(original)
+    with BaselineRun(path, load_model(path), Check("cpu"), Binding()) as run:
+        found = read_baseline_graph(run.result())
     assert not any("again" in warning for warning in found.warnings)
-    again = dump_run(path, DEFAULTS, Trial("cpu"))
+    again = dump_run(path, DEFAULTS, RunConditions())
     assert found.executed.observed is not None
     assert found.executed.observed == again.observed

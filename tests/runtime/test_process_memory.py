@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.core.results.observations import CPU, ProcessBytes, RuntimeSettings
+from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.runtime.measuring.measure import Trial, measure, together
+from memplan_cli.runtime.run.run_model import memory_of_processes, process_of_run
+from memplan_cli.runtime.run.spec import RunConditions, SessionSpec
 from memplan_cli.runtime.workers import process_memory
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
@@ -26,7 +27,6 @@ from memplan_cli.runtime.workers.process_memory import (
     resident,
     trim,
 )
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -118,9 +118,11 @@ def test_a_psutil_that_may_not_look_says_nothing(monkeypatch: pytest.MonkeyPatch
 @linux
 def test_several_processes_share_what_is_mapped() -> None:
     model = SAMPLES / "branchy_cnn.onnx"
-    trial = Trial(provider="cpu", timeout=120)
+    conditions = RunConditions(timeout=120)
     # A page's share is less while other tests have it too: what one takes is asked on both sides.
-    before, three, after = (together(model, RuntimeSettings(), trial, n) for n in (1, 3, 1))
+    before, three, after = (
+        memory_of_processes(model, RuntimeSettings(), conditions, n) for n in (1, 3, 1)
+    )
     assert before is not None
     assert three is not None
     assert after is not None
@@ -129,9 +131,9 @@ def test_several_processes_share_what_is_mapped() -> None:
 
 @linux
 def test_a_process_that_cannot_run_the_model_is_a_failure() -> None:
-    unfed = Trial(provider="cpu", timeout=60, specs=())
+    unfed = RunConditions(timeout=60, specs=())
     with pytest.raises(RuntimeUnavailableError, match="could not be held by 2 processes"):
-        together(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), unfed, 2)
+        memory_of_processes(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), unfed, 2)
 
 
 def test_where_the_system_does_not_say_no_process_is_started(
@@ -139,15 +141,16 @@ def test_where_the_system_does_not_say_no_process_is_started(
 ) -> None:
     job = import_module("memplan_cli.runtime.workers.jobs.together")
     monkeypatch.setattr(job, "proportional", lambda _: None)
-    session = SessionJob(SAMPLES / "branchy_cnn.onnx", CPU, ())
+    session = SessionSpec(SAMPLES / "branchy_cnn.onnx")
     assert job.run({"processes": 2, "session": session}) == {"bytes": None}
 
 
 @linux
 def test_what_is_measured_has_the_process_too() -> None:
-    found = measure(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), Trial(provider="cpu"))
-    assert isinstance(found.process, ProcessBytes)
-    assert 0 < found.process.load <= found.process.run
+    model = SAMPLES / "branchy_cnn.onnx"
+    found = process_of_run(model, RuntimeSettings(), RunConditions())
+    assert isinstance(found, ProcessBytes)
+    assert 0 < found.load <= found.run
 
 
 class Library:

@@ -13,13 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from builders import parse
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
 from memplan_cli.runtime.process.memory import PAGE, ProcessMemory
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
 from memplan_cli.runtime.process.predict import Shown, foresee_process
@@ -29,6 +28,8 @@ from memplan_cli.runtime.profile.workspace import (
     totals_by_rule,
     workspace_by_rule,
 )
+from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import session_traces
 from memplan_cli.shapes.reading import read_program
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 WIDTH = 1500
 LAYERS = 6
 DEFAULTS = RuntimeSettings()
+
+OF_FOUR = RunConditions(binding=Binding({"batch": 4}))
 
 
 def layers(kind: str = "MatMul") -> onnx.ModelProto:
@@ -86,7 +89,7 @@ def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> ForeseenProces
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
 def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -> None:
     predicted = foreseen(model).process
-    seen = observed_process(model, DEFAULTS, Trial("cpu", {"batch": 4}, runs=3))
+    seen = process_of_run(model, DEFAULTS, OF_FOUR)
     assert seen is not None
     for name in ("load", "run", "private"):
         mine, theirs = getattr(predicted, name), getattr(seen, name)
@@ -97,15 +100,15 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
 def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private(
     model: Path,
 ) -> None:
-    trial = Trial("cpu", {"batch": 4}, runs=3, as_loaded=True)
-    kept = observed_process(model, DEFAULTS, replace(trial, as_loaded=False))
-    seen = observed_process(model, DEFAULTS, trial)
+    trial = replace(OF_FOUR, as_loaded=True)
+    kept = process_of_run(model, DEFAULTS, replace(trial, as_loaded=False))
+    seen = process_of_run(model, DEFAULTS, trial)
     assert seen is not None
     assert kept is not None
     if stored_model(model).size > WIDTH * WIDTH * 4:  # weights that were parsed leave holes
         assert seen.private < kept.private * 2 / 3
     stored, executed = stored_model(model), executed_graph(model, DEFAULTS, {"batch": 4})
-    for loaded in (None, loaded_process(model, DEFAULTS, trial)):
+    for loaded in (None, process_of_load(model, DEFAULTS, trial)):
         shown = Shown(loaded=loaded, as_loaded=True)
         found = foresee_process(stored, executed, DEFAULTS, shown=shown)
         assert found is not None
@@ -148,7 +151,7 @@ def test_what_a_subgraph_reads_to_pack_it_stays_until_it_has_packed_all(
     """
     path = tmp_path / "looped.onnx"
     onnx.save(looped(), str(path), save_as_external_data=True, size_threshold=0)
-    seen = observed_process(path, DEFAULTS, Trial("cpu", {"batch": 4}, runs=3, as_loaded=True))
+    seen = process_of_run(path, DEFAULTS, replace(OF_FOUR, as_loaded=True))
     executed = executed_graph(path, DEFAULTS, {"batch": 4})
     found = foresee_process(
         stored_model(path), executed, DEFAULTS, shown=Shown(as_loaded=True)
@@ -174,8 +177,7 @@ def test_what_kernels_take_beside_the_arena_is_predicted(tmp_path: Path, kind: s
         {BESIDE_THE_ARENA[kind]}
     }}"""
     onnx.save(parse(text), path)
-    trial = Trial("cpu", runs=3)
-    seen = observed_process(path, DEFAULTS, trial)
+    seen = process_of_run(path, DEFAULTS, RunConditions())
     executed = executed_graph(path, DEFAULTS, {})
     found = foresee_process(stored_model(path), executed, DEFAULTS)
     assert seen is not None
@@ -199,7 +201,7 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
     model: Path,
 ) -> None:
     executed = executed_graph(model, DEFAULTS, {"batch": 4})
-    seen = loaded_process(model, DEFAULTS, Trial("cpu", {"batch": 4}))
+    seen = process_of_load(model, DEFAULTS, OF_FOUR)
     assert seen is not None
     found = foresee_process(stored_model(model), executed, DEFAULTS, shown=Shown(loaded=seen))
     assert found is not None

@@ -8,11 +8,11 @@ import numpy as np
 import onnx.parser
 from onnx import numpy_helper
 
-from memplan_cli.core.results.observations import Peaks
 from memplan_cli.runtime.graph.seen_graph import executed_of
-from memplan_cli.runtime.measuring.examine import Examined
+from memplan_cli.runtime.run.baseline import DEFAULTS
+from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ def kernel(name: str, read: list[int], wrote: int) -> list[Any]:
     return [name, [["float", [size]] for size in read], [["float", [wrote]]], 0]
 
 
-def seen(path: Path, *kernels: list[Any]) -> Examined:
+def seen(path: Path, *kernels: list[Any]) -> RunRecord:
     path.write_bytes(WRITTEN.SerializeToString())
     nobody_knows: dict[str, Any] = {"p": ("float32", (None,))}
-    return Examined((), (), Peaks(None, None), {}, list(kernels), nobody_knows, path)
+    spec = RunSpec(SessionSpec(path), (), ("kernels", "graph"), graph=path)
+    return RunRecord(spec, kernels=(kernels,), shapes=nobody_knows)
 
 
 def test_numbers_in_names_that_the_runtime_made_up_say_nothing_of_the_session_that_ran(

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import plan_of_text
-from memplan_cli.core.results.observations import Peaks, RuntimeSettings, TimeRatio
+from memplan_cli.core.results.observations import (
+    UNOPTIMISED,
+    Peaks,
+    RuntimeSettings,
+    TimeRatio,
+)
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.reporting import render
-from memplan_cli.runtime.measuring import timing
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.timing import ROUNDS, Timed, slower_note, time_ratio
-from memplan_cli.runtime.steer import Recommendation
+from memplan_cli.runtime.run import timing
+from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
+from memplan_cli.runtime.run.timing import ROUNDS, slower_note, time_ratio
+from memplan_cli.runtime.settings_search.choice import SettingsChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,16 +30,11 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.answer import Detail
 
-TRIAL = Trial(provider="cpu", runs=3)
 SIZED = RuntimeSettings(
     session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
     arena={"initial_chunk_size_bytes": 4096},
 )
 OBSERVED = {"arena.initial_chunk_size_bytes": "observed"}
-
-
-def run(name: str) -> Timed:
-    return Timed(Path(name), RuntimeSettings(), Peaks(1, 1))
 
 
 def timed(
@@ -43,13 +44,16 @@ def timed(
     said: dict[str, Iterator[Peaks]] = {"before": iter(before), "after": iter(after)}
     turns: list[str] = []
 
-    def measure(model: Path, _: RuntimeSettings, trial: Trial) -> Peaks:
-        assert trial.runs == 1
-        turns.append(model.name)
-        return next(said[model.name])
+    def run_model(spec: RunSpec, *, timeout: float) -> RunRecord:
+        del timeout
+        assert spec.collect == ("time",)
+        turns.append(spec.session.model.name)
+        return RunRecord(spec, peaks=next(said[turns[-1]]))
 
-    monkeypatch.setattr(timing, "measure", measure)
-    found = time_ratio(run("before"), run("after"), TRIAL)
+    monkeypatch.setattr(timing, "run_model", run_model)
+    found = time_ratio(
+        SessionSpec(Path("before")), SessionSpec(Path("after")), InputSet(()), 60
+    )
     assert turns == ["before", "after"] * ROUNDS
     return found
 
@@ -121,8 +125,8 @@ def test_nothing_is_said_of_what_no_run_has_told() -> None:
 
 
 def test_an_order_recorded_from_runs_is_called_so() -> None:
-    order = Recommendation(SIZED, Peaks(1, 1), None, recorded_order=True)
+    order = SettingsChoice(SIZED, Peaks(1, 1))
     assert order.sources == {**OBSERVED, "session.execution_order": "observed"}
-    assert replace(order, recorded_order=False).sources == OBSERVED
-    unsized = replace(order, settings=RuntimeSettings(), recorded_order=False)
-    assert unsized.sources == {}
+    as_written = SIZED.updated(UNOPTIMISED)
+    assert replace(order, settings=as_written).sources == OBSERVED, "that of the file"
+    assert replace(order, settings=RuntimeSettings()).sources == {}

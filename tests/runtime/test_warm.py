@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.runtime.measuring.examine import examine
+from memplan_cli.runtime.run.run_model import process_of_run, start_run
+from memplan_cli.runtime.run.spec import InputSet, RunConditions, RunSpec, SessionSpec
 from memplan_cli.runtime.workers import warm, worker
-from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.request import Request
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.warm import Server, ServerGoneError, worker_environment
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
@@ -49,7 +47,6 @@ PARENT = """
 import os, sys, time
 from memplan_cli.core.interrupts import raise_on_signals
 from memplan_cli.runtime.workers.request import Request
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.warm import Server, worker_environment
 raise_on_signals()
 server = Server.start(["-c", sys.argv[1]], worker_environment())
@@ -243,14 +240,15 @@ def test_waiting_processes_go_with_their_server(server: Server, tmp_path: Path) 
 
 
 def test_what_is_measured_begins_in_a_new_process_and_is_asked_again_there(
-    samples: Path, tmp_path: Path
+    samples: Path,
 ) -> None:
     model, numbers = samples / "branchy_cnn.onnx", []
-    session = SessionJob(model, CPU, feed_specs(load_model(model), {}))
-    asked_for = Examination(session, (Look(session.specs, tmp_path),), then="save")
+    inputs = InputSet(feed_specs(load_model(model), {}))
+    once = RunSpec(SessionSpec(model), (inputs,), ())
+    process = replace(once, collect=("process",))
     with warm.warm_workers():
-        for kind in ("examine", "reexamine", "examine"):
-            with start_job(kind, {"examination": to_json(asked_for)}, about=model) as job:
+        for spec in (process, once, process):
+            with start_run(spec) as job:
                 assert job.outcome().ok
                 numbers.append(job.process)
     assert numbers[0] == numbers[1] != numbers[2]
@@ -262,23 +260,18 @@ def test_two_jobs_never_run_at_the_same_time() -> None:
         assert first._found is not None
 
 
-def process_bytes(model: Path, folder: Path) -> ProcessBytes:
-    session = SessionJob(model, CPU, feed_specs(load_model(model), {}))
-    folder.mkdir()
-    _, seen = examine(Examination(session, (Look(session.specs, folder),)), 60)
-    assert seen is not None
-    assert seen.peaks.process is not None
-    return seen.peaks.process
+def process_bytes(model: Path) -> ProcessBytes:
+    process = process_of_run(model, RuntimeSettings(), RunConditions())
+    assert process is not None
+    return process
 
 
-def test_a_forked_job_takes_what_one_takes_that_starts_anew(
-    samples: Path, tmp_path: Path
-) -> None:
+def test_a_forked_job_takes_what_one_takes_that_starts_anew(samples: Path) -> None:
     """What the import has touched before is no session's, in either."""
     model = samples / "branchy_cnn.onnx"
-    anew = process_bytes(model, tmp_path / "anew")
+    anew = process_bytes(model)
     with warm.warm_workers():
-        forked = process_bytes(model, tmp_path / "forked")
+        forked = process_bytes(model)
     for one, other in zip(astuple(anew), astuple(forked), strict=True):
         if one is None:  # what is observed in other places alone
             assert other is None

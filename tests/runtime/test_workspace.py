@@ -12,8 +12,8 @@ from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
 from memplan_cli.runtime.serving.loads import Served, with_others
 from memplan_cli.runtime.serving.sizes import Extent
+from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import Executed, session_traces
-from memplan_cli.runtime.steer import foreseen
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_arenas_hold_what_is_predicted(
 
 
 def test_what_asks_for_nothing_gets_no_region_for_a_memory_pattern() -> None:
-    choice = foreseen(Executed(program(NOTHING)), RuntimeSettings(), {})
+    choice = predict_settings(Executed(program(NOTHING)), RuntimeSettings(), {})
     assert choice.predicted.held == 0
     assert not any("initial" in key for key in choice.settings.arena)
 

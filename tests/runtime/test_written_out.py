@@ -10,15 +10,18 @@ import pytest
 from builders import parse
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
-from memplan_cli.runtime.account import account_before, prove
-from memplan_cli.runtime.proofs.original import run_original
-from memplan_cli.runtime.proofs.subjects import Written
+from memplan_cli.runtime.run.baseline import BaselineRun
+from memplan_cli.runtime.run.verify import verify
+from memplan_cli.runtime.settings_search.written_model import (
+    WrittenModel,
+    read_baseline_graph,
+)
 from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.runtime.account import Proved
+    from memplan_cli.runtime.run.verify import Verification
 
 BRANCHES = 8
 MIB = 1 << 20
@@ -30,7 +33,7 @@ KINDS = {
 """A loss, which ONNX defines by others, and a sum, which the runtime computes itself."""
 
 
-def proved(tmp_path: Path, kind: str) -> Proved:
+def proved(tmp_path: Path, kind: str) -> Verification:
     """Prove a model of branches of 1 MiB, one after the other, as it stands."""
     branches = "\n".join(
         f"c{n} = Constant<value_float = {n + 1}.0>()\n a{n} = Mul(x, c{n})\n"
@@ -40,13 +43,13 @@ def proved(tmp_path: Path, kind: str) -> Proved:
     losses = ", ".join(f"l{n}" for n in range(BRANCHES))
     text = f"s (float[512, 512] x, int64[512] t) => (float[] y, int64[512] u) {{ {branches}\n"
     model = parse(f"{text} y = Sum({losses})\n u = Identity(t) }}")
-    path, other, folder = tmp_path / "a.onnx", tmp_path / "b.onnx", tmp_path / "proof"
-    folder.mkdir()
+    path, other = tmp_path / "a.onnx", tmp_path / "b.onnx"
     for each in (path, other):
         onnx.save(model, each)
-    original = run_original(path, model, Check("cpu"), Binding(), folder)
-    written = Written(other, read_program(model).program, as_written=True)
-    return prove(original, account_before(original), written, folder)
+    written = WrittenModel(other, read_program(model).program, as_written=True)
+    with BaselineRun(path, model, Check("cpu"), Binding()) as run:
+        baseline = run.result()
+        return verify(baseline, read_baseline_graph(baseline), written)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.choose import choose
 from memplan_cli.reporting import render
 from memplan_cli.reporting.schemas import schema_text
-from memplan_cli.runtime.measuring import timing
+from memplan_cli.runtime.run import timing
 from memplan_cli.workflows import target
 from memplan_cli.workflows.candidates import Optimized
 from memplan_cli.workflows.fallbacks import chosen_among, fell_back, timed_among

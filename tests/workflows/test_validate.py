@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from memplan_cli import Settings, optimize
-from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import (
     CPU,
@@ -18,21 +16,22 @@ from memplan_cli.core.results.observations import (
     Together,
     Validation,
 )
-from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
-from memplan_cli.runtime.measuring import timing
-from memplan_cli.runtime.measuring.timing import ROUNDS
+from memplan_cli.runtime.run import run_model, verify
+from memplan_cli.runtime.run.timing import ROUNDS
+from memplan_cli.runtime.run.verify import Verification
+from memplan_cli.runtime.settings_search.written_model import WrittenModel
 from memplan_cli.runtime.workers import worker
 from memplan_cli.workflows import validate
-from memplan_cli.workflows.accounted import Models
-from memplan_cli.workflows.compare import Compared
 from story import memplan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan_cli.core.bindings import Binding
+    from memplan_cli.runtime.run.spec import SessionSpec
     from memplan_cli.settings.choices import TargetChoice
 
 SAME = Validation("passed", CPU, 0.0, bit_identical=True)
@@ -41,22 +40,16 @@ SAME = Validation("passed", CPU, 0.0, bit_identical=True)
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Stand in for the runtime, and write down what it is asked for."""
-    words: dict[str, object] = {"as_written": False}
+    words: dict[str, object] = {}
 
-    def compare(*models: object) -> Compared:
-        binding = models[-1]
-        assert isinstance(binding, Binding)
+    def compare(_: Path, written: WrittenModel, __: Check, binding: Binding) -> Verification:
+        words["written"] = written
         words["dims"] = binding.dims
         words["all"] = [*words.get("all", []), binding.dims]  # type: ignore[misc] # a list
-        return Compared(SAME, as_written=bool(words["as_written"]))
+        return Verification(SAME)
 
-    def account(models: Models, _: Check, binding: Binding, *__: object) -> tuple[Any, Any]:
-        words["models"] = models
-        return compare(binding), RuntimeFacts("onnxruntime", "1", CPU, {}, {})
-
-    proving = import_module("memplan_cli.workflows.validate")
-    monkeypatch.setattr(proving, "compare_models", compare)
-    monkeypatch.setattr(proving, "accounted", account)
+    monkeypatch.setattr(verify, "compare_models", compare)
+    monkeypatch.setattr(verify, "measure_models", compare)
     return words
 
 
@@ -132,9 +125,9 @@ def test_what_optimization_would_undo_is_measured_as_written(
     original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
     optimize(original, Settings(target=target), out=out, check=None)
     validate(out, original, Check(), ["measure"])
-    models = asked["models"]
-    assert isinstance(models, Models)
-    assert models.as_written == (target == "cpu")
+    model = asked["written"]
+    assert isinstance(model, WrittenModel)
+    assert model.as_written == (target == "cpu")
 
 
 @pytest.mark.parametrize(("median", "warned"), [(1.05, False), (1.08, True)])
@@ -149,11 +142,11 @@ def test_the_time_of_both_is_reported_and_warned_of(
     found = TimeRatio(median, 1.01, 1.12, ROUNDS)
     seen: list[tuple[str, RuntimeSettings]] = []
 
-    def stub(before: timing.Timed, after: timing.Timed, _: object) -> TimeRatio:
+    def stub(before: SessionSpec, after: SessionSpec, *_: object) -> TimeRatio:
         seen.extend((run.model.name, run.settings) for run in (before, after))
         return found
 
-    monkeypatch.setattr(timing, "time_ratio", stub)
+    monkeypatch.setattr(verify, "time_ratio", stub)
     original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
     optimize(original, Settings(), out=out, check=None)
     words = ("validate", out, "--original", original, "--measure")
@@ -176,7 +169,7 @@ def test_that_time_cannot_be_taken_is_said(
     def stub(*_: object) -> None:
         raise RuntimeUnavailableError("still running after 1 s")
 
-    monkeypatch.setattr(timing, "time_ratio", stub)
+    monkeypatch.setattr(verify, "time_ratio", stub)
     original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
     optimize(original, Settings(), out=out, check=None)
     found = validate(out, original, Check("cpu"), ["measure"])
@@ -202,8 +195,8 @@ def test_what_is_measured_is_compared_in_the_same_runs(
     jobs.clear()
     found = validate(out, original, Check("cpu"), ["measure"])
     assert found.passed
-    assert jobs[:2] == ["examine", "examine"]
-    assert jobs[2:] == 2 * ROUNDS * ["measure"], "the time of both, in turn"
+    assert jobs[:2] == ["measure", "measure"]
+    assert jobs[2:] == 2 * ROUNDS * ["run"], "the time of both, in turn"
     assert found.runtime is not None
     assert before is not None
     assert found.runtime.settings == before.settings
@@ -226,8 +219,7 @@ def test_several_processes_are_measured_where_they_are_asked_for(
         asked.append((model.name, processes))
         return 1000 - len(asked)
 
-    measuring = import_module("memplan_cli.runtime.measuring.measure")
-    monkeypatch.setattr(measuring, "together", together)
+    monkeypatch.setattr(run_model, "memory_of_processes", together)
     check = Check(provider="cpu", processes=2)
     extras: tuple[Literal["measure"]] = ("measure",)
     proof = validate(done.model, original, check, extras)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
     from memplan_cli.runtime.doctor import Diagnosis
+    from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.runtime.simulate.allocators import Simulated
-    from memplan_cli.runtime.steer import Recommendation
 
 
 _RESERVED = (
@@ -65,7 +65,7 @@ DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
 }
 
 
-def recommended(found: Recommendation, model: str) -> doc.Document:
+def recommended(found: SettingsChoice, model: str) -> doc.Document:
     """Return the session as Python, what it needs as comments on top."""
     comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
     if found.observed:
@@ -88,7 +88,7 @@ def _known(size: int | None) -> str:
     return "not known" if size is None else format_size(size)
 
 
-def _settings_json(found: Recommendation, model: str) -> str:
+def _settings_json(found: SettingsChoice, model: str) -> str:
     content = {
         "model": model,
         "provider": found.provider,
@@ -102,17 +102,17 @@ def _settings_json(found: Recommendation, model: str) -> str:
 
 def _native(
     snippet: Callable[[RuntimeSettings, str, str], str],
-) -> Callable[[Recommendation, str], str]:
+) -> Callable[[SettingsChoice, str], str]:
     """Return what renders a recommendation as code of another language, notes on top."""
 
-    def rendered(found: Recommendation, model: str) -> str:
+    def rendered(found: SettingsChoice, model: str) -> str:
         notes = "".join(f"// {note}\n" for note in found.notes)
         return notes + snippet(found.settings, model, found.provider)
 
     return rendered
 
 
-SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
+SETTINGS: Mapping[str, Callable[[SettingsChoice, str], str]] = {
     "text": lambda found, model: drawn(recommended(found, model), "text"),
     "json": _settings_json,
     "c": _native(c_snippet),

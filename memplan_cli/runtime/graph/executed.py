@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.runs.runnable import give_every_output
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.node_index import by_index
-from memplan_cli.runtime.measuring.observed import observe
-from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.observed import observe
+from memplan_cli.runtime.run.record import shapes_of_types
+from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.simulate.predict import Executed, needs_run
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from memplan_cli.core.program import Program, Shape, VarId
-    from memplan_cli.runtime.measuring.measure import Trial
-
-    RuntimeShapes = Mapping[str, tuple[str, Shape]]
+    from memplan_cli.runtime.run.record import RuntimeShapes
+    from memplan_cli.runtime.run.spec import RunConditions
 
 
 def executed_graph(
@@ -52,19 +52,21 @@ def executed_graph(
     return _executed(model, settings, dims, provider, None)
 
 
-def executed_run(model: Path, settings: RuntimeSettings, trial: Trial) -> Executed:
+def executed_run(
+    model: Path, settings: RuntimeSettings, conditions: RunConditions
+) -> Executed:
     """Return the same; where a run decides branches, turns or sizes, with those of one run.
 
-    Predictions from it then hold for the feeds of that trial. The run is that of the dump,
+    Predictions from it then hold for the inputs of that run. The run is that of the dump,
     so that every event is known to belong to one of its nodes.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not run.
     """
-    return _executed(model, settings, trial.dims, trial.runs_on, trial)
+    return _executed(model, settings, conditions.dims, conditions.provider, conditions)
 
 
-def dump_run(model: Path, settings: RuntimeSettings, trial: Trial) -> Executed:
+def dump_run(model: Path, settings: RuntimeSettings, conditions: RunConditions) -> Executed:
     """Return what `executed_run` does where a run is known to decide something.
 
     Raises:
@@ -73,10 +75,10 @@ def dump_run(model: Path, settings: RuntimeSettings, trial: Trial) -> Executed:
     require_weights(model)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
-        found = _whole(model, dump, settings, trial.dims, trial.runs_on)
+        found = _whole(model, dump, settings, conditions.dims, conditions.provider)
         if not needs_run(found):
             return found
-        observed = observe(dump, found.program, trial, about=model)
+        observed = observe(dump, found.program, conditions, about=model)
         return replace(found, observed=observed)
 
 
@@ -85,15 +87,15 @@ def _executed(
     settings: RuntimeSettings,
     dims: Mapping[str, int],
     provider: str,
-    trial: Trial | None,
+    conditions: RunConditions | None,
 ) -> Executed:
     require_weights(model)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "dump.onnx"
         shapes = _light_graph(model, dump, settings, provider)
         found = read_graph(dump, shapes, settings, dims, model) if shapes else None
-        if trial is not None and (found is None or needs_run(found)):
-            return dump_run(model, settings, trial)
+        if conditions is not None and (found is None or needs_run(found)):
+            return dump_run(model, settings, conditions)
         if found is None:
             return _whole(model, Path(name) / "whole.onnx", settings, dims, provider)
     return replace(found, provider=provider)
@@ -144,7 +146,7 @@ def _light_graph(
     """Write the graph without its weights; return what the runtime infers, or nothing."""
     job = {**_written_to(out, model, settings, provider), "light": True}
     found = run_job("dump", job, about=model).require(f"{model} does not load")
-    return shapes_of(found["types"])
+    return shapes_of_types(found["types"])
 
 
 def _written_to(
@@ -155,7 +157,7 @@ def _written_to(
     wanted = RuntimeSettings(
         session={"graph_optimization_level": level}, session_config=settings.session_config
     )
-    return {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
+    return {"session": to_json(SessionSpec(model, provider, wanted)), "out": str(out)}
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -187,20 +189,11 @@ def runtime_shapes(
         whole = load_model(model)
         give_every_output(whole.graph)
         twin.write_bytes(whole.SerializeToString())
-        job = {"session": to_json(SessionJob(twin, provider, (), UNOPTIMISED))}
+        job = {"session": to_json(SessionSpec(twin, provider, UNOPTIMISED))}
         result = run_job("dump", job, about=about or model).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
-    return shapes_of(result["types"])
-
-
-def shapes_of(types: object) -> RuntimeShapes:
-    """Return what a process said of the types that a session has."""
-    shapes: dict[str, tuple[str, Shape]] = {}
-    for name, (dtype, shape) in types.items():  # type: ignore[attr-defined]
-        dims = (canonical_dim(dim) if isinstance(dim, str) else dim for dim in shape)
-        shapes[name] = (dtype, tuple(dims))
-    return shapes
+    return shapes_of_types(result["types"])
 
 
 def complete(shapes: RuntimeShapes) -> RuntimeShapes:

@@ -20,13 +20,10 @@ from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.onnx_io.weights.sparse import sparse_weights
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
-from memplan_cli.runtime.graph.executed import (
-    bound_shapes,
-    runtime_shapes,
-    shapes_of,
-)
+from memplan_cli.runtime.graph.executed import bound_shapes, runtime_shapes
 from memplan_cli.runtime.installed import hardware
-from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.run.record import shapes_of_types
+from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.workers.worker import start_job
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program, Var
-    from memplan_cli.runtime.graph.executed import RuntimeShapes
+    from memplan_cli.runtime.run.record import RuntimeShapes
 
 RUN_AS_WRITTEN = RuntimeSettings(
     session={
@@ -164,7 +161,7 @@ class Dumping:
         original, provider = load_model(self._model), self._provider
         return tuple(
             replace(
-                _tidied(path, original, shapes_of(found["types"]), provider),
+                _tidied(path, original, shapes_of_types(found["types"]), provider),
                 cut=found["cut"],
                 block=block,
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.program import blocks, walk
-from memplan_cli.runtime.measuring.observed import Event
+from memplan_cli.runtime.observed import Event
 from memplan_cli.runtime.simulate.planner import default_order
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import read_graph
 from memplan_cli.runtime.graph.offline import COUNTED
 from memplan_cli.runtime.graph.places import events_by_place
-from memplan_cli.runtime.measuring.observed import Event, sorted_out
+from memplan_cli.runtime.observed import Event, sorted_out
 from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import Executed, needs_run
 from memplan_cli.runtime.workers.type_names import dtype_of
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Op, Program
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.runtime.graph.executed import RuntimeShapes
-    from memplan_cli.runtime.measuring.examine import Examined
+    from memplan_cli.runtime.run.record import Kernel, RunRecord, RuntimeShapes
 
 _DEFAULT = "DEFAULT"
 """The execution order whose places are known."""
 
 
 def executed_of(
-    found: Examined, settings: RuntimeSettings, dims: Mapping[str, int], model: Path
+    record: RunRecord, settings: RuntimeSettings, dims: Mapping[str, int], model: Path
 ) -> Executed:
     """Return the graph that was run, what data decided in its first run included.
 
@@ -41,19 +40,20 @@ def executed_of(
     predictions.
 
     Args:
-        found: of a session whose graph was asked for.
+        record: of a run that collected kernels and the graph.
         settings: under which it was created.
         dims: values for symbolic dims.
         model: the file that it loaded.
     """
-    assert found.graph is not None  # noqa: S101 - whoever asks has asked for it before
-    graph = load_model(found.graph)
+    file, kernels = record.spec.graph, (record.kernels or ((),))[0]
+    assert file is not None  # noqa: S101 - the caller has collected it
+    graph = load_model(file)
     graph = with_distinct_names(graph) or graph
-    shapes = found.shapes or _ran(graph, found.nodes)
-    executed = read_graph(found.graph, shapes, settings, dims, model)
+    shapes = record.shapes or _ran(graph, kernels)
+    executed = read_graph(file, shapes, settings, dims, model)
     if not needs_run(executed):
         return executed
-    named, ran = _named(graph), found.nodes
+    named, ran = _named(graph), kernels
     events: Iterable[Event] | None = None
     if named is not None:
         events = _events(named, ran)
@@ -115,6 +115,22 @@ def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
             for value, (kind, shape) in zip(event.writes, event.wrote, strict=True):
                 found[value] = dtype_of(kind), tuple(shape)
     return found
+
+
+def in_recorded_order(executed: Executed, record: RunRecord) -> Executed | None:
+    """Return a graph in the order in which its nodes ran; None if that cannot be told.
+
+    The graph that an optimised session writes does not have the index that optimisation gave to
+    each node, so an order by priority, which goes by it, has to be recorded.
+    """
+    body = executed.program.body
+    ops = {op.name: op for op in body.ops}
+    kernels: Sequence[Kernel] = (record.kernels or ((),))[0]
+    ran = [name for name, *_ in sorted(kernels, key=lambda k: k[3]) if name in ops]
+    if len(ran) != len(body.ops) or len(set(ran)) != len(ran):
+        return None
+    ordered = replace(body, ops=tuple(ops[name] for name in ran))
+    return replace(executed, program=replace(executed.program, body=ordered))
 
 
 def reordered(executed: Executed, nodes: Sequence[str], written: Program) -> Executed:

@@ -19,9 +19,9 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
 )
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.workers.bits import differences
-from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.run.record import differences_in
+from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Co
     outcome = run_job("decode", job, timeout=how.timeout)
     found = outcome.result
     return Compared(
-        differences(found),
+        differences_in(found),
         outcome.reason,
         _process(found),
         found.get("milliseconds"),  # type: ignore[arg-type]
@@ -156,13 +156,14 @@ def _process(found: Mapping[str, Any]) -> ProcessBytes | None:
     return None if said is None else from_json(ProcessBytes, said, "the job's result")
 
 
-def _session(model: Path, how: Loop) -> SessionJob:
-    return SessionJob(model, how.provider, how.specs, how.settings).exact()
+def _session(model: Path, how: Loop) -> SessionSpec:
+    return SessionSpec(model, how.provider, how.settings).deterministic()
 
 
-def _job(session: SessionJob, caches: Caches, how: Loop) -> Json:
+def _job(session: SessionSpec, caches: Caches, how: Loop) -> Json:
     return {
         "session": to_json(session),
+        "inputs": to_json(InputSet(how.specs)),
         "caches": to_json(caches),
         "dims": dict(how.dims),
         "lengths": list(how.lengths),

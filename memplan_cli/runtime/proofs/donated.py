@@ -14,24 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU, Difference
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
-from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.workers.bits import differences, widened
-from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.run.compare import widened
+from memplan_cli.runtime.run.record import differences_in
+from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
+from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from memplan_cli.core.bindings import Binding, FeedSpec
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.runtime.proofs.compare import Comparison
-    from memplan_cli.runtime.workers.worker import Json
 
 Pairs = tuple[tuple[str, str], ...]
 """``(input, output)``, by name."""
@@ -61,70 +63,68 @@ class DonatedSteps:
 
 
 def donated_steps(
-    original: Path, written: Path, pairs: Pairs, how: Comparison
+    models: tuple[Path, Path],
+    pairs: Pairs,
+    check: Check,
+    binding: Binding,
+    original_settings: RuntimeSettings = UNOPTIMISED,
 ) -> DonatedSteps:
     """Take two steps with each model and compare every output of both steps.
 
     Where the original draws random numbers, copies with the same seeds take the steps.
 
     Args:
-        original: Runs as it is, new values fed back by hand.
-        written: Runs with each pair bound to one buffer on the provider.
-        pairs: Inputs, and the outputs that are written over them.
-        how: Both models' settings, the tolerance, the inputs.
+        models: the original, which runs with new values fed back, and the written model, which
+            runs with each pair bound to one buffer.
+        pairs: inputs, and the outputs that are written over them.
+        check: where both run, and what counts as equal.
+        binding: numbers for dims, and inputs that were given.
+        original_settings: of the original's session.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, an input cannot be
             bound, or the original does not run.
     """
-    for path in (original, written):
+    for path in models:
         require_weights(path)
-    whose = original, written
-    if not random_ops(load_model(original)):
-        return _steps(whose, whose, pairs, how)
-    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
-        twins = seeded_twins(original, written, Path(folder))
-        return _steps(twins or whose, whose, pairs, how)
-
-
-def _steps(
-    models: tuple[Path, Path], whose: tuple[Path, Path], pairs: Pairs, how: Comparison
-) -> DonatedSteps:
-    """Take the steps with two models, which may be copies of two others."""
     original, written = models
-    how = how.on_its_provider()
-    provider, timeout, tolerance = how.check.provider, how.check.timeout, how.check.tolerance
-    if how.specs is None:
-        specs = step_specs(original, how.binding, pairs)
-        how = dataclasses.replace(how, specs=specs)
-    with tempfile.TemporaryDirectory(prefix="memplan-steps-") as folder:
-        job = _job(original, how.original_settings, how, pairs)
+    check = dataclasses.replace(check, provider=resolve_provider(check.provider))
+    inputs = InputSet(step_specs(original, binding, pairs))
+    with tempfile.TemporaryDirectory(prefix="memplan-steps-") as name:
+        folder = Path(name)
+        (folder / "steps").mkdir()
+        run = models
+        if random_ops(load_model(original)):
+            run = seeded_twins(original, written, folder) or models
+        sessions = tuple(
+            SessionSpec(path, check.provider, settings).deterministic()
+            for path, settings in zip(run, (original_settings, RUN_AS_WRITTEN), strict=True)
+        )
+        job = {
+            "inputs": to_json(inputs),
+            "pairs": to_json(pairs),
+            "tolerance": [check.rtol, check.atol],
+            "folder": str(folder / "steps"),
+        }
+        fed = {**job, "session": to_json(sessions[0]), "way": "fed"}
         first = run_job(
-            "donated",
-            {**job, "way": "fed", "then": "save", "folder": folder},
-            timeout=timeout,
-            about=whose[0],
-        ).require(f"{original} takes no two steps")
-        if provider != CPU:
-            again = {**job, "way": "fed", "then": "against", "folder": folder}
-            found = run_job("donated", again, timeout=timeout, about=whose[0])
-            noise = differences(found.result)
-            tolerance = widened(tolerance, noise)
-        job = _job(written, how.rewritten_settings, how, pairs)
+            "donated", {**fed, "then": "save"}, timeout=check.timeout, about=original
+        ).require(f"{run[0]} takes no two steps")
+        tolerance = check.tolerance
+        if check.provider != CPU:
+            again = run_job(
+                "donated", {**fed, "then": "against"}, timeout=check.timeout, about=original
+            )
+            tolerance = widened(tolerance, differences_in(again.result))
+        donated = {**job, "session": to_json(sessions[1]), "way": "donated", "then": "against"}
         second = run_job(
             "donated",
-            {
-                **job,
-                "way": "donated",
-                "then": "against",
-                "folder": folder,
-                "tolerance": [tolerance.rtol, tolerance.atol],
-            },
-            timeout=timeout,
-            about=whose[1],
+            {**donated, "tolerance": [tolerance.rtol, tolerance.atol]},
+            timeout=check.timeout,
+            about=written,
         )
     return DonatedSteps(
-        differences(second.result),
+        differences_in(second.result),
         second.reason,
         tuple(first["not_finite"]),  # type: ignore[arg-type]
     )
@@ -149,10 +149,3 @@ def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
     if spec.name in state:
         return dataclasses.replace(spec, scale=STATE_SCALE)
     return dataclasses.replace(spec, scale=RATE_SCALE) if alone else spec
-
-
-def _job(model: Path, settings: RuntimeSettings, how: Comparison, pairs: Pairs) -> Json:
-    assert how.specs is not None  # noqa: S101 - both callers fill it in
-    session = SessionJob(model, how.check.provider, how.specs, settings).exact()
-    tolerance = [how.check.rtol, how.check.atol]
-    return {"session": to_json(session), "pairs": to_json(pairs), "tolerance": tolerance}

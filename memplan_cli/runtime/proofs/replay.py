@@ -22,10 +22,10 @@ from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import write_seeded
-from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.proofs.places import Place, heights, places_of
-from memplan_cli.runtime.workers.bits import differences
+from memplan_cli.runtime.run.record import differences_in
+from memplan_cli.runtime.run.run_model import require_weights, run_model
+from memplan_cli.runtime.run.spec import RunConditions, RunSpec
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class Replayed:
     notes: tuple[str, ...] = ()
 
 
-def replay(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+def replay(model: Path, plan: Plan, conditions: RunConditions) -> Replayed:
     """Check a plan, then run its model inside it.
 
     Args:
         model: the written model: its order is the plan's.
         plan: what to prove.
-        trial: provider, dims, seed and inputs.
+        conditions: where it runs, and on which inputs.
 
     Raises:
         RuntimeUnavailableError: weights or provider are missing, or the whole graph does
@@ -120,10 +120,10 @@ def replay(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
         check(plan)
     except InvalidLayoutError as error:
         return Replayed("failed", reason=str(error))
-    return replay_unchecked(model, plan, trial)
+    return replay_unchecked(model, plan, conditions)
 
 
-def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+def replay_unchecked(model: Path, plan: Plan, conditions: RunConditions) -> Replayed:
     """Run a model inside a plan whatever the static checker would say.
 
     Random ops get seeds, in a copy: the whole graph and each op alone then draw the same.
@@ -131,26 +131,26 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
     Raises:
         RuntimeUnavailableError: as for `replay`.
     """
-    trial = trial or Trial()
     require_weights(model)
     drawn = random_ops(load_model(model))
     if not drawn:
-        return _replayed(model, plan, trial)
+        return _replayed(model, plan, conditions)
     with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
         copy = Path(folder) / model.name
         write_seeded(model, copy)
-        found = _replayed(copy, plan, trial)
+        found = _replayed(copy, plan, conditions)
     note = f"random ops ({', '.join(drawn)}) had seeds in the copy that was run"
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 
-def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
-    session = trial.session(model, UNOPTIMISED).exact()
+def _replayed(model: Path, plan: Plan, conditions: RunConditions) -> Replayed:
+    session = conditions.session(model, UNOPTIMISED).deterministic()
+    inputs, timeout = conditions.input_set(model), conditions.timeout
     graph = load_model(model).graph
     order = _order([node.name for node in graph.node], plan)
     if order is None:
         return Replayed("failed", reason="the plan's order is not of the model's nodes")
-    places, left_out = places_of(plan, trial.dims)
+    places, left_out = places_of(plan, conditions.dims)
     wanted = {place.name for place in places if place.bytes and not place.block}
     lost = sorted(wanted - {name for node in graph.node for name in node.output})
     if lost:
@@ -158,21 +158,24 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         return Replayed("failed", reason=reason)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        job: Json = {"session": to_json(session)}
-        job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
-        job |= {"save": True, "folder": folder}
-        whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
-        job |= {"outputs": whole["outputs"], "save": False}
-        job |= {
+        saved = dataclasses.replace(inputs, save_to=Path(folder))
+        spec = RunSpec(session, (saved,), runs=1, compared_runs=1)
+        whole = run_model(spec, timeout=timeout).require(f"{model} does not run")
+        job: Json = {
+            "session": to_json(session),
+            "inputs": to_json(inputs),
+            "folder": folder,
+            "outputs": list(whole.outputs),
+            "save": False,
             "places": to_json(places),
-            "arenas": dict(heights(plan, trial.dims)),
+            "arenas": dict(heights(plan, conditions.dims)),
             "order": order,
         }
-        outcome = run_job("replay", job, timeout=trial.timeout)
+        outcome = run_job("replay", job, timeout=timeout)
         notes: tuple[str, ...] = ()
         why = _rounding(places)
         if outcome.ok and outcome.result["differences"] and why:
-            outcome = _against_own_memory(job, places, trial.timeout)
+            outcome = _against_own_memory(job, places, timeout)
             notes = (f"{why}: the outputs were compared with those of {_APART}",)
     if not outcome.ok:
         return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
@@ -181,7 +184,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     if bound != wanted:
         reason = f"tensor {min(bound ^ wanted)[:120]!r} did not lie where the plan places it"
         return Replayed("failed", reason=reason, extent=extent)
-    found = differences(outcome.result)
+    found = differences_in(outcome.result)
     return Replayed("failed" if found else "passed", found, extent=extent, notes=notes)
 
 

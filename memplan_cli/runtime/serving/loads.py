@@ -20,9 +20,10 @@ from memplan_cli.runtime.graph.executed import (
     runtime_shapes,
     write_dump,
 )
-from memplan_cli.runtime.measuring.measure import Trial, workspace_of
-from memplan_cli.runtime.measuring.observed import observe_many
+from memplan_cli.runtime.observed import observe_many
 from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.serving.sizes import fit_formulas
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
@@ -54,11 +55,11 @@ class Service:
     """A model whose requests have sizes within bounds.
 
     Attributes:
-        model: the file, which must have its weights.
+        model: the file; its weights are there.
         extent: the sizes.
-        binding: values of the other dims, and given inputs.
-        timeout: seconds for a process that runs the model.
-        base: settings that must not change.
+        binding: numbers for the other dims, and inputs that were given.
+        timeout: seconds for a process that runs it.
+        base: settings that have to stay as they are.
     """
 
     model: Path
@@ -68,22 +69,16 @@ class Service:
     base: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def dims(self, point: Point) -> dict[str, int]:
-        """Return the value of every dim at a size."""
+        """Return a number for every dim."""
         return {**self.binding.dims, **self.extent.dims(point)}
 
-    def trial(self, point: Point) -> Trial:
-        """Return how to run the model once at a size."""
-        return Trial(
-            CPU,
-            self.dims(point),
-            runs=1,
-            timing_runs=0,
-            timeout=self.timeout,
-            feeds=self.binding.feeds,
-        )
+    def conditions(self, point: Point) -> RunConditions:
+        """Return how the model is run at a size."""
+        binding = replace(self.binding, dims=self.dims(point))
+        return RunConditions(CPU, binding, self.timeout)
 
     def specs(self, points: tuple[Point, ...]) -> tuple[tuple[FeedSpec, ...], ...]:
-        """Return how to draw the inputs of requests of these sizes."""
+        """Return how to draw the inputs of requests of given sizes."""
         feeder = Feeder(load_model(self.model), self.binding.feeds)
         return tuple(feeder.specs(self.dims(point)) for point in points)
 
@@ -161,7 +156,7 @@ class Served:
 
 
 def foreseen_service(service: Service) -> Served:
-    """Return the sizes and their executed graphs, without running the model.
+    """Return what is known of each size without a run.
 
     Raises:
         UnknownSizeError: data decides a size.
@@ -177,20 +172,21 @@ def foreseen_service(service: Service) -> Served:
 
 
 def observed_service(service: Service) -> Served:
-    """Return the sizes and their executed graphs, with workspace measured at the largest size.
+    """Return what is known of each size, kernels' workspace measured at the largest.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
-    workspace = workspace_of(
-        service.model, service.base.updated(PLAIN), service.trial(service.extent.largest)
-    )
+    settings = service.base.updated(PLAIN)
+    conditions = service.conditions(service.extent.largest)
+    record = observe_run(service.model, settings, conditions, "arena", runs=1)
+    workspace = record.workspace or {}
     found = _by_symbols(service) or _by_runs(service)
     return replace(with_others(found, service.extent), workspace=workspace, measured=True)
 
 
 def _by_symbols(service: Service) -> Served | None:
-    """Return some sizes whose bytes follow from expressions, or None if a run has to show some."""
+    """Return some sizes from expressions; None where a run has to tell some bytes."""
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
@@ -199,21 +195,21 @@ def _by_symbols(service: Service) -> Served | None:
 
 
 def _by_runs(service: Service) -> Served:
-    """Run the model at some sizes, including the largest and corners, and return what runs show."""
+    """Return what runs at some sizes show, the largest and the corners among them."""
     points = service.extent.points(_KNOWN_POINTS)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump, settings = Path(name) / "whole.onnx", service.base
         write_dump(service.model, dump, settings)
         shapes, dims = runtime_shapes(dump), service.binding.dims
         base = read_graph(dump, shapes, settings, dims, service.model)
-        specs, trial = service.specs(points), service.trial(points[0])
-        runs = observe_many(dump, base.program, specs, trial)
+        specs, conditions = service.specs(points), service.conditions(points[0])
+        runs = observe_many(dump, base.program, specs, conditions)
     pairs = zip(points, runs, strict=True)
     return Served({p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs})
 
 
 def with_others(found: Served, extent: Extent) -> Served:
-    """Add further sizes if formulas that fit the first ones give every tensor's bytes at them."""
+    """Add further sizes where those seen tell every tensor's bytes at all of them."""
     first = next(iter(found.executed.values()))
     ops = tuple(walk(first.program.body))
     if len(found.executed) == extent.count or any(op.bodies for _, op in ops):
@@ -223,14 +219,14 @@ def with_others(found: Served, extent: Extent) -> Served:
     if formulas is None:
         return found
     others = extent.points(max(_MAX_SIMULATED_OPS // max(len(ops), 1), _KNOWN_POINTS))
-    # The largest come first: an arena without room for them is rejected soon.
+    # Those that need most come first: what has no room for them is given up soon.
     left = (point for point in others if point not in found.executed)
     kept = tuple(sorted(left, key=prod, reverse=True))
     return replace(found, others=kept, formulas=formulas)
 
 
 def _bytes(executed: Executed, names: tuple[VarId, ...]) -> dict[VarId, int]:
-    """Return the bytes of outputs of ops at one size, where they are known."""
+    """Return the bytes of what ops make at one size; tensors of unknown bytes are left out."""
     known = tensor_bytes(executed.program, executed.dims)
     seen = executed.observed.written if executed.observed else {}
     sizes = {var: seen[var][0].bytes if seen.get(var) else known.get(var) for var in names}

@@ -26,7 +26,7 @@ from memplan_cli.runtime.simulate.trace import (
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
-    from memplan_cli.runtime.measuring.observed import Observed, Written
+    from memplan_cli.runtime.observed import Observed, Written
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 

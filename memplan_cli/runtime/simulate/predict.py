@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Block, Op, Program, Shape, VarId
-    from memplan_cli.runtime.measuring.observed import Observed
+    from memplan_cli.runtime.observed import Observed
     from memplan_cli.runtime.simulate.execution import SessionTraces
 
 
@@ -56,7 +56,7 @@ def predict(
     """Return the peaks of tensors in the first run and in later runs, and the bytes that are held.
 
     Exact on CPU where every size is known before the run or was observed in one. ``held`` counts
-    no weights. With the workspace of kernels (`measure.workspace_of`) it is off by at most one
+    no weights. With the workspace of kernels (`RunRecord.workspace`) it is off by at most one
     region of the arena; without it, by what the workspace made the arena grow. Every figure is
     None where a size or a number of iterations depends on data that was not observed.
     """

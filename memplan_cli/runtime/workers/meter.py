@@ -25,7 +25,7 @@ from memplan_cli.runtime.workers.process_memory import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan_cli.runtime.workers.session_job import SessionJob
+    from memplan_cli.runtime.run.spec import SessionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Meter:
     _after: list[tuple[Resident, HeapUse | None]] = field(default_factory=list)
 
     @classmethod
-    def start(cls, job: SessionJob) -> Self:
-        """Return notes of the session that a job asks for, which is not there yet."""
-        on_device = device_use(job.provider)
-        return cls(job.provider, baseline(), on_device, not job.as_loaded)
+    def start(cls, spec: SessionSpec) -> Self:
+        """Return notes of the session that is asked for, which is not there yet."""
+        on_device = device_use(spec.provider)
+        return cls(spec.provider, baseline(), on_device, not spec.as_loaded)
 
     def stands(self) -> None:
         """Note what it took to make the session."""

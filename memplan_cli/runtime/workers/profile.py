@@ -6,6 +6,7 @@ its inputs were freed. Events of subgraphs lie inside the event of the op that h
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -125,3 +126,26 @@ def peaks_of(recording: Recording, milliseconds: Sequence[float] = ()) -> Peaks:
         weights=weights,
         milliseconds=median(milliseconds) if milliseconds else None,
     )
+
+
+def kernels_by_run(events: Sequence[dict[str, Any]]) -> list[list[list[Any]]]:
+    """Return ``[name, read, written, begin]`` of each kernel, run by run of a profile.
+
+    ``read`` and ``written`` are lists of ``[type, dims]``. The kernels of a run are in the
+    order in which they ended: those of a subgraph before their control-flow node.
+    """
+    starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")[1:]
+    runs: list[list[list[Any]]] = [[] for _ in range(len(starts) + 1)]
+    for event in events:
+        if kernel := _kernel(event):
+            runs[bisect_right(starts, event["ts"])].append(kernel)
+    return runs
+
+
+def _kernel(event: dict[str, Any]) -> list[Any] | None:
+    args = event.get("args", {})
+    if event.get("cat") != "Node" or "output_type_shape" not in args:
+        return None
+    kinds = (args.get("input_type_shape", []), args["output_type_shape"])
+    seen: list[Any] = [[list(*kind.items()) for kind in tensors] for tensors in kinds]
+    return [str(event.get("name")).removesuffix(_SUFFIX), *seen, event["ts"]]

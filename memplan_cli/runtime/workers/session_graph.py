@@ -17,7 +17,7 @@ from memplan_cli.runtime.workers.type_names import dtype_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.runtime.workers.session_job import SessionJob
+    from memplan_cli.runtime.run.spec import SessionSpec
 
 _OUTSIDE = "1024"
 """Bytes from which a weight goes to a file of its own: values that decide shapes stay."""
@@ -39,7 +39,7 @@ def into(out: Path) -> RuntimeSettings:
     )
 
 
-def write_graph(task: SessionJob, out: Path) -> Types:
+def write_graph(spec: SessionSpec, out: Path) -> Types:
     """Write the graph that a session with these settings runs; return what it knows of types.
 
     Of each value at the top: its type, and its dims as far as the runtime infers them. None
@@ -48,14 +48,14 @@ def write_graph(task: SessionJob, out: Path) -> Types:
     data = out.with_name(f"{out.name}.data")
     with suppress(OSError, NotImplementedError):
         data.symlink_to(os.devnull)
-    level = task.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    level = spec.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
     wanted = RuntimeSettings(
         session={"graph_optimization_level": level},
-        session_config=task.settings.session_config,
+        session_config=spec.settings.session_config,
     )
-    make_session(task.model, wanted.updated(NOT_PACKED).updated(into(out)), task.provider)
+    make_session(spec.model, wanted.updated(NOT_PACKED).updated(into(out)), spec.provider)
     data.unlink(missing_ok=True)
-    return types_of(out, task.provider)
+    return types_of(out, spec.provider)
 
 
 def types_of(graph: Path, provider: str) -> Types:

@@ -42,29 +42,23 @@ Json = dict[str, object]
 
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
-    "examine": "memplan_cli.runtime.workers.jobs.examine",
-    "reexamine": "memplan_cli.runtime.workers.jobs.examine",
-    "outputs": "memplan_cli.runtime.workers.jobs.outputs",
+    "run": "memplan_cli.runtime.run.job",
+    "measure": "memplan_cli.runtime.run.job",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
     "decode": "memplan_cli.runtime.workers.jobs.decode",
-    "measure": "memplan_cli.runtime.workers.jobs.measure",
-    "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
     "offline": "memplan_cli.runtime.workers.jobs.offline",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
-    "observed": "memplan_cli.runtime.workers.jobs.observed",
     "together": "memplan_cli.runtime.workers.jobs.together",
-    "resident": "memplan_cli.runtime.workers.jobs.resident",
-    "trial": "memplan_cli.runtime.workers.jobs.trial",
     "soak": "memplan_cli.runtime.workers.jobs.soak",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
-_MEASURING = frozenset({"examine", "measure", "loading", "together", "resident", "soak"})
+_MEASURING = frozenset({"measure", "together", "soak"})
 """Kinds of jobs whose figures are those of a process that has done nothing before.
 
-Where nobody asks for these figures, `reexamine` is an examination in a process that waits.
+A run whose process is not measured is a ``run``, which a waiting process may do.
 """
 
 _TAIL = 1200

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Fit
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.serving.soak import Soak
+    from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.runtime.simulate.allocators import Simulated
-    from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
@@ -70,7 +70,7 @@ def runtime_settings(
     *,
     config: FilePath | None = None,
     **options: object,
-) -> Recommendation:
+) -> SettingsChoice:
     """Return the runtime options that make a model, as it is, need least memory.
 
     Args:
@@ -86,7 +86,7 @@ def runtime_settings(
     """
     from memplan_cli.workflows.settings import settings
 
-    def work(path: Path) -> Recommendation:
+    def work(path: Path) -> SettingsChoice:
         return settings(path, settings_of(path, given, config, options), check, progress)
 
     return on_files((model,), work)

@@ -213,7 +213,7 @@ def _verdict(
 def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan:
     """Return a plan whose report says how the written model is run, its buffers bound."""
     from memplan_cli.core.results.report import RuntimeFacts
-    from memplan_cli.runtime.facts import required_version
+    from memplan_cli.runtime.installed import required_version
 
     bound = {each.output: each.input for each in plan.report.caches.buffers}
     facts = RuntimeFacts(

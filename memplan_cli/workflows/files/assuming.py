@@ -386,6 +386,6 @@ def _refuse_without_run(settings: Settings, path: Path) -> None:
             "--profile-shapes looks at a run, and --no-run leaves it out",
             hint="leave --no-run out; leave --profile-shapes out",
         )
-    from memplan_cli.runtime.proofs.compare import require_weights
+    from memplan_cli.runtime.run.run_model import require_weights
 
     require_weights(path, "leave --profile-shapes out")

@@ -28,12 +28,12 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import Feeder
 from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
+from memplan_cli.runtime.run.outputs import against, save
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.inputs import draw_all
-from memplan_cli.runtime.workers.jobs.outputs import against, save
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -58,8 +58,8 @@ def run(job: Json) -> Json:
     ``way`` is ``original`` or ``written``; ``folder`` has what goes from one to the other.
     """
     before = baseline()
-    task = SessionJob.of(job)
-    loop = (_Original if job["way"] == "original" else _Written)(task, job)
+    spec = SessionSpec.of_job(job)
+    loop = (_Original if job["way"] == "original" else _Written)(spec, job)
     loaded = resident()
     folder = Path(str(job["folder"]))
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
@@ -99,12 +99,12 @@ def run(job: Json) -> Json:
 class _Original:
     """The model as it was, whose caches grow: their outputs are fed back."""
 
-    def __init__(self, task: SessionJob, job: Json) -> None:
-        self.task = task
+    def __init__(self, spec: SessionSpec, job: Json) -> None:
+        self.spec = spec
         self.caches = from_json(Caches, job["caches"], "the job")
         self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
-        self.feeding = _Feeding(task, self.caches, job)
-        self.session = task.session()
+        self.feeding = _Feeding(spec.model, self.caches, job)
+        self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
         self.state: dict[str, Any] = {}
         self.position = 0
@@ -165,7 +165,7 @@ class _Original:
             return None, " ".join(f"{error}".split())
 
     def _run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        options = run_options(self.task.settings)
+        options = run_options(self.spec.settings)
         values = run_session(self.session, self.names, feed, options)
         return dict(zip(self.names, values, strict=True))
 
@@ -218,16 +218,15 @@ class _Original:
 class _Written:
     """The written model: its caches stay in buffers, and everything else is fed as before."""
 
-    def __init__(self, task: SessionJob, job: Json) -> None:
+    def __init__(self, spec: SessionSpec, job: Json) -> None:
         self.caches = from_json(Caches, job["caches"], "the job")
         self.original = Path(str(job["original"]))
-        source = dataclasses.replace(task, model=self.original)
-        self.feeding = _Feeding(source, self.caches, job)
+        self.feeding = _Feeding(self.original, self.caches, job)
         self.rules: Rules = dict(job["rules"])  # type: ignore[call-overload]
         self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
-        session = task.session()
+        session = spec.create()
         dims = self.feeding.numbers(self.rules, 1, 1)
-        self.decoder = Decoder(session, self.caches, dims, run_options(task.settings))
+        self.decoder = Decoder(session, self.caches, dims, run_options(spec.settings))
         start = int(str(job["start"]))
         if start:
             drawn = self.feeding.draw(self.rules, start, 1, seed=99)
@@ -261,11 +260,11 @@ class _Written:
 class _Feeding:
     """How the inputs of the original are drawn, step by step."""
 
-    def __init__(self, task: SessionJob, caches: Caches, job: Json) -> None:
-        self.model, self.caches = load_model(task.model), caches
+    def __init__(self, model: Path, caches: Caches, job: Json) -> None:
+        self.model, self.caches = load_model(model), caches
         self.fixed: dict[str, int] = dict(job["dims"])  # type: ignore[call-overload]
         self.choosing: dict[str, bool] = dict(job["choosing"])  # type: ignore[call-overload]
-        self.given = {spec.name: spec for spec in task.specs}
+        self.given = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self.feeder = Feeder(self.model)
         taken = names_taken(self.model)
         self.dims = {

@@ -13,11 +13,11 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.arrays import array_dtype
-from memplan_cli.runtime.workers.jobs.outputs import against, save
+from memplan_cli.runtime.run.outputs import against, save
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.type_names import dtype_of
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ class Steps:
     """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
 
     def __init__(self, job: Json) -> None:
-        task = SessionJob.of(job)
-        self.settings, self.provider = task.settings, task.provider
+        spec = SessionSpec.of_job(job)
+        self.settings, self.provider = spec.settings, spec.provider
         self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
-        self.session = task.session()
+        self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.feed: Feed = task.feed()
+        self.feed: Feed = InputSet.of_job(job).draw()
 
     def step(self) -> dict[str, Any]:
         """Run once and return the outputs by name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.workers.session_graph import into, types_of_outputs, write_graph
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
@@ -18,7 +18,7 @@ def run(job: Json) -> Json:
     With ``out``, the optimised graph is written there, its weights beside it; with ``light``,
     without them, and the types are those of every value in it.
     """
-    task, out = SessionJob.of(job), Path(str(job.get("out")))
+    spec, out = SessionSpec.of_job(job), Path(str(job.get("out")))
     if job.get("light"):
-        return {"types": write_graph(task, out)}
-    return {"types": types_of_outputs(task.session(into(out) if job.get("out") else None))}
+        return {"types": write_graph(spec, out)}
+    return {"types": types_of_outputs(spec.create(into(out) if job.get("out") else None))}

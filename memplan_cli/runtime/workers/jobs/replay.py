@@ -18,11 +18,11 @@ from memplan_cli.onnx_io.arrays import array_dtype, unpacked
 from memplan_cli.onnx_io.runs.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.runtime.proofs.places import Place
-from memplan_cli.runtime.workers.jobs.outputs import against, save
+from memplan_cli.runtime.run.outputs import against, save
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.memory import DeviceMemory, HostMemory, Memory
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.workers.session import deterministic, make_session
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.type_names import word_of
 
 if TYPE_CHECKING:
@@ -215,11 +215,11 @@ def run(job: Json) -> Json:
     the place there of the node after which it is poisoned. ``bound`` of what is returned are
     the tensors that lay at their offsets.
     """
-    task = SessionJob.of(job)
+    spec = SessionSpec.of_job(job)
     entries: Any = job["places"]
     places = [from_json(Place, entry, "the job") for entry in entries]
-    replay = _start(task, job["arenas"], [place for place in places if not place.block])
-    feed = task.feed()
+    replay = _start(spec, job["arenas"], [place for place in places if not place.block])
+    feed = InputSet.of_job(job).draw()
     replay.values.update({name: _value(value) for name, value in feed.items()})
     doomed: dict[int, list[Place]] = {}
     for place in places:
@@ -241,12 +241,12 @@ def run(job: Json) -> Json:
     return {"differences": everything, "bound": sorted(replay.bound)}
 
 
-def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
-    memory = HostMemory if task.provider == CPU else DeviceMemory
+def _start(spec: SessionSpec, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
+    memory = HostMemory if spec.provider == CPU else DeviceMemory
     arenas = {name: memory(height) for name, height in heights.items()}
-    cutter = Cutter.of(task.model)
+    cutter = Cutter.of(spec.model)
     placed = {place.name: place for place in places}
-    return _Replay(cutter, task.provider, memory, arenas, placed, {})
+    return _Replay(cutter, spec.provider, memory, arenas, placed, {})
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.bindings import FeedSpec
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.onnx_io.runs.runnable import smallest_model
+from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.workers.inputs import InputsAhead
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import given_options_count, run_options
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,20 +40,19 @@ def run(job: Json) -> Json:
     ``seconds``, after which no further request is begun. Bytes are those beyond the process
     in which the session stands.
     """
-    task, given = SessionJob.of(job), dict[str, Any](job)
+    spec, given = SessionSpec.of_job(job), dict[str, Any](job)
     sizes = [
-        SessionJob.of({"session": {**given["session"], "specs": s}}).specs
-        for s in given["sizes"]
+        [from_json(FeedSpec, each, "the job") for each in specs] for specs in given["sizes"]
     ]
-    session, options = task.session(), run_options(task.settings)
-    inputs = InputsAhead(sizes, seed=task.seed)
+    session, options = spec.create(), run_options(spec.settings)
+    inputs = InputsAhead(sizes)
     _digest(inputs.largest)
     compared = set(given["compared"])
     until = time.monotonic() + float(given["seconds"])
     milliseconds, effort, digests = [], [], {}
     samples: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="memplan-soak-") as folder:
-        meter = _Meter(task, Path(folder))
+        meter = _Meter(spec, Path(folder))
         start = baseline()
         for number, size in enumerate(given["order"]):
             if number and time.monotonic() > until:
@@ -93,9 +94,9 @@ class _Meter:
     A session without an arena of the environment has one of its own, that nobody else can read.
     """
 
-    def __init__(self, task: SessionJob, folder: Path) -> None:
+    def __init__(self, spec: SessionSpec, folder: Path) -> None:
         self._session: Any = None
-        if task.settings.arena and task.provider == CPU:
+        if spec.settings.arena and spec.provider == CPU:
             import onnxruntime as ort
 
             options = ort.SessionOptions()

@@ -13,10 +13,10 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.process_memory import proportional
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
@@ -53,7 +53,7 @@ class _Waiting:
             text=True,
         )
         self.number = self._process.pid
-        self._say(json.dumps({"session": job["session"]}))
+        self._say(json.dumps({"session": job["session"], "inputs": job["inputs"]}))
 
     def __enter__(self) -> Self:
         return self
@@ -85,10 +85,10 @@ class _Waiting:
 def main() -> None:
     """Run one model, and wait until nobody is there to measure this process any more."""
     document: Any = json.loads(sys.stdin.readline())
-    task = SessionJob.of(document)
-    session, feed = task.session(), task.feed()
+    spec = SessionSpec.of_job(document)
+    session, feed = spec.create(), InputSet.of_job(document).draw()
     for _ in range(_RUNS):
-        run_session(session, None, feed, run_options(task.settings))
+        run_session(session, None, feed, run_options(spec.settings))
     sys.stdout.write(f"{_READY}\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -1,1 +1,0 @@
-"""What ONNX Runtime really takes: memory, time and shapes observed in one run."""

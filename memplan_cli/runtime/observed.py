@@ -1,0 +1,205 @@
+"""What one run decides that the model alone does not say: branches, iterations, real sizes.
+
+Each op of a block runs once in every frame of that block, so the n-th event of a node
+belongs to the n-th frame of its block, in whatever order the ops of a frame ran.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.bindings import given_text
+from memplan_cli.core.program import Origin, VarId, walk
+from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime.run.run_model import run_model
+from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
+from memplan_cli.runtime.simulate.trace import bytes_of
+from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.shapes.runtime_query import numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.program import Op, Program
+    from memplan_cli.runtime.run.spec import RunConditions
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an op wrote into a var: its bytes, and the exclusive or of its dims.
+
+    The runtime keys its memory patterns by the exclusive or of the dims of all feeds.
+    """
+
+    bytes: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One run, for the feeds that it was given.
+
+    Attributes:
+        written: for each var, one entry for each frame of its block, in order.
+        turns: for each subgraph, by path, how often it ran each time its control-flow node did.
+        packed: weights that no kernel was handed, as all had packed them for themselves.
+    """
+
+    written: Mapping[VarId, tuple[Written, ...]] = field(default_factory=dict)
+    turns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    packed: frozenset[VarId] = frozenset()
+
+
+Tensors = Sequence[tuple[str, Sequence[int]]]
+"""Type and dims of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A kernel that was done: what its node writes; the tensors it was handed and wrote."""
+
+    writes: tuple[str, ...]
+    read: Tensors
+    wrote: Tensors
+
+
+def observe(
+    model: Path, program: Program, conditions: RunConditions, about: Path | None = None
+) -> Observed:
+    """Run a model once, as it is written, and return what the data decided.
+
+    Args:
+        model: a file whose weights are there; no optimisation is applied to it.
+        program: the file, as it was read.
+        conditions: where it runs, and on which inputs.
+        about: the model that it is a graph of, whose process may run it.
+
+    Raises:
+        RuntimeUnavailableError: it does not run here.
+    """
+    (found,) = observe_many(model, program, None, conditions, about)
+    return found
+
+
+def observe_many(
+    model: Path,
+    program: Program,
+    sizes: Sequence[Sequence[FeedSpec]] | None,
+    conditions: RunConditions,
+    about: Path | None = None,
+) -> tuple[Observed, ...]:
+    """Run a model once at each of several sizes, in one session; return what each run decided.
+
+    Without sizes the only one is that of the conditions.
+
+    Raises:
+        RuntimeUnavailableError: it does not run here at one of them.
+    """
+    proto = load_model(model)
+    copy = numbered(proto)
+    if sizes is None:
+        sizes = (conditions.input_set(model).specs,)
+    with tempfile.TemporaryDirectory(prefix="memplan-observed-") as folder:
+        file = Path(folder) / "model.onnx"
+        file.write_bytes(copy.data)
+        session = SessionSpec(
+            file, conditions.provider, UNOPTIMISED, weights_folder=model.absolute().parent
+        )
+        inputs = tuple(InputSet(tuple(specs)) for specs in sizes)
+        spec = RunSpec(session, inputs, ("kernels",), runs=1)
+        record = run_model(spec, timeout=conditions.timeout, about=about or model)
+    what = f"{model} could not be run for its sizes{given_text(conditions.binding.feeds)}"
+    known = copy.writes
+    return tuple(
+        sorted_out(
+            program,
+            (Event(known[node], *tensors) for node, *tensors, _ in run if node in known),
+        )
+        for run in record.require(what).kernels or ()
+    )
+
+
+def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
+    """Return what the events of one run say of a program.
+
+    They come in the order in which the kernels were done: a subgraph's before
+    those of its control-flow node.
+    """
+    maker = {var: op for _, op in walk(program.body) for var in op.outputs if var}
+    first = {
+        var: body.path
+        for _, op in walk(program.body)
+        for body in op.bodies
+        for var in _first_written(body.ops)
+    }
+    runs: dict[str, int] = defaultdict(int)
+    counted: dict[str, int] = defaultdict(int)
+    written: dict[VarId, list[Written]] = defaultdict(list)
+    turns: dict[str, list[int]] = defaultdict(list)
+    packed: set[VarId] = set()
+    for event in events:
+        op = maker.get(VarId(event.writes[0])) if event.writes else None
+        if op is None:
+            continue
+        _note(program, op, event.wrote, written)
+        packed.update(_packed(program, op, event.read))
+        for body in op.bodies:
+            turns[body.path].append(runs[body.path] - counted[body.path])
+            counted[body.path] = runs[body.path]
+        if (path := first.get(VarId(event.writes[0]))) is not None:
+            runs[path] += 1
+    return Observed(
+        {var: tuple(entries) for var, entries in written.items()},
+        {path: tuple(counts) for path, counts in turns.items()},
+        frozenset(packed),
+    )
+
+
+def _first_written(ops: Sequence[Op]) -> tuple[VarId, ...]:
+    """Return a var whose writes tell how often a subgraph ran; none of an empty subgraph."""
+    return next(((var,) for op in ops for var in op.outputs if var), ())
+
+
+def _note(
+    program: Program,
+    op: Op,
+    wrote: Tensors,
+    written: dict[VarId, list[Written]],
+) -> None:
+    """Write down the tensors of one event; sequences have none, and are left out."""
+    names = [var for var in op.outputs if var and _is_tensor(program, var)]
+    if len(names) != len(wrote):
+        return
+    for var, (kind, shape) in zip(names, wrote, strict=True):
+        size = bytes_of(dtype_of(kind), tuple(shape), {})
+        if size is not None:
+            found, before = Written(size, reduce(xor, shape, 0)), written[var][-1:]
+            # Long loops write the same again and again: one object tells that soonest.
+            written[var].append(before[0] if before == [found] else found)
+
+
+def _packed(program: Program, op: Op, read: Tensors) -> Iterator[VarId]:
+    """Yield the weights among an op's inputs that are missing from what it was handed."""
+    left = [tuple(shape) for _, shape in read]
+    names = [var for var in op.inputs if var and _is_tensor(program, var)]
+    if op.bodies or len(names) <= len(left):
+        return
+    for var in names:
+        facts = program.vars[var]
+        if facts.origin is not Origin.WEIGHT or (left and left[0] == facts.shape):
+            left = left[1:]
+        else:
+            yield var
+
+
+def _is_tensor(program: Program, var: VarId) -> bool:
+    return not program.vars[var].dtype.startswith(("sequence", "optional", "map"))

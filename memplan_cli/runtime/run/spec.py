@@ -1,0 +1,211 @@
+"""Descriptions of runs, made by the parent process and read in a worker process."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path  # noqa: TC003 - read from JSON by its type
+from typing import TYPE_CHECKING, Any, Literal
+
+from memplan_cli.core.bindings import Binding, FeedSpec
+from memplan_cli.core.check import Tolerance
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.check import Check
+    from memplan_cli.runtime.workers.inputs import Feed
+    from memplan_cli.runtime.workers.worker import Json
+
+Collect = Literal["outputs", "arena", "process", "kernels", "time", "graph"]
+"""What a run records.
+
+``outputs``: every output of the compared runs, saved to files or compared with files.
+``arena``: counters of the arena after each kernel, and each kernel's workspace.
+``process``: memory of the process; it needs a process that has done nothing before.
+``kernels``: types and shapes that each kernel read and wrote.
+``time``: time of a run in a second session without profiler.
+``graph``: the runtime's own graph, written by a further session that runs nothing.
+"""
+
+FULL: tuple[Collect, ...] = ("outputs", "arena", "process", "kernels", "graph")
+"""Everything but the time."""
+
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """How a session is created.
+
+    Attributes:
+        model: the file.
+        provider: ONNX Runtime's name of the execution provider.
+        settings: of the session and its runs.
+        as_loaded: create the session as `memplan_cli.load` does for files that memplan wrote.
+        weights_folder: the folder of the external weights, if not the model's own; the model is
+            then passed to ONNX Runtime as bytes.
+    """
+
+    model: Path
+    provider: str = CPU
+    settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+    as_loaded: bool = False
+    weights_folder: Path | None = None
+
+    @classmethod
+    def of_job(cls, job: Json) -> SessionSpec:
+        """Return the session that a worker's job is about."""
+        return from_json(cls, job["session"], "the job")
+
+    def deterministic(self) -> SessionSpec:
+        """Return this session with the settings that make its provider deterministic."""
+        from memplan_cli.runtime.workers.session import deterministic
+
+        return replace(self, settings=self.settings.updated(deterministic(self.provider)))
+
+    def create(self, more: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Create the session, with further settings on top; call it in a worker process only.
+
+        Raises:
+            RuntimeUnavailableError: the session is not on the provider asked for.
+        """
+        from memplan_cli.runtime.workers.process_memory import giving_back
+        from memplan_cli.runtime.workers.session import make_session
+
+        settings = self.settings.updated(more) if more else self.settings
+        if self.weights_folder is not None:
+            folder = RuntimeSettings(
+                session_config={_WEIGHTS_FOLDER: str(self.weights_folder)}
+            )
+            return make_session(
+                self.model.read_bytes(), settings.updated(folder), self.provider
+            )
+        frees = giving_back(self.model.resolve().parent) if self.as_loaded else nullcontext()
+        with frees:
+            return make_session(self.model, settings, self.provider)
+
+
+@dataclass(frozen=True, slots=True)
+class InputSet:
+    """One set of inputs of a model, and the files of the outputs that belong to it.
+
+    Attributes:
+        specs: how each input is drawn.
+        save_to: a folder for the outputs of the first run. With ``compare_with`` they are
+            saved only if they differ.
+        compare_with: a folder with saved outputs, which each run is compared with. None
+            compares later runs with the first.
+    """
+
+    specs: tuple[FeedSpec, ...]
+    save_to: Path | None = None
+    compare_with: Path | None = None
+
+    @classmethod
+    def of_job(cls, job: Json) -> InputSet:
+        """Return the inputs that a worker's job runs with."""
+        return from_json(cls, job["inputs"], "the job")
+
+    def draw(self) -> Feed:
+        """Draw the inputs, by name; the same arrays each time."""
+        from memplan_cli.runtime.workers.inputs import draw_all
+
+        return draw_all(self.specs)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """How to run one model in a worker process.
+
+    Attributes:
+        session: how its session is created.
+        inputs: input sets. Arena, process and time are those of the first; outputs of all are
+            saved or compared.
+        collect: what is recorded.
+        runs: runs on the first input set. The first run grows the arena, the second makes the
+            memory pattern, later ones are steady.
+        compared_runs: runs on each input set whose outputs are saved or compared. Two show
+            whether a run changes the next one.
+        timed_runs: runs of the session without profiler, at least.
+        outputs: names of the outputs that are compared; empty for all.
+        tolerance: which differences are excused.
+        graph: the file that the runtime's own graph is written to, without its weights.
+        stop: when the job ends early: ``at a difference``, with the first run whose outputs
+            differ by more than the tolerance, or ``at a set that runs``; else ``never``.
+        failures: whether a failure on the first input set is ``raised`` or ``recorded``, each
+            set then being run once. Failures on further sets are always recorded.
+        seconds: no further input set is begun after this time; None is no limit.
+    """
+
+    session: SessionSpec
+    inputs: tuple[InputSet, ...]
+    collect: tuple[str, ...] = ("outputs",)
+    runs: int = 3
+    compared_runs: int = 2
+    timed_runs: int = 5
+    outputs: tuple[str, ...] = ()
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    graph: Path | None = None
+    stop: str = "never"
+    failures: str = "raised"
+    seconds: float | None = None
+
+    def collects(self, what: Collect) -> bool:
+        """Return whether something is recorded."""
+        return what in self.collect
+
+    @property
+    def is_profiled(self) -> bool:
+        """Return whether the first session runs with the profiler on."""
+        return self.collects("arena") or self.collects("kernels")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConditions:
+    """Where a model is run, on which inputs, and for how long at most.
+
+    Attributes:
+        provider: ONNX Runtime's name of the execution provider.
+        binding: numbers for dims, and inputs that were given; other inputs are drawn.
+        timeout: seconds for each worker process.
+        as_loaded: create sessions as `memplan_cli.load` does.
+        specs: how inputs are drawn; None goes by the model and the binding.
+    """
+
+    provider: str = CPU
+    binding: Binding = field(default_factory=Binding)
+    timeout: float = DEFAULT_TIMEOUT
+    as_loaded: bool = False
+    specs: tuple[FeedSpec, ...] | None = None
+
+    @classmethod
+    def of_check(cls, check: Check, binding: Binding) -> RunConditions:
+        """Return the conditions of a check, on a provider that works here.
+
+        Raises:
+            RuntimeUnavailableError: the provider asked for does not work here.
+        """
+        from memplan_cli.runtime.workers.session import resolve_provider
+
+        return cls(resolve_provider(check.provider), binding, check.timeout)
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Return the numbers of dims."""
+        return self.binding.dims
+
+    def input_set(self, model: Path) -> InputSet:
+        """Return the inputs of a model under these conditions."""
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.onnx_io.runs.feeds import feed_specs
+
+        if self.specs is not None:
+            return InputSet(self.specs)
+        return InputSet(feed_specs(load_model(model), self.dims, self.binding.feeds))
+
+    def session(self, model: Path, settings: RuntimeSettings) -> SessionSpec:
+        """Return how a session of a model is created under these conditions."""
+        return SessionSpec(model, self.provider, settings, self.as_loaded)

@@ -1,0 +1,1 @@
+"""The search for the runtime settings with which a model needs the least memory."""

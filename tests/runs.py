@@ -1,0 +1,25 @@
+"""Models that are run and compared in tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
+from memplan_cli.runtime.run.verify import compare_models
+from memplan_cli.runtime.settings_search.written_model import WrittenModel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Validation
+
+ON_CPU = Check("cpu")
+UNBOUND = Binding()
+
+
+def compared(
+    original: Path, written: Path, check: Check = ON_CPU, binding: Binding = UNBOUND
+) -> Validation:
+    """Return the verdict on a written model."""
+    return compare_models(original, WrittenModel(written), check, binding).verdict

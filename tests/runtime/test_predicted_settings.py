@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import onnx
+import onnx.parser
+
+from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
+from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
+from memplan_cli.reporting.snippet import settings_snippet
+from memplan_cli.runtime.graph.seen_graph import in_recorded_order
+from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
+from memplan_cli.runtime.settings_search.predicted import predict_settings
+from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.shapes.reading import read_program
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def executed(nodes: str) -> Executed:
+    text = HEAD + f"g (float[1024] x) => (float[1024] y) {{ {nodes} }}"
+    return Executed(read_program(onnx.parser.parse_model(text)).program)
+
+
+def test_the_order_that_needs_less_is_recommended() -> None:
+    # Depth first keeps one branch's result; the file keeps three at once.
+    graph = executed(
+        "a0 = Exp(x) b0 = Exp(x) c0 = Exp(x) a1 = Neg(a0) b1 = Neg(b0) c1 = Neg(c0) "
+        "s = Add(a1, b1) y = Add(s, c1)"
+    )
+    best = predict_settings(graph, RuntimeSettings())
+    peaks = {
+        order: predict(
+            graph,
+            RuntimeSettings(session={"execution_order": order, "enable_mem_reuse": False}),
+        ).first_run_peak
+        for order in ("DEFAULT", "PRIORITY_BASED")
+    }
+    assert best.settings.session["execution_order"] == min(peaks, key=lambda o: peaks[o] or 0)
+
+
+def test_a_fixed_order_stays() -> None:
+    base = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
+    best = predict_settings(executed("a = Exp(x) y = Neg(a)"), base)
+    assert best.settings.session["execution_order"] == "PRIORITY_BASED"
+
+
+def test_sizes_that_depend_on_data_get_settings_that_win_on_average() -> None:
+    text = HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
+    graph = Executed(read_program(onnx.parser.parse_model(text)).program)
+    best = predict_settings(graph, RuntimeSettings())
+    assert best.settings.arena["arena_extend_strategy"] == "kSameAsRequested"
+    assert best.predicted.first_run_peak is None
+    assert "depend on data" in best.notes[0]
+
+
+def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:
+    settings = RuntimeSettings(
+        session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
+        session_config={"a.b": "1"},
+        arena={"arena_extend_strategy": "kSameAsRequested"},
+        run_config={"c.d": "2"},
+    )
+    text = settings_snippet(settings, "m.onnx")
+    ast.parse(text)
+    assert "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED" in text
+    assert "ort.OrtArenaCfg({'arena_extend_strategy': 1})" in text
+    assert "run_options.add_run_config_entry('c.d', '2')" in text
+    on_cuda = settings_snippet(settings, "m.onnx", CUDA)
+    assert "create_and_register_allocator" not in on_cuda
+    assert "{'arena_extend_strategy': 'kSameAsRequested'}" in on_cuda
+
+
+def test_the_snippet_runs() -> None:
+    settings = RuntimeSettings(session={"enable_mem_pattern": False})
+    code = settings_snippet(settings, "m.onnx").split("session =")[0]
+    scope: dict[str, object] = {}
+    exec(code, scope)  # noqa: S102 - our own text
+    assert getattr(scope["options"], "enable_mem_pattern") is False  # noqa: B009 - no types
+    assert CPU in settings_snippet(settings, "m.onnx")
+
+
+def test_a_shape_node_reads_what_nobody_reads() -> None:
+    text = (
+        HEAD
+        + """g (float[1,1,32,32] x) => (float[4,1,32,32] y)
+        { a = Exp(x)  u, i = MaxPool<kernel_shape = [1, 1]>(a)  c = Cast<to = 1>(i)
+          d = Concat<axis = 0>(a, c, a, c)  y = Neg(d) }"""
+    )
+    model = onnx.parser.parse_model(text)
+    assert unread_outputs(model) == ("u",)
+    read = with_readers(model, ("u",))
+    assert [node.op_type for node in read.graph.node][2] == "Shape"
+    onnx.checker.check_model(read)
+    assert "u" not in unread_outputs(read)
+    in_file_order = RuntimeSettings(
+        session={"execution_order": "PRIORITY_BASED", "enable_mem_reuse": False}
+    )
+    before, after = (
+        predict(Executed(read_program(m).program), in_file_order).first_run_peak
+        for m in (model, read)
+    )
+    assert before is not None
+    assert after is not None
+    assert after < before
+
+
+def ran(*names: str) -> RunRecord:
+    """A run whose kernels began in this order, and ended in the opposite one."""
+    kernels = [[name, [], [], begin] for begin, name in enumerate(names)]
+    spec = RunSpec(SessionSpec(Path("m.onnx")), ())
+    return RunRecord(spec, kernels=(tuple(reversed(kernels)),))
+
+
+def test_a_graph_is_put_in_the_order_that_was_recorded() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    seen = in_recorded_order(graph, ran("q", "p", "r"))
+    assert seen is not None
+    assert [op.name for op in seen.program.body.ops] == ["q", "p", "r"]
+
+
+def test_an_order_that_does_not_name_every_op_once_is_not_taken() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    for names in (("q", "p"), ("q", "q", "r"), ("p", "q", "r", "r")):
+        assert in_recorded_order(graph, ran(*names)) is None

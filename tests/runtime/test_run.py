@@ -1,0 +1,203 @@
+"""One process records everything about a model, and its session is gone before the next one."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx.parser
+import pytest
+
+from memplan_cli.core.bindings import Binding, FeedSpec
+from memplan_cli.core.check import Check
+from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
+from memplan_cli.runtime.run.compare import kept_folder, run_written
+from memplan_cli.runtime.run.run_model import observe_run, run_model
+from memplan_cli.runtime.run.spec import InputSet, RunConditions, RunSpec, SessionSpec
+from memplan_cli.runtime.run.verify import verify
+from memplan_cli.runtime.settings_search.written_model import (
+    WrittenModel,
+    read_baseline_graph,
+)
+from memplan_cli.runtime.workers.process_memory import Resident, beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n,64] x) => (float[n,64] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  y = Add(c, a) }"""
+
+OTHER = CHAIN.replace("y = Add(c, a)", "y = Sub(c, a)")
+
+
+def write(path: Path, text: str = CHAIN) -> Path:
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
+
+
+TWO = Binding({"n": 2}, assumed=frozenset({"n"}))
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Iterator[Callable[..., Baseline]]:
+    """Run the original; its files last as long as the test."""
+    with ExitStack() as stack:
+
+        def run(binding: Binding = TWO, check: Check = Check("cpu")) -> Baseline:  # noqa: B008
+            path = write(tmp_path / "model.onnx")
+            running = BaselineRun(path, load_model(path), check, binding)
+            return stack.enter_context(running).result()
+
+        yield run
+
+
+def outputs_only(*specs: FeedSpec) -> tuple[InputSet, ...]:
+    return tuple(InputSet((spec,)) for spec in specs)
+
+
+def test_all_that_is_collected_together_is_what_is_collected_alone(
+    original: Callable[..., Baseline],
+) -> None:
+    found = original(Binding({"n": 4}))
+    conditions = RunConditions(binding=Binding({"n": 4}))
+    alone = observe_run(found.path, DEFAULTS, conditions, "arena").peaks
+    peaks = found.record.peaks
+    assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
+        alone, milliseconds=None, effort=None
+    )
+    assert found.repeats
+    assert found.record.outputs == ("y",)
+    saved = found.inputs[0].save_to
+    assert saved is not None
+    assert (saved / "0.npy").exists()
+    predicted = read_baseline_graph(found).predicted
+    assert (predicted.first_run_peak, predicted.steady_peak) == (
+        peaks.first_run_peak,
+        peaks.steady_peak,
+    )
+
+
+def test_what_is_not_collected_is_not_there(tmp_path: Path) -> None:
+    model = write(tmp_path / "model.onnx")
+    inputs = outputs_only(FeedSpec("x", "float32", (2, 64), "normal"))
+    record = run_model(RunSpec(SessionSpec(model), inputs, collect=()))
+    assert record.failure is None
+    assert (record.peaks.first_run_peak, record.peaks.process) == (None, None)
+    assert (record.workspace, record.kernels, record.shapes) == (None, None, None)
+
+
+def test_a_run_that_fails_is_a_record_that_says_why(tmp_path: Path) -> None:
+    model = write(tmp_path / "model.onnx")
+    inputs = outputs_only(FeedSpec("x", "float32", (2, 65), "normal"))
+    record = run_model(RunSpec(SessionSpec(model), inputs, collect=()))
+    assert record.failure is not None
+    assert record.failure.how == "error"
+    assert "Got: 65 Expected: 64" in record.failure.reason
+
+
+def test_input_sets_are_tried_until_one_runs(tmp_path: Path) -> None:
+    model = write(tmp_path / "model.onnx")
+    inputs = outputs_only(
+        *(FeedSpec("x", "float32", (2, size), "normal") for size in (63, 64, 65))
+    )
+    spec = RunSpec(SessionSpec(model), inputs, (), failures="recorded")
+    tried = run_model(replace(spec, stop="at a set that runs")).inputs
+    assert [bool(one.failure) for one in tried] == [True, False]
+    assert [bool(one.failure) for one in run_model(spec).inputs] == [True, False, True]
+
+
+def test_the_runtimes_graph_comes_without_weights_and_with_types(
+    original: Callable[..., Baseline],
+) -> None:
+    record = original().record
+    assert record.spec.graph is not None
+    folder = record.spec.graph.parent
+    assert [path.name for path in folder.glob("*.onnx*")] == ["original.onnx"]
+    assert record.shapes is not None
+    assert record.shapes["c"] == ("float32", ("n", 64))
+
+
+def test_a_dim_that_was_assumed_is_tried_at_two_values(
+    original: Callable[..., Baseline],
+) -> None:
+    assert [one.specs[0].shape for one in original().inputs] == [(2, 64), (4, 64)]
+    assert len(original(Binding({"n": 2})).inputs) == 1
+
+
+def test_other_bits_are_found_at_every_dim_and_kept(
+    original: Callable[..., Baseline], tmp_path: Path
+) -> None:
+    found = original()
+    other = write(tmp_path / "other.onnx", OTHER)
+    run = run_written(found, other, UNOPTIMISED)
+    assert run.verdict.status == "failed"
+    assert [len(one.differences) for one in run.record.inputs] == [1, 1]
+    assert all((kept_folder(one) / "0.npy").exists() for one in found.inputs)
+    assert not verify(found, None, WrittenModel(other)).verdict.passed
+
+
+def test_other_bits_under_optimisation_end_the_run(
+    original: Callable[..., Baseline], tmp_path: Path
+) -> None:
+    found = original()
+    other, graph = write(tmp_path / "other.onnx", OTHER), tmp_path / "graph.onnx"
+    run = run_written(found, other, DEFAULTS, graph=graph)
+    assert [len(one.differences) for one in run.record.inputs] == [1]
+    assert not graph.exists()
+
+
+def test_what_differs_under_optimisation_alone_is_compared_without_it(
+    original: Callable[..., Baseline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memplan_cli.runtime.run import verify as verifying
+
+    found = original()
+    optimised = run_written(found, found.path, DEFAULTS)
+    other = replace(optimised.verdict, status="failed", max_abs_diff=1e-7)
+    runs = []
+
+    def run(*how: object, **reference: object) -> object:
+        runs.append(reference)
+        if len(runs) == 1:
+            return replace(optimised, verdict=other)
+        return run_written(*how, **reference)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verifying, "run_written", run)
+    verification = verify(found, None, WrittenModel(found.path))
+    assert verification.as_written
+    assert verification.verdict.bit_identical
+    assert "optimisation off" in verification.verdict.notes[-1]
+    assert len(runs) == 2
+
+
+def test_a_model_that_does_not_run_fails_the_check(
+    original: Callable[..., Baseline], tmp_path: Path
+) -> None:
+    broken = CHAIN.replace("y = Add(c, a)", "y = Nothing(c)")
+    run = run_written(original(), write(tmp_path / "broken.onnx", broken), DEFAULTS)
+    assert run.verdict.status == "failed"
+    assert run.verdict.max_abs_diff is None
+    assert "does not run" in run.verdict.notes[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
+def test_a_process_says_what_it_took(original: Callable[..., Baseline]) -> None:
+    large = Binding({"n": 1 << 16})  # 16 MiB a tensor
+    process = original(large).record.peaks.process
+    assert process is not None
+    assert process.run >= process.load >= 0
+    assert process.run > 3 << 24, "three tensors are live at once"
+
+
+def test_nothing_is_said_where_the_system_says_nothing() -> None:
+    seen = Resident(9, 5, 4, 1)
+    assert beyond(None, seen, seen) is None
+    found = beyond(Resident(5, 5, 3, 1), Resident(8, 7, 4, 1), seen)
+    assert found is not None
+    assert (found.load, found.run, found.private, found.file) == (3, 4, 1, 0)

@@ -1,0 +1,153 @@
+"""Which settings of a written model a search takes, by predicted and by measured scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders import parse
+from memplan_cli import Check, Settings, workflows
+from memplan_cli.core.results.observations import (
+    CPU,
+    CUDA,
+    Peaks,
+    RuntimeSettings,
+    TimeRatio,
+)
+from memplan_cli.reporting.commands.runtime import SETTINGS
+from memplan_cli.runtime.run.confirm import Confirmation
+from memplan_cli.runtime.settings_search import search, written_model
+from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.settings_search.search import ScoredChoice, search_settings
+from memplan_cli.runtime.settings_search.written_model import (
+    BaselineGraph,
+    Prediction,
+    WrittenModel,
+)
+from memplan_cli.runtime.simulate.trace import weight_bytes
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.runtime.run.spec import SessionSpec
+
+ON = RuntimeSettings()
+OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+
+
+@pytest.mark.parametrize(
+    ("folded", "chosen"),
+    [
+        pytest.param(0, ON, id="the lower arena"),
+        pytest.param(100, ON, id="of two that take the same, the quicker"),
+        pytest.param(101, OFF, id="constants that the session makes"),
+    ],
+)
+def test_what_a_session_folds_is_held_beside_its_arena(
+    monkeypatch: pytest.MonkeyPatch, folded: int, chosen: RuntimeSettings
+) -> None:
+    program = read_program(parse("g (float[1] x) => (float[1] y) { y = Neg(x) }")).program
+    written = WrittenModel(None, program)  # type: ignore[arg-type]
+    baseline: Any = type("Ran", (), {"dims": {}})
+    optimised = SettingsChoice(ON, Peaks(700, 700, held=800))
+    as_it_stands = SettingsChoice(OFF, Peaks(800, 800, held=900))
+    monkeypatch.setattr(written_model, "is_slower_as_written", lambda *_: False)
+    monkeypatch.setattr(Prediction, "under_optimisation", lambda _: optimised)
+    monkeypatch.setattr(Prediction, "as_it_stands", lambda _: as_it_stands)
+    monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
+    graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
+    assert Prediction(baseline, graph, written).best().settings == chosen
+
+
+def test_weights_are_initializers_and_constants_of_a_known_size() -> None:
+    model = parse("""g (float[2] x) => (float[4] y) <float[2] w = {1, 2}> {
+        c = Constant <value_floats = [1.0, 2.0]> ()
+        a = Add (x, w)  y = Concat <axis = 0> (a, c) }""")
+    assert weight_bytes(read_program(model).program, {}) == 16
+
+
+def test_the_lowest_score_wins_and_of_equal_ones_the_first() -> None:
+    choices = [SettingsChoice(each, Peaks(size, size)) for each, size in ((OFF, 2), (ON, 1))]
+
+    def by_peak(choice: SettingsChoice) -> ScoredChoice:
+        return ScoredChoice(choice, (float(choice.predicted.first_run_peak or 0),))
+
+    assert search_settings(choices, by_peak).choice.settings == ON
+    equal = search_settings(choices, lambda choice: ScoredChoice(choice, (0.0,)))
+    assert equal.choice.settings == OFF
+
+
+BRANCHES = """g (float[256] x) => (y) {
+    at = Constant<value = float {0.5}>() low = ReduceMin<keepdims = 0>(x) some = Less(low, at)
+    a = Exp(x)
+    y = If (some) <
+        then_branch = t () => (p) { b = Neg(a) c = Exp(b) p = Add(b, c) },
+        else_branch = e () => (q) { q = Neg(a) }> }"""
+
+
+def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than_predicted_ones(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, costs = save(BRANCHES), []
+    real = search.measured_score
+
+    def counted(
+        prediction: Prediction, choice: SettingsChoice, tell: Progress
+    ) -> ScoredChoice:
+        found = real(prediction, choice, tell)
+        costs.append(found.cost)
+        return found
+
+    monkeypatch.setattr(search, "is_slower", lambda *_: False)
+    monkeypatch.setattr(search, "measured_score", counted)
+    by_run, by_prediction = (
+        workflows.settings(model, Settings(), Check("cpu", search=way))
+        for way in ("measured", "foreseen")
+    )
+    assert len(costs) > 2
+    assert by_run.observed is not None
+    assert by_prediction.observed is not None
+    assert by_run.predicted.held is not None, "branches are those of the run"
+    assert min(costs) == (0, (by_run.observed.first_run_peak or 0) + held(by_run.observed))
+    assert held(by_run.observed) <= held(by_prediction.observed)
+
+
+def held(peaks: Peaks) -> int:
+    return (peaks.held or 0) - (peaks.weights or 0)
+
+
+@pytest.mark.parametrize("other", ["bits", "time"])
+def test_settings_with_other_bits_or_longer_runs_are_not_taken(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    model = save(BRANCHES)
+    real, seen = Confirmation.confirm_at_level, []
+
+    def confirm(self: Confirmation, tell: Progress) -> None:
+        real(self, tell)
+        seen.append(self.run.settings)
+        if other == "bits" and not self.run.as_written:
+            verdict = replace(self.run.verdict, status="failed", max_abs_diff=1.0)
+            self.run = replace(self.run, verdict=verdict)
+
+    def ratio(_: object, after: SessionSpec, *__: object) -> TimeRatio:
+        median = 1.0 if "graph_optimization_level" in after.settings.session else 1.5
+        return TimeRatio(median, median, median, 5)
+
+    monkeypatch.setattr(Confirmation, "confirm_at_level", confirm)
+    monkeypatch.setattr(search, "is_slower", lambda *_: other == "time")
+    monkeypatch.setattr(search, "time_ratio", ratio)
+    found = workflows.settings(model, Settings(), Check("cpu", search="measured"))
+    assert found.settings.session["graph_optimization_level"] == "ORT_DISABLE_ALL"
+
+
+def test_settings_are_written_for_their_provider() -> None:
+    for provider in (CPU, CUDA):
+        found = SettingsChoice(ON, Peaks(1, 1), provider=provider)
+        assert f"providers=[({provider!r}" in SETTINGS["text"](found, "m.onnx")
