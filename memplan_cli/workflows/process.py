@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.reporting.findings.snapshot import Snapshot
-    from memplan_cli.runtime.process.unrun import Sizes
+    from memplan_cli.runtime.process.model_prediction import PredictionTerms
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
@@ -43,7 +43,7 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     from memplan_cli.onnx_io.scan import scanned_metadata
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.runtime.installed import required_version
-    from memplan_cli.runtime.process.unrun import predicted_process
+    from memplan_cli.runtime.process.model_prediction import predict_process
     from memplan_cli.runtime.run.baseline import DEFAULTS
 
     path, request = Path(path), request or Request()
@@ -56,10 +56,11 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
     settings = recorded.settings if recorded else DEFAULTS
-    at = _sizes(bound)
-    at = replace(at, conditions=replace(at.conditions, as_loaded=recorded is not None))
+    terms = _terms(bound)
+    conditions = replace(terms.conditions, as_loaded=recorded is not None)
+    terms = replace(terms, conditions=conditions)
     with _leading_on(path):
-        found = predicted_process(path, settings, at)
+        found = predict_process(path, settings, terms)
     return ProcessStory(
         str(path),
         f"onnxruntime {required_version()}",
@@ -77,11 +78,11 @@ def process_by_default(path: Path, settings: Settings) -> ProcessBytes:
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.runtime.process.unrun import predicted_process
+    from memplan_cli.runtime.process.model_prediction import predict_process
     from memplan_cli.runtime.run.baseline import DEFAULTS
 
     with _leading_on(path):
-        return predicted_process(path, DEFAULTS, _sizes(_bound(path, settings))).process
+        return predict_process(path, DEFAULTS, _terms(_bound(path, settings))).process
 
 
 def with_asked(
@@ -119,13 +120,13 @@ def _leading_on(path: Path) -> Iterator[None]:
         raise UnknownSizeError(str(error), hint=hint) from error
 
 
-def _sizes(bound: Settings) -> Sizes:
-    """Return what a process is predicted at; a run shows what data decides, where one may be."""
-    from memplan_cli.runtime.process.unrun import Run, Sizes
+def _terms(bound: Settings) -> PredictionTerms:
+    """Return the terms of a prediction. The model is run where data decides sizes, unless forbidden."""
+    from memplan_cli.runtime.process.model_prediction import PredictionTerms, RunPolicy
     from memplan_cli.runtime.run.spec import RunConditions
 
     conditions = RunConditions(CPU, binding_of(bound))
-    return Sizes(conditions, Run.FOR_SIZES if bound.run else Run.NEVER)
+    return PredictionTerms(conditions, RunPolicy.FOR_SIZES if bound.run else RunPolicy.NEVER)
 
 
 def report_with_prediction(
@@ -142,11 +143,11 @@ def report_with_prediction(
     file = read_model(path)
     planned = plan_model(file, settings, progress)
     try:
-        from memplan_cli.runtime.process.unrun import unrun_facts
+        from memplan_cli.runtime.process.model_prediction import predicted_facts
 
-        sizes = _sizes(bind_whole(file, settings))
+        terms = _terms(bind_whole(file, settings))
         nodes = [node.name for node in file.model.graph.node]
-        facts = unrun_facts(path, planned.program, sizes, nodes)
+        facts = predicted_facts(path, planned.program, terms, nodes)
     except (RuntimeUnavailableError, ImportError):
         return planned.plan
     report = replace(planned.plan.report, runtime=facts)

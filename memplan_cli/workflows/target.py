@@ -250,12 +250,12 @@ class _Graphs:
     def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
+        from memplan_cli.runtime.graph.arena_order import order_for_arena
         from memplan_cli.runtime.graph.offline import offline_metadata
-        from memplan_cli.runtime.graph.settle import settled
         from memplan_cli.runtime.installed import required_version
 
         settings, provider = self.settings, self.provider
-        settle = partial(settled, dims=settings.dims, provider=provider)
+        settle = partial(order_for_arena, dims=settings.dims, provider=provider)
         runtime = Runtime(runtime_aliasing(provider), settle)
         source = replace(source_of(self.file), block=dump.block)
         source = knowing(file.model, source, settings)

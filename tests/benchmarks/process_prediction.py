@@ -40,9 +40,9 @@ from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+from memplan_cli.runtime.process.model_prediction import PredictionTerms, executed_at
 from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
-from memplan_cli.runtime.process.unrun import Sizes, graph_at
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
 from memplan_cli.runtime.run.spec import RunConditions
 from shared_models import with_random_weights
@@ -234,7 +234,7 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
-    executed = graph_at(model, settings, Sizes(trial))
+    executed = executed_at(model, settings, PredictionTerms(trial))
     shown = Shown(loaded=process_of_load(model, settings, trial))
     found = foresee_process(stored, executed, settings, shown=shown)
     rules = process_of(stored, executed, settings)

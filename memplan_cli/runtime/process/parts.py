@@ -1,4 +1,4 @@
-"""What a process is made of: names of its parts, and what would remove each."""
+"""The parts of a process: their names, their bytes, and the options that would remove them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Part:
     """Bytes of one purpose in a process.
 
     Attributes:
-        name: what they are for.
-        load: when the process is at its highest while the session is made.
-        run: when it is at its highest of all.
-        private: after the runs, where they are anonymous.
-        remedy: what would remove them; empty where nothing does.
+        name: the purpose.
+        load: bytes at the highest point while the session is made.
+        run: bytes at the highest point of all.
+        private: anonymous bytes after the runs.
+        remedy: the option that would remove them, or an empty text.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ForeseenProcess:
-    """What a process is predicted to take, and of what that is made, largest first."""
+    """The predicted bytes of a process, and its parts, the largest first."""
 
     process: ProcessBytes
     parts: tuple[Part, ...]
 
 
 def remedy_of(name: str) -> str:
-    """Return the option that would remove a part, or nothing."""
+    """Return the option that would remove a part, or an empty text."""
     return _OFFLINE if name.startswith(PACKED) else _REMEDIES.get(name, "")

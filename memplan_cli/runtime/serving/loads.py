@@ -55,11 +55,11 @@ class Service:
     """A model whose requests have sizes within bounds.
 
     Attributes:
-        model: the file; its weights are there.
+        model: the file, which must have its weights.
         extent: the sizes.
-        binding: numbers for the other dims, and inputs that were given.
-        timeout: seconds for a process that runs it.
-        base: settings that have to stay as they are.
+        binding: values of the other dims, and given inputs.
+        timeout: seconds for a process that runs the model.
+        base: settings that must not change.
     """
 
     model: Path
@@ -69,7 +69,7 @@ class Service:
     base: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def dims(self, point: Point) -> dict[str, int]:
-        """Return a number for every dim."""
+        """Return the value of every dim at a size."""
         return {**self.binding.dims, **self.extent.dims(point)}
 
     def conditions(self, point: Point) -> RunConditions:
@@ -78,7 +78,7 @@ class Service:
         return RunConditions(CPU, binding, self.timeout)
 
     def specs(self, points: tuple[Point, ...]) -> tuple[tuple[FeedSpec, ...], ...]:
-        """Return how to draw the inputs of requests of given sizes."""
+        """Return how to draw the inputs of requests of these sizes."""
         feeder = Feeder(load_model(self.model), self.binding.feeds)
         return tuple(feeder.specs(self.dims(point)) for point in points)
 
@@ -156,7 +156,7 @@ class Served:
 
 
 def foreseen_service(service: Service) -> Served:
-    """Return what is known of each size without a run.
+    """Return the sizes and their executed graphs, without running the model.
 
     Raises:
         UnknownSizeError: data decides a size.
@@ -172,7 +172,7 @@ def foreseen_service(service: Service) -> Served:
 
 
 def observed_service(service: Service) -> Served:
-    """Return what is known of each size, kernels' workspace measured at the largest.
+    """Return the sizes and their executed graphs, with workspace measured at the largest size.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
@@ -186,7 +186,7 @@ def observed_service(service: Service) -> Served:
 
 
 def _by_symbols(service: Service) -> Served | None:
-    """Return some sizes from expressions; None where a run has to tell some bytes."""
+    """Return some sizes whose bytes follow from expressions, or None if a run has to show some."""
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
@@ -195,7 +195,7 @@ def _by_symbols(service: Service) -> Served | None:
 
 
 def _by_runs(service: Service) -> Served:
-    """Return what runs at some sizes show, the largest and the corners among them."""
+    """Run the model at some sizes, including the largest and corners, and return what runs show."""
     points = service.extent.points(_KNOWN_POINTS)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump, settings = Path(name) / "whole.onnx", service.base
@@ -209,7 +209,7 @@ def _by_runs(service: Service) -> Served:
 
 
 def with_others(found: Served, extent: Extent) -> Served:
-    """Add further sizes where those seen tell every tensor's bytes at all of them."""
+    """Add further sizes if formulas that fit the first ones give every tensor's bytes at them."""
     first = next(iter(found.executed.values()))
     ops = tuple(walk(first.program.body))
     if len(found.executed) == extent.count or any(op.bodies for _, op in ops):
@@ -219,14 +219,14 @@ def with_others(found: Served, extent: Extent) -> Served:
     if formulas is None:
         return found
     others = extent.points(max(_MAX_SIMULATED_OPS // max(len(ops), 1), _KNOWN_POINTS))
-    # Those that need most come first: what has no room for them is given up soon.
+    # The largest come first: an arena without room for them is rejected soon.
     left = (point for point in others if point not in found.executed)
     kept = tuple(sorted(left, key=prod, reverse=True))
     return replace(found, others=kept, formulas=formulas)
 
 
 def _bytes(executed: Executed, names: tuple[VarId, ...]) -> dict[VarId, int]:
-    """Return the bytes of what ops make at one size; tensors of unknown bytes are left out."""
+    """Return the bytes of outputs of ops at one size, where they are known."""
     known = tensor_bytes(executed.program, executed.dims)
     seen = executed.observed.written if executed.observed else {}
     sizes = {var: seen[var][0].bytes if seen.get(var) else known.get(var) for var in names}

@@ -1,9 +1,8 @@
-"""Settings under which a process stays lowest, whatever the sizes of its requests.
+"""Choice of the settings with which a serving process needs least memory, for requests of any size.
 
-An arena that grows keeps what one sequence of sizes made of it, and the next sequence finds
-holes of the wrong sizes. One region with room for every single request is whole again after
-each, so the state in which a request finds it does not depend on those before: what is held
-is bounded by the region for every sequence.
+An arena that grows keeps the regions that one sequence of sizes needed, and the next sequence finds
+holes of the wrong sizes. One region with room for every single request is empty again after each. So
+each request finds the arena in the same state, and the region bounds what is held in any sequence.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ HAND_MADE: Mapping[str, RuntimeSettings] = {
     "exact growth": _EXACT,
     SHRUNK: _EXACT.updated(RuntimeSettings(run_config=_SHRINKING)),
 }
-"""Settings that people choose by hand, by name."""
+"""Settings that users choose by hand, by name."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
 
@@ -67,13 +66,13 @@ _REQUESTS = 48
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings, and what the arena is predicted to hold under them, weights left out.
+    """Settings, and the bytes that the arena is predicted to hold with them, without weights.
 
     Attributes:
-        name: what they are called.
+        name: the name of the settings in reports.
         settings: the runtime's own.
-        highest: the most over the simulated sequences.
-        bound: the most over every sequence; None where that depends on the sequence.
+        highest: the most bytes over the simulated sequences.
+        bound: the most bytes over every sequence, or None if that depends on the sequence.
     """
 
     name: str
@@ -87,12 +86,12 @@ class ServingSettings:
     """The settings chosen for all sizes within bounds.
 
     Attributes:
-        chosen: the candidate.
-        candidates: all of them, the chosen one included.
-        live: the most bytes in use at once in the largest single request.
-        looked_at: how many sizes were simulated.
-        sizes: how many there are.
-        workspace: whether kernels' workspace is included.
+        chosen: one of the candidates.
+        candidates: all candidates.
+        live: the most bytes in use at once in any single request.
+        looked_at: number of simulated sizes.
+        sizes: number of sizes within the bounds.
+        workspace: whether the workspace of kernels is included.
     """
 
     chosen: Candidate
@@ -103,20 +102,21 @@ class ServingSettings:
     workspace: bool
 
     def in_regions(self, factor: float) -> ServingSettings:
-        """Return the same with larger regions; only where there is a bound."""
-        before = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0)
-        found = before.enlarged(factor)
-        settings = replace(self.chosen.settings, arena=found.arena)
-        return self._with(
-            replace(self.chosen, settings=settings, highest=found.held, bound=found.held)
+        """Return the settings with larger regions. The chosen candidate must have a bound."""
+        arena = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0).enlarged(
+            factor
+        )
+        settings = replace(self.chosen.settings, arena=arena.arena)
+        return self._with_chosen(
+            replace(self.chosen, settings=settings, highest=arena.held, bound=arena.held)
         )
 
     def unbounded(self) -> ServingSettings:
-        """Return the candidate of the lowest height, none of whose regions is a bound."""
-        free = [one for one in self.candidates if one.bound is None and one.settings.arena]
-        return self._with(min(free, key=lambda one: one.highest))
+        """Choose, among the candidates without a bound, the one that holds least in the simulation."""
+        growing = [one for one in self.candidates if one.bound is None and one.settings.arena]
+        return self._with_chosen(min(growing, key=lambda one: one.highest))
 
-    def _with(self, chosen: Candidate) -> ServingSettings:
+    def _with_chosen(self, chosen: Candidate) -> ServingSettings:
         kept = (chosen if one.name == chosen.name else one for one in self.candidates)
         return replace(self, chosen=chosen, candidates=tuple(kept))
 
@@ -129,22 +129,23 @@ class ServingSettings:
 def choose(
     served: Served, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
 ) -> ServingSettings:
-    """Return the settings of the lowest bound; without any, of the lowest simulated height.
+    """Return the settings with the lowest bound, or if none has one, that hold least in simulation.
 
     Args:
-        served: what is known of each size.
-        sizes: how many sizes there are.
-        base: settings that have to stay as they are.
+        served: the simulated sizes.
+        sizes: number of sizes within the bounds.
+        base: settings that must not change.
         seed: of the simulated sequences.
     """
-    found = tuple(_candidates(served, base or RuntimeSettings(), seed))
-    bounded = [one for one in found if one.bound is not None]
-    chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
+    candidates = tuple(_candidates(served, base or RuntimeSettings(), seed))
+    bounded = [one for one in candidates if one.bound is not None]
+    chosen = min(bounded or candidates, key=lambda one: one.bound or one.highest)
     live = _largest_peak(served.loads(chosen.settings))
-    return ServingSettings(chosen, found, live, served.count, sizes, served.measured)
+    return ServingSettings(chosen, candidates, live, served.count, sizes, served.measured)
 
 
 def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
+    """Yield the hand-made settings and the bounded arenas, with and without buffer reuse."""
     for reuse in (RuntimeSettings(), _REUSE_OFF):
         suffix = ", reuse off" if reuse.session else ""
         loads = served.loads(base.updated(_NO_PATTERN).updated(reuse))

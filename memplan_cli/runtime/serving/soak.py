@@ -1,4 +1,4 @@
-"""Many requests of changing size, served by one process for each configuration."""
+"""Soak test: many requests of changing size, served by one process for each configuration."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.serving.sizes import Point
 
 _SAMPLES = 200
-"""Times at which memory is looked at, in each process."""
+"""Number of memory samples in each process."""
 
 _COMPARED = 16
 """Requests whose outputs are compared between configurations."""
 
 CHOSEN = "chosen"
-"""What the settings chosen are called among configurations."""
+"""The name of the chosen settings among the configurations."""
 
 _CONFIRMING, _CORNERS, _CONFIRMING_SECONDS = 24, 8, 60.0
-"""Requests of drawn sizes and of corners that show that the region chosen has room, and seconds after which none is begun."""
+"""A confirmation: number of drawn sizes, number of corners, and seconds after which no request starts."""
 
 _SHARE = 0.9
-"""Of the time limit of a process, for requests that another one has served."""
+"""Share of the time limit for serving requests that another process has served already."""
 
 _ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
-"""One region to try, as multiples of the one predicted."""
+"""Sizes of one region to try, as multiples of the predicted size."""
 
 _LITTLE_ROOM = (1.0, 1.08)
-"""The same for several regions: one more of them is more than what a factor adds."""
+"""Sizes of several regions to try. An additional region costs more than a factor."""
 
 _ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1, "inter_op_num_threads": 1})
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Private bytes when a request is over, beyond those of the process with its session."""
+    """Private bytes after a request, beyond those of the process with its session."""
 
     request: int
     private: int
@@ -60,14 +60,14 @@ class Course:
     """How one configuration served the requests.
 
     Attributes:
-        name: what the configuration is called.
+        name: of the configuration.
         settings: the runtime's own.
-        requests: how many were served.
-        samples: private memory over them; none where the system does not say it.
+        requests: number of requests served.
+        samples: private memory after requests; empty if the system does not report it.
         highest: the most resident bytes at any time, beyond those of the process with its
-            session; None where the system does not say it.
-        held: the most bytes that the arena held after a request, weights left out; None
-            where the arena is the session's own, which nobody else can read.
+            session; None if the system does not report it.
+        held: the most bytes that the arena held after a request, without weights; None if the
+            arena belongs to the session, which does not report it.
         median, slowest: milliseconds of a request: the median, and the 99th percentile.
         effort: median milliseconds of processor time.
         digests: of the outputs of some requests, by number.
@@ -86,13 +86,13 @@ class Course:
 
     @property
     def growth(self) -> int | None:
-        """Return the most that private memory had grown by when a request was over."""
+        """The most that private memory had grown after a request, or None without samples."""
         return max((sample.private for sample in self.samples), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The sizes of requests in turn, and after how many seconds none is begun."""
+    """The sizes of requests in turn, and the seconds after which no request starts."""
 
     order: tuple[Point, ...]
     seconds: float
@@ -100,15 +100,15 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """Many requests, served under the defaults, the settings chosen, and some made by hand.
+    """Many requests served with the defaults, the chosen settings, and some hand-made ones.
 
     Attributes:
         model: the file.
         bounds: of the dims of requests.
-        sequence, seed, asked: in which order they came, from which seed, how many were wanted.
-        serving: the settings chosen, and what they are predicted to hold.
-        courses: how each configuration served them; the defaults first.
-        notes: what has to be said about them.
+        sequence, seed, asked: order of the requests, its seed, and the wanted number of requests.
+        serving: the chosen settings, and what they are predicted to hold.
+        courses: how each configuration served the requests, the defaults first.
+        notes: remarks for the report.
     """
 
     model: str
@@ -122,38 +122,38 @@ class Soak:
 
     @property
     def unequal(self) -> tuple[str, ...]:
-        """Return the configurations whose outputs are not those of the defaults."""
+        """The configurations whose outputs differ from those of the defaults."""
         return unequal(self.courses)
 
     @property
     def held(self) -> int | None:
-        """Return the most that the arena was seen to hold under the settings chosen."""
+        """The most bytes that the arena held with the chosen settings."""
         return next((one.held for one in self.courses if one.name == CHOSEN), None)
 
     @property
     def exceeded(self) -> bool:
-        """Whether that is above the bound."""
+        """Whether the arena held more than the bound of the chosen settings."""
         bound = self.serving.chosen.bound
         return bound is not None and self.held is not None and self.held > bound
 
     @property
     def passed(self) -> bool:
-        """Whether outputs are the same and the bound was kept."""
+        """Whether all outputs are equal and the bound was kept."""
         return not self.unequal and not self.exceeded
 
 
 def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
-    """Return what is compared: the defaults, the settings chosen, the usual ones by hand."""
+    """Return the settings to compare: the defaults, the chosen ones, and usual hand-made ones."""
     known = {one.name: one.settings for one in serving.candidates}
     others = {name: known[name] for name in (NO_ARENA, SHRUNK)}
     return {DEFAULTS: known[DEFAULTS], CHOSEN: serving.chosen.settings, **others}
 
 
 def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
-    """Return the settings with a region in which requests at the corners were seen to fit.
+    """Return the settings with regions in which requests at the corners fit when they are run.
 
-    The order in which a kernel asks for workspace and outputs is not known before a run, and
-    it decides about a hole more or less.
+    The order in which a kernel allocates workspace and outputs is unknown before a run, and it can
+    add or remove a hole.
     """
     if serving.chosen.bound is None:
         return serving
@@ -168,10 +168,10 @@ def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
 
 
 def rooms(serving: ServingSettings) -> list[ServingSettings]:
-    """Return every bounded candidate in regions of several sizes, the lowest bound first.
+    """Return every bounded candidate with regions of several sizes, the lowest bound first.
 
-    What wins by a little in the simulation may need a third more when it runs, and another that
-    runs as foreseen is lower then.
+    A candidate that is slightly better in the simulation may need a third more in a run, and then
+    another one that runs as predicted is better.
     """
     found = [
         replace(serving, chosen=one).in_regions(factor)
@@ -187,7 +187,7 @@ def serve(
 ) -> tuple[Course, ...]:
     """Return how each configuration served the same requests, each in a process of its own.
 
-    Where time was over before the first was through, the others serve as many as it did.
+    If the time was over before the first had served all, the others serve as many as the first.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not run here.
@@ -203,7 +203,7 @@ def serve(
 
 
 def unequal(courses: Sequence[Course]) -> tuple[str, ...]:
-    """Return the configurations whose outputs are not those of the first."""
+    """Return the configurations whose outputs differ from those of the first."""
     first = courses[0].digests
     return tuple(
         one.name

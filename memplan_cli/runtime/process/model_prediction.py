@@ -1,4 +1,4 @@
-"""What is predicted of a model: its session is made, and run only for sizes that data decides."""
+"""Predictions for a model file: a session is made, and run only where data decides sizes."""
 
 from __future__ import annotations
 
@@ -35,78 +35,81 @@ if TYPE_CHECKING:
 _AS_LOADED = Shown(as_loaded=True)
 
 
-class Run(Enum):
-    """When a model is run to predict something of it."""
+class RunPolicy(Enum):
+    """Whether a prediction may run the model."""
 
     NEVER = "never"
     FOR_SIZES = "where data decides sizes"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a process is predicted at, and whether a run may show what data decides."""
+class PredictionTerms:
+    """The dims and inputs of a prediction, and whether it may run the model."""
 
     conditions: RunConditions
-    run: Run = Run.FOR_SIZES
+    policy: RunPolicy = RunPolicy.FOR_SIZES
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Return the numbers of dims."""
+        """The values of symbolic dims."""
         return self.conditions.dims
 
 
-def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> ForeseenProcess:
-    """Return the process of a model under some settings, attributed.
+def predict_process(
+    path: Path, settings: RuntimeSettings, terms: PredictionTerms
+) -> ForeseenProcess:
+    """Return the predicted process of a model under some settings, with its parts.
 
-    The session is made, and what that took is where the prediction goes on from.
+    The session is made, and the prediction continues from what that took.
 
     Raises:
-        UnknownSizeError: it cannot be predicted; what keeps it is said.
+        UnknownSizeError: it cannot be predicted; the message has the reason.
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
-    executed = graph_at(path, settings, at)
+    executed = executed_at(path, settings, terms)
     if why := obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
-    loaded = process_of_load(path, settings, at.conditions)
-    shown = Shown(loaded=loaded, as_loaded=at.conditions.as_loaded)
-    found = foresee_process(stored_model(path), executed, settings, shown=shown)
-    if found is None:
+    loaded = process_of_load(path, settings, terms.conditions)
+    shown = Shown(loaded=loaded, as_loaded=terms.conditions.as_loaded)
+    process = foresee_process(stored_model(path), executed, settings, shown=shown)
+    if process is None:
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
-    return found
+    return process
 
 
-def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
-    """Return the graph that a session runs; sizes that data decides are those of one run.
+def executed_at(path: Path, settings: RuntimeSettings, terms: PredictionTerms) -> Executed:
+    """Return the graph that a session executes. Sizes that data decides are those of one run.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
-    executed = executed_graph(path, settings, at.dims)
-    if at.run is Run.NEVER or not obstacle(executed, settings):
+    executed = executed_graph(path, settings, terms.dims)
+    if terms.policy is RunPolicy.NEVER or not obstacle(executed, settings):
         return executed
-    return executed_run(path, settings, at.conditions)
+    return executed_run(path, settings, terms.conditions)
 
 
-def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -> RuntimeFacts:
-    """Return the report's block for a model and its planned order, nothing observed.
+def predicted_facts(
+    path: Path, program: Program, terms: PredictionTerms, nodes: Sequence[str]
+) -> RuntimeFacts:
+    """Return the runtime block of a report for a model and its planned order, nothing observed.
 
-    Processes are by rules alone: one that is made differs from the next by pages, and a
-    report is the same whenever it is made.
+    Processes are predicted by rules alone. Making a session would differ by some pages each time,
+    and a report is the same whenever it is made.
 
     Args:
-        path: the model, as it is.
+        path: the model as it is.
         program: in the planned order, as it would be written.
-        at: values for symbolic dims, and the run that shows others.
-        nodes: names of the nodes at the top of the file, in its order.
+        terms: values of symbolic dims, and whether a run may show other sizes.
+        nodes: names of the top nodes, in the order of the file.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    before = graph_at(path, DEFAULTS, at)
-    written = Executed(program, at.dims)
-    choice = _chosen(
-        before, reordered(before, nodes, program), written, at.conditions.binding.assumed
-    )
+    before = executed_at(path, DEFAULTS, terms)
+    written = Executed(program, terms.dims)
+    assumed = terms.conditions.binding.assumed
+    choice = _chosen(before, reordered(before, nodes, program), written, assumed)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
     nothing = Peaks(None, None)
@@ -132,7 +135,7 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
 def _chosen(
     before: Executed, optimised: Executed, written: Executed, assumed: Collection[str]
 ) -> SettingsChoice:
-    """Return the settings for the written model: those that a run would be made with."""
+    """Return the settings for the written model with which it would be run."""
     under = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))
     if is_slower_as_written(written.program, written.dims, before):
         return under

@@ -6,8 +6,8 @@ import onnx.parser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memplan_cli.runtime.graph.arena_order import order_for_arena
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-from memplan_cli.runtime.graph.settle import settled
 from memplan_cli.runtime.simulate.predict import Executed, session_traces
 from memplan_cli.runtime.simulate.regions import best_arena
 from memplan_cli.shapes.reading import read_program
@@ -53,30 +53,30 @@ def holes() -> Program:
 
 def test_an_order_that_fills_the_holes_is_found_at_the_same_peak() -> None:
     before = holes()
-    after = settled(before, always, {})
+    after = order_for_arena(before, always, {})
     old_live, old_held = live_and_held(before)
     live, held = live_and_held(after)
     assert old_held > old_live, "the example has a hole"
     assert held < old_held
     assert live <= old_live
-    assert settled(before, always, {}) == after
+    assert order_for_arena(before, always, {}) == after
 
 
 def test_an_order_that_is_not_allowed_is_not_taken() -> None:
     before = holes()
-    assert settled(before, lambda program: program == before, {}) is before
+    assert order_for_arena(before, lambda program: program == before, {}) is before
 
 
 def test_a_program_without_holes_comes_back_as_it_is() -> None:
     chain = program("float[64] x", "float[64] y", "a = Abs (x) b = Abs (a) y = Abs (b)")
-    assert settled(chain, always, {}) is chain
+    assert order_for_arena(chain, always, {}) is chain
 
 
 def test_a_size_that_depends_on_data_leaves_the_order_alone() -> None:
     unknown = program(
         "float[64] x", "int64[1, n] y", "a = Abs (x) b = NonZero (a) y = Abs (b)"
     )
-    assert settled(unknown, always, {}) is unknown
+    assert order_for_arena(unknown, always, {}) is unknown
 
 
 @settings(deadline=None, max_examples=20)
@@ -97,7 +97,7 @@ def test_moved_ops_still_follow_what_they_read(shape: list[tuple[int, int]]) -> 
     )
     one = "one = Constant <value = float[1] {1.0}> ()"
     before = program("float x", f"float {names[-1]}", f"{widths} {one} " + " ".join(nodes))
-    after = settled(before, always, {})
+    after = order_for_arena(before, always, {})
     assert sorted(op.outputs for op in after.body.ops) == sorted(
         op.outputs for op in before.body.ops
     )

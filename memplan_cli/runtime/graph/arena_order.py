@@ -1,0 +1,182 @@
+"""A search for the order of ops, at the same peak, in which the arena has the fewest holes.
+
+Many orders share the lowest peak, but they differ in how tensors of different sizes follow each
+other in memory. Ops are moved one at a time, at random from a seed, between their producers and
+their consumers. A move is kept if the height of the simulated arena does not grow and no more bytes
+are live. The height is measured in two ways, an endless region and one with an end: each finds
+orders that the other misses.
+
+Without this search, the best arenas of 8 of 40 models hold 1.6 to 25 % more (ResNet-50 8 %,
+BERT-base 10 %).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.precedence import predecessors, successors
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+from memplan_cli.runtime.profile.workspace import workspace_by_rule
+from memplan_cli.runtime.simulate.arena import (
+    ArenaSettings,
+    best_fit_height,
+    held_after_runs,
+)
+from memplan_cli.runtime.simulate.execution import trace_session
+from memplan_cli.runtime.simulate.predict import Executed, simulated_model
+from memplan_cli.runtime.simulate.regions import best_arena, is_tight, refined_arena, regions
+from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, rounded_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.core.program import Program
+    from memplan_cli.runtime.profile.workspace import Workspace
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
+
+_WORK = 80_000
+"""Requests simulated in one search: a second or two."""
+
+_MAX_MOVES = 400
+
+_MIN_MOVES = 20
+"""Fewer moves than this find nothing in a graph of that size."""
+
+_DRAWS_PER_MOVE = 50
+"""Ops that cannot move are drawn too: at most so many draws for each move."""
+
+
+def order_for_arena(
+    program: Program,
+    is_allowed: Callable[[Program], bool],
+    dims: Mapping[str, int],
+    provider: str = CPU,
+) -> Program:
+    """Return the program with its top ops in an order for which the arena holds least.
+
+    The peak of live tensors does not grow. The same program gives the same order. The program
+    itself is returned where nothing is gained, where a size is unknown, or where the graph is too
+    large for a search.
+
+    Args:
+        program: in an order of the lowest peak.
+        is_allowed: tells whether an order is acceptable; every step of the search has to be.
+        dims: values of symbolic dims.
+        provider: where the program runs.
+    """
+    tracer = _Tracer(dims, provider, workspace_by_rule(program, dims))
+    try:
+        start = tracer.trace(program)
+    except UnknownBytesError:
+        return program
+    moves = min(_MAX_MOVES, _WORK // max(2 * len(start.sizes), 1))
+    if moves < _MIN_MOVES:
+        return program
+    choice = best_arena(start)
+    if is_tight(choice.held, start.peak):
+        return program
+    if is_tight(refined_arena(start, choice).held, start.peak):
+        return program
+    best = choice.held, program
+    for height in (best_fit_height, _bounded_height):
+        search = _OrderSearch(program, is_allowed, tracer, height)
+        ordered = search.run(start, moves)
+        held = best_arena(tracer.trace(ordered)).held
+        best = min(best, (held, ordered), key=lambda item: item[0])
+    return best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tracer:
+    """Traces what a program allocates in the order of its ops."""
+
+    dims: Mapping[str, int]
+    provider: str
+    workspace: Workspace
+
+    def trace(self, program: Program) -> AllocationTrace:
+        """Return the trace of one run."""
+        executed = Executed(program, self.dims, provider=self.provider)
+        return trace_session(simulated_model(executed, FREED_AT_ONCE), self.workspace).first
+
+
+def _bounded_height(trace: AllocationTrace) -> int:
+    """Return the bytes held by an arena whose first region is as high as an endless one gets.
+
+    The free end of a bounded region is a gap like any other, which best fit may prefer: then the
+    arena needs another region after all.
+    """
+    height = rounded_up(best_fit_height(trace))
+    settings = ArenaSettings.from_settings(regions(max(height, CHUNK), CHUNK))
+    return held_after_runs(trace, settings, runs=1)
+
+
+@dataclass(slots=True)
+class _OrderSearch:
+    """A local search over orders.
+
+    Attributes:
+        program: in the first order.
+        is_allowed: tells whether an order is acceptable.
+        tracer: traces an order.
+        height: the height of the arena, which is minimised.
+        max_live: the most live bytes that an order may have.
+        lowest_height: of the best order so far.
+    """
+
+    program: Program
+    is_allowed: Callable[[Program], bool]
+    tracer: _Tracer
+    height: Callable[[AllocationTrace], int]
+    max_live: int = 0
+    lowest_height: int = 0
+
+    def run(self, start: AllocationTrace, moves: int) -> Program:
+        """Try this many moves, or until the arena is as low as the live bytes."""
+        self.max_live, self.lowest_height = start.peak, self.height(start)
+        before = predecessors(self.program.body)
+        after = successors(before)
+        order = list(range(len(before)))
+        generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
+        for _ in range(moves * _DRAWS_PER_MOVE):
+            if not moves or self.lowest_height <= self.max_live:
+                break
+            position = {op: index for index, op in enumerate(order)}
+            source = generator.randrange(len(order))
+            op = order[source]
+            first = max((position[other] for other in before[op]), default=-1) + 1
+            last = min((position[other] for other in after[op]), default=len(order)) - 1
+            target = generator.randint(first, last)
+            if target == source:
+                continue
+            moves -= 1
+            changed = _with_move(order, source, target)
+            if self._accepts(changed):
+                order = changed
+        return _in_order(self.program, order)
+
+    def _accepts(self, order: Sequence[int]) -> bool:
+        """Whether an order is as good as the best one so far, whose height it then replaces."""
+        changed = _in_order(self.program, order)
+        trace = self.tracer.trace(changed)
+        if trace.peak > self.max_live:
+            return False
+        height = self.height(trace)
+        if height > self.lowest_height or not self.is_allowed(changed):
+            return False
+        self.lowest_height = height
+        return True
+
+
+def _with_move(order: Sequence[int], source: int, target: int) -> list[int]:
+    rest = [*order[:source], *order[source + 1 :]]
+    return [*rest[:target], order[source], *rest[target:]]
+
+
+def _in_order(program: Program, order: Sequence[int]) -> Program:
+    ops = tuple(program.body.ops[index] for index in order)
+    return dataclasses.replace(program, body=dataclasses.replace(program.body, ops=ops))
