@@ -18,8 +18,8 @@ from memplan_cli.planning.choosing.levels import allocate
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering.order import best_order
 from programs import as_read, random_program
+from replay import replay, spans_of
 from transforms.test_order_nested import Maker, all_blocks
-from trials import replay, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

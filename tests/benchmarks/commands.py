@@ -6,6 +6,9 @@ Each command must end with exit code 0, 1 or 2, and never in an exception that i
 memplan's own. Each model is given as it is and with its inputs' dims made free, so that
 sizes are symbols. The runtime's jobs run in this program's own worker processes, which
 saves an hour; a crash there costs one case.
+
+Guards the claim of docs/measurements/commands.md: every command ends with an answer or a clear refusal
+on every model of the suite.
 """
 
 from __future__ import annotations

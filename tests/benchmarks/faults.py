@@ -4,10 +4,14 @@
 
 Each fault is a command in processes of its own. Afterwards there is the old file or the
 whole new one, no file that nobody asked for, and one message that says what went wrong.
+
+Guards the claim of docs/measurements/faults.md: a full disk, a signal or a crashing runtime loses no
+file and leaves none behind.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -20,18 +24,143 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper
 
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
 
-from . import faulty_inputs, faulty_runtimes
 from .cases import asked, cell, publish, run_all
 from .fault_place import ROOT, SAMPLE, Ending, Place, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+NET = (
+    '<ir_version: 10, opset_import: ["" : 21]> '
+    "g (float[n,4] x) => (float[n,4] y) { a = Relu(x) y = Neg(a) }"
+)
+GIVEN = ("given.onnx", "given.npz")
+
+
+def given(place: Place, rows: int) -> tuple[str, ...]:
+    """Have a model and its input; return the words that plan it with that."""
+    onnx.save(onnx.parser.parse_model(NET), place.folder / GIVEN[0])
+    np.savez_compressed(place.folder / GIVEN[1], x=np.zeros((rows, 4), np.float32))
+    return ("report", GIVEN[0], "--inputs", GIVEN[1])
+
+
+def inputs_that_go(place: Place) -> Ending:
+    """Have only a part of the archive there, as while somebody is still writing it."""
+    words = given(place, 1000)
+    path = place.folder / GIVEN[1]
+    path.write_bytes(path.read_bytes()[:-40])
+    return judged(place.end(*words), 2, "cannot be read", place.rubbish(*GIVEN))
+
+
+def certificate_of_another_moment(place: Place) -> Ending:
+    """Check a certificate against the plan of a later run, which differs from its own."""
+    words = ("optimize", "model.onnx", "-o", "out.onnx", "--no-validate", "-q")
+    first = place.end(*words, "--certificate", "c.json")
+    second = place.end(*words, "--level", "1")
+    ending = place.end("verify-certificate", "model.onnx", "out.json", "c.json")
+    wrong = [] if first.ended == second.ended == "exit 0" else ["a plan could not be made"]
+    wrong += place.rubbish("out.onnx", "out.json", "c.json")
+    return judged(ending, 1, "", wrong)
+
+
+def long_certificate(place: Place) -> tuple[str, ...]:
+    """Have a certificate that takes a while to read; return the words that check it."""
+    place.end("optimize", "model.onnx", "-o", "out.onnx", "--no-validate", "-q",
+              "--certificate", "c.json")  # fmt: skip
+    path = place.folder / "c.json"
+    data: Mapping[str, object] = json.loads(path.read_text())
+    move = {"nodes": [0], "free": [], "to": 1}
+    order = {"bound": 1, "method": "search", "states": [[move]] * 900_000}
+    path.write_text(json.dumps({**data, "order": order}))
+    return ("verify-certificate", "model.onnx", "out.json", "c.json")
+
+
+_FAKE = """
+import importlib, os, sys, time
+sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+del sys.modules["onnxruntime"]
+real = importlib.import_module("onnxruntime")
+
+class Session(real.InferenceSession):
+    def __init__(self, source, *more, **options):
+        data = source if isinstance(source, bytes) else open(source, "rb").read()
+        if b"pkg.memplan.plan" in data:
+            FAULT
+        super().__init__(source, *more, **options)
+
+real.InferenceSession = Session
+"""
+"""An ONNX Runtime that fails on what memplan wrote, and on nothing else."""
+
+
+def _with_a_runtime_that(place: Place, fault: str, *words: object) -> Ending:
+    package = place.folder.parent / "fake" / "onnxruntime"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(_FAKE.replace("FAULT", fault))
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    return place.end(*words, env=place.environment(PYTHONPATH=paths))
+
+
+def runtime_crashes(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = _with_a_runtime_that(place, "os.abort()", *words)
+    return judged(ending, 1, "does not run (crash)", place.rubbish())
+
+
+def runtime_hangs(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx", "--timeout", "10")
+    ending = _with_a_runtime_that(place, "time.sleep(600)", *words)
+    return judged(ending, 1, "does not run (timeout)", place.rubbish())
+
+
+def kill_while_the_runtime_hangs(place: Place) -> Ending:
+    """Kill memplan itself: no session may live on that nobody waits for."""
+    package = place.folder.parent / "fake" / "onnxruntime"
+    package.mkdir(parents=True)
+    mark = place.folder.parent / "hangs"
+    (package / "__init__.py").write_text(
+        f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    environment = place.environment(PYTHONPATH=paths)
+    process = place.start("optimize", "model.onnx", "-o", "out.onnx", env=environment)
+    while not mark.exists() or not mark.read_text():
+        time.sleep(0.02)
+    started = time.perf_counter()
+    process.kill()
+    process.communicate()
+    child = Path(f"/proc/{mark.read_text()}")
+    while child.exists() and time.perf_counter() - started < 5:
+        time.sleep(0.02)
+    wrong = ["the runtime's process lives on"] * child.exists()
+    wrong += ["something was written"] * (place.folder / "out.onnx").exists()
+    seconds = time.perf_counter() - started
+    return Ending(f"signal {-process.returncode}", "", tuple(wrong), seconds)
+
+
+def runtime_raises(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = _with_a_runtime_that(place, 'raise RuntimeError("no")', *words)
+    return judged(ending, 1, "does not run (error)", place.rubbish())
+
+
+def no_runtime(place: Place) -> Ending:
+    package = place.folder.parent / "none" / "onnxruntime"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('raise ImportError("libcudart is missing")')
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = place.end(*words, env=place.environment(PYTHONPATH=paths))
+    return judged(ending, 2, "libcudart is missing", place.rubbish())
+
 
 LARGE = ROOT / "sample_models" / "branchy_cnn.onnx"
 TABLE = ROOT / "docs" / "measurements" / "faults.md"
@@ -275,9 +404,9 @@ def interrupt_while_the_runtime_runs(place: Place) -> Ending:
 
 
 def full_temporary_folder_for_inputs(place: Place) -> Ending:
-    words = faulty_inputs.given(place, 100_000)
+    words = given(place, 100_000)
     ending = _in_a_mount(place, "size=64k", _memplan(*words), temporary=True)
-    wrong = [*_left(ending), *place.rubbish(*faulty_inputs.GIVEN)]
+    wrong = [*_left(ending), *place.rubbish(*GIVEN)]
     return judged(ending, 2, "no room for the inputs", wrong)
 
 
@@ -291,17 +420,15 @@ def full_disk_for_a_certificate(place: Place) -> Ending:
 
 
 def interrupt_while_a_certificate_is_checked(place: Place) -> Ending:
-    words = faulty_inputs.long_certificate(place)
+    words = long_certificate(place)
     made = ("out.onnx", "out.json", "c.json")
     return _interrupted(place, words, lambda process: _worked(process) > 1.0, *made)
 
 
 def interrupt_while_inputs_are_read(place: Place) -> Ending:
-    words = faulty_inputs.given(place, 1 << 24)
+    words = given(place, 1 << 24)
     stored = place.temporary.rglob
-    return _interrupted(
-        place, words, lambda _: any(stored("memplan-inputs-*/*.npy")), *faulty_inputs.GIVEN
-    )
+    return _interrupted(place, words, lambda _: any(stored("memplan-inputs-*/*.npy")), *GIVEN)
 
 
 FAULTS: Mapping[str, Callable[[Place], Ending]] = {
@@ -319,17 +446,17 @@ FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "two runs onto one output": two_runs,
     "Ctrl-C while a plan is made": interrupt_while_planning,
     "Ctrl-C while the runtime runs": interrupt_while_the_runtime_runs,
-    "the runtime crashes on the written model": faulty_runtimes.runtime_crashes,
-    "the runtime hangs on the written model": faulty_runtimes.runtime_hangs,
-    "SIGKILL while the runtime hangs": faulty_runtimes.kill_while_the_runtime_hangs,
-    "the runtime refuses the written model": faulty_runtimes.runtime_raises,
-    "the runtime cannot be imported": faulty_runtimes.no_runtime,
+    "the runtime crashes on the written model": runtime_crashes,
+    "the runtime hangs on the written model": runtime_hangs,
+    "SIGKILL while the runtime hangs": kill_while_the_runtime_hangs,
+    "the runtime refuses the written model": runtime_raises,
+    "the runtime cannot be imported": no_runtime,
     "the folder for temporary files is full of inputs": full_temporary_folder_for_inputs,
     "the disk is full when a certificate goes along": full_disk_for_a_certificate,
-    "the inputs are not all there yet": faulty_inputs.inputs_that_go,
+    "the inputs are not all there yet": inputs_that_go,
     "Ctrl-C while inputs are read": interrupt_while_inputs_are_read,
     "Ctrl-C while a certificate is checked": interrupt_while_a_certificate_is_checked,
-    "a certificate of an earlier plan": faulty_inputs.certificate_of_another_moment,
+    "a certificate of an earlier plan": certificate_of_another_moment,
 }
 
 

@@ -9,6 +9,9 @@ All is sequential and at low priority.
 Each model's row is kept beside the models, under the state of the code that made it: a run
 that was stopped goes on where it was, parts may run one after another, and the page is
 drawn of all rows of this state once none is missing.
+
+Guards the claims of docs/measurements/field.md: commands work on models that people ship, and their
+hints lead further.
 """
 
 from __future__ import annotations
@@ -27,8 +30,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.version import VERSION
 
 from .cases import Asked, publish
-from .field_collection import collection
-from .field_packages import NoNetworkError
+from .field_collection import NoNetworkError, collection
 from .field_page import Made, page
 from .field_process import warm_up
 from .field_rows import Row, prove, read_row, row

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -13,16 +15,142 @@ import onnxruntime
 from memplan_cli.core.version import VERSION
 
 from .cases import cell
-from .field_causes import cause, failures
-from .field_collection import LEFT_OUT
-from .field_packages import PACKAGES
+from .field_collection import LEFT_OUT, PACKAGES
 from .field_process import STOPPED
 from .field_rows import COMMANDS, NOT_RUN, Row
-from .field_target import figures, section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import date
+
+    from .field_rows import Row
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Return the lines that say what failed, the cause of most models first."""
+    lines = ["## What fails, by cause", ""]
+    found = causes(rows)
+    for why, cases in found:
+        models = sorted({model for model, _, _ in cases})
+        commands = ", ".join(dict.fromkeys(command for _, command, _ in cases))
+        lines += [
+            f"- **{cell(why, 160).strip(' :')}**: {len(models)} models ({commands}): {', '.join(models)}.",
+            f"  For example `{cases[0][0]}`, {cases[0][1]}: {cell(cases[0][2], 260)}",
+        ]
+    broken = [row for row in rows if not row.runtime["runs"]]
+    lines += ["", f"ONNX Runtime itself runs {len(rows) - len(broken)} of {len(rows)}:", ""]
+    lines += [f"- `{row.name}`: {cell(row.runtime['error'], 240)}" for row in broken]
+    return [*lines, ""]
+
+
+def causes(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Return (model, command, message) by cause, that of most models first."""
+    groups: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for row in rows:
+        for at in row.endings:
+            if at.message:
+                groups[cause(at.message, row.name)].append((row.name, at.command, at.message))
+        for command, figures in _reports(row):
+            ended = row.ending(command)
+            if ended.code == 0 and figures["total"] is None:
+                share = f"coverage {figures['coverage']:.3f}"
+                groups[f"no total ({command})"].append((row.name, command, share))
+    size: Callable[[Any], int] = lambda item: -len({model for model, _, _ in item[1]})  # noqa: E731
+    return sorted(groups.items(), key=size)
+
+
+def _reports(row: Row) -> tuple[tuple[str, dict[str, Any]], ...]:
+    return (("report", row.free), ("report, shapes", row.bound), ("report, inputs", row.fed))
+
+
+def cause(message: str, model: str) -> str:
+    """Return a message without what belongs to one model: those of one cause are equal."""
+    text = message.replace(f"{model}.onnx", "MODEL")
+    text = re.sub(r"'[^']*'", "'...'", text)
+    text = re.sub(r"\[[^\]]*\]", "[...]", text)
+    text = re.sub(r"\b\d[\d,.]*\b", "N", text)
+    return re.sub(r"(N|'\.\.\.')(, (and )?\1)+", r"\1", text)[:160]
+
+
+PARTS = ("load", "run", "private")
+NOISE = 1e6
+"""Bytes by which one process may differ from the next."""
+
+
+def figures(rows: Sequence[Row]) -> list[tuple[str, int, int]]:
+    """Return (label, count, of) of what was written for the target."""
+    passed = _passed(rows)
+    known = [row for row in passed if _ratios(row)]
+    return [
+        ("`optimize --target cpu` passes", len(passed), _asked(rows)),
+        ("of them with the original's bits", sum(bool(row.target["identical"]) for row in passed), len(passed)),
+        ("of them no process above the original's by more than 1 MB", sum(not _above(row) for row in known), len(known)),
+    ]  # fmt: skip
+
+
+def section(rows: Sequence[Row]) -> list[str]:
+    """Return the lines on the processes of the written files."""
+    known = [row for row in _passed(rows) if _ratios(row)]
+    lines = [
+        "## Written for the processor",
+        "",
+        "Observed processes of the file that `optimize --target cpu` writes, against those of",
+        "the model as given: geometric means over the models, then the worst.",
+        "",
+        "| figure | mean | worst |",
+        "|---|---:|---|",
+    ]
+    for part in PARTS:
+        ratios = {row.key: _ratios(row)[part] for row in known if part in _ratios(row)}
+        if ratios:
+            worst = max(ratios, key=ratios.__getitem__)
+            mean = geometric_mean(ratios.values())
+            lines.append(f"| {part} | {mean:.3f} | {ratios[worst]:.3f} `{worst[1]}` |")
+    above = [f"- `{row.name}`: {', '.join(_above(row))}" for row in known if _above(row)]
+    other = [row for row in _passed(rows) if not row.target["identical"]]
+    return [
+        *lines,
+        "",
+        "Above the original by more than 1 MB:",
+        "",
+        *(above or ["None."]),
+        "",
+        f"With other bits: {_names(other)}.",
+        "",
+    ]
+
+
+def _passed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.ending("target").code == 0 and row.target]
+
+
+def _asked(rows: Sequence[Row]) -> int:
+    return sum(bool(row.target) or bool(row.ending("target").message) for row in rows)
+
+
+def _sides(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    process = row.target["process"]
+    return process.get("original") or {}, process.get("optimized") or {}
+
+
+def _ratios(row: Row) -> dict[str, float]:
+    """Return what is left of each number of the process, where both sides were measured."""
+    before, after = _sides(row)
+    return {at: after[at] / before[at] for at in PARTS if before.get(at) and after.get(at)}
+
+
+def _above(row: Row) -> list[str]:
+    before, after = _sides(row)
+    return [
+        f"{at} {before[at] / 1e6:.1f} -> {after[at] / 1e6:.1f} MB"
+        for at in _ratios(row)
+        if after[at] > before[at] + NOISE
+    ]
+
+
+def _names(rows: Sequence[Row]) -> str:
+    return ", ".join(f"`{row.name}`" for row in rows) or "none"
+
 
 MEANS = {STOPPED: "t", NOT_RUN: "-"}
 

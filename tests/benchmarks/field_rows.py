@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from .field_collection import Member, told_inputs
+from .field_collection import VALUES, Member, known_shapes, told_inputs
 from .field_hints import Followed, Said, Words, follow
-from .field_packages import VALUES, known_shapes
 from .field_process import SECONDS, memplan, neutral
 from .field_shapes import Drawn, arrays, drawn
 from .models import ROOT

@@ -6,6 +6,8 @@ Moments are spread over the time that the whole command takes, the first while P
 starts. What SIGKILL leaves is gone after the next run of the same command. The process from
 which jobs are forked, and the fork that runs a model, are killed alone too: there the command
 goes on, or says what has failed, and leaves nothing by itself.
+
+Guards the claim of docs/measurements/kills.md: a killed command leaves no process and no file.
 """
 
 from __future__ import annotations

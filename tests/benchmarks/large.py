@@ -6,6 +6,9 @@ A stack of MatMuls whose weights are random numbers on the disk. All processes o
 are looked at twenty times a second: their proportional set sizes, which add up to what they
 take together, and how many of them hold a session. The unit is one process that creates a
 session of the model under the runtime's defaults and runs it twice. The folder is removed.
+
+Guards the claim of docs/measurements/large.md: a command on gigabytes of weights needs little more memory
+than one session.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@
 
 No lie may pass, and each must be refused for what it is; nothing that memplan wrote itself
 may be refused. Nothing is run: weights that are not shipped are not needed.
+
+Guards the claim of docs/measurements/trust.md: `memplan validate` refuses plans that do not describe their
+model, and accepts those that do.
 """
 
 from __future__ import annotations

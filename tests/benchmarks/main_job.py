@@ -11,6 +11,9 @@ runs it twice, and the command in its ways, in turn; the median of three rounds,
 where they take long. Weights are seeded. Modules are compiled beforehand, as those of an
 installed package are. On a quiet machine all models together take twenty-five minutes; what was
 measured stays, so that a call that ended goes on with `--rest`.
+
+Guards the claim of README.md and docs/measurements/main_job.md: the time of `optimize` against running the
+original twice.
 """
 
 from __future__ import annotations

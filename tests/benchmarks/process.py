@@ -3,6 +3,7 @@
     python -m tests.benchmarks.process                    all of this, in turn
     python -m tests.benchmarks.process bytes [MODEL...]   load, run, private, file; disk; bits
     python -m tests.benchmarks.process times [MODEL...]   processor time of runs, in turn
+    python -m tests.benchmarks.process limits [MODEL...]  smallest limit to load and run three times
     python -m tests.benchmarks.process floor              what a session of one Identity takes
     python -m tests.benchmarks.process table              into docs/measurements/process.md
 
@@ -12,17 +13,21 @@ people do), the same with its weights as external data, and what ``optimize`` wr
 ``portable`` and ``cpu`` from the one file, loaded by `memplan_cli.load`. Each is measured in fresh
 processes, three times; the median is kept, and the widest spread. Where weights are beyond what one
 file can have, the defaults' are external data too.
+
+Guards the claim of README.md and docs/measurements/process.md: memory, time and memory limit of a process
+with the file of `--target cpu` against the original.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -38,6 +43,9 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 from .models import ROOT, SHARED
 from .process_page import FLOOR
 from .runtime_settings import dims_of, specs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OUT = ROOT / "out" / "process"
 
@@ -229,14 +237,99 @@ def in_turn(name: str, parts: list[str]) -> dict[str, float]:
     return {part: median(found) for part, found in times.items()}
 
 
+CHOSEN = ("bert_base_dyn_ts", "gpt2_small", "resnet50", "swin_tiny", "wiring_unetpp")
+LIMITED = ("default", "cpu")
+
+STEP = 2 << 20
+"""Bytes to which a limit is found."""
+
+TIMEOUT = 240.0
+"""Seconds after which a process that reads its weights again and again counts as failed."""
+
+VERSION_2 = Path("/sys/fs/cgroup/cgroup.controllers")
+GROUPS = Path("/sys/fs/cgroup") if VERSION_2.exists() else Path("/sys/fs/cgroup/memory")
+LIMIT = "memory.max" if VERSION_2.exists() else "memory.limit_in_bytes"
+
+
+def group_of(limit: int) -> Path | None:
+    """Make a control group with a limit; None where the machine does not allow it."""
+    group = GROUPS / f"memplan-limit-{os.getpid()}"
+    try:
+        group.mkdir(exist_ok=True)
+        (group / LIMIT).write_text(str(limit))
+    except OSError:
+        return None
+    return group
+
+
+def survives(name: str, part: str, limit: int) -> bool | None:
+    """Run the model under a limit; None where there can be no limit."""
+    group = group_of(limit)
+    if group is None:
+        return None
+    for path in files_of(name, part):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    procs = group / "cgroup.procs"
+    command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(procs), *child(name, part)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        group.rmdir()
+    return done.returncode == 0
+
+
+def files_of(name: str, part: str) -> Iterator[Path]:
+    """Yield the files that a session reads."""
+    model = OUT / name / f"{part}.onnx"
+    names = {
+        entry.value
+        for tensor in load_model(model).graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    yield from (model, *(model.with_name(each) for each in sorted(names)))
+
+
+def smallest(name: str, part: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the smallest limit, or the highest resident size where none can be set."""
+    high = int(row[part]["run"]) + (120 << 20)
+    found = survives(name, part, high)
+    if found is None:
+        return {"resident": row[part]["run"] + row[part].get("python", 0)}
+    low = 20 << 20
+    while high - low > STEP:
+        middle = (low + high) // 2
+        if survives(name, part, middle):
+            high = middle
+        else:
+            low = middle
+        print(name, part, f"{low / 1e6:.0f}..{high / 1e6:.0f} MB", flush=True)
+    return {"limit": high}
+
+
+def measure_limits(names: list[str]) -> None:
+    """Find the smallest memory limits of models that were measured before."""
+    for name in names or CHOSEN:
+        file = OUT / f"{name}.json"
+        row: dict[str, Any] = json.loads(file.read_text())
+        for part in LIMITED:
+            if "error" not in row[part]:
+                row.setdefault("limits", {})[part] = smallest(name, part, row)
+        now = json.loads(file.read_text())
+        file.write_text(json.dumps(now | {"limits": row["limits"]}, indent=1) + "\n")
+
+
 def main(arguments: list[str]) -> None:
     """Do one stage for the models named, or for all."""
     if not arguments:
-        for stage in ("floor", "bytes", "times", "table"):
+        for stage in ("floor", "bytes", "times", "limits", "table"):
             main([stage])
         return
-    stage, *names = arguments
-    names = names or list(models())
+    stage, *chosen = arguments
+    names = chosen or list(models())
     OUT.mkdir(parents=True, exist_ok=True)
     if stage == "bytes":
         measure_bytes(names)
@@ -244,6 +337,8 @@ def main(arguments: list[str]) -> None:
         measure_floor()
     elif stage == "times":
         measure_times(names)
+    elif stage == "limits":
+        measure_limits(chosen)
     elif stage == "table":
         from .process_page import write_page
 

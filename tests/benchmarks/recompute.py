@@ -6,6 +6,9 @@ Each model's figures are kept in ``out/recompute/`` as soon as they are there, a
 measured again: a run that was stopped goes on where it was. The table is written to
 docs/measurements/recompute.md. Weights are seeded; each run is on the CPU with one thread
 where bits are compared.
+
+Guards the claim of README.md and docs/measurements/recompute.md: budgets of training steps and donated
+updates are kept, with the same bits.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 Without --new the working tree is compared. Only the command line is used, so the inside may
 change at will. Results of a commit are kept in a folder and made once. Words are listed
 apart from values; exit code 1 means that a value differs for no reason given in `EXPLAINED`.
+
+Guards every change that promises unchanged results: docs/measurements/same_results.md lists what differs.
 """
 
 from __future__ import annotations

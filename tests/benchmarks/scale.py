@@ -6,6 +6,8 @@ Everything is a process of its own: processor seconds, and the most memory resid
 are created with optimisation off; weights that are not there are given as zeros that nobody
 touches. Both sides run from byte code, as what is installed does: a first run of each, which
 compiles it, is not counted. `--quick` leaves the slow rows out.
+
+Guards the claim of README.md and docs/measurements/scale.md: seconds and memory of planning large graphs.
 """
 
 from __future__ import annotations

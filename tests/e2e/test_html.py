@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
-from large_plans import large
 from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.planning.checking.plan_file import read_plan
@@ -32,6 +32,39 @@ PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium on this machine"
 )
+
+
+_PLAN = Path(__file__).parents[1] / "golden" / "renderers" / "plans" / "branchy.memplan.json"
+
+_WORDS = (
+    "wave", "net", "block", "attention", "mlp", "norm", "proj", "conv", "gate", "mix",
+)  # fmt: skip
+
+
+def large_plan(count: int) -> Plan:
+    """Return a plan of this many tensors, five levels of modules deep."""
+    chance = random.Random(7)
+    names = [
+        "/".join(
+            [
+                "",
+                *(f"{chance.choice(_WORDS)}_{chance.randrange(40)}" for _ in range(4)),
+                str(n),
+            ]
+        )
+        for n in range(count)
+    ]
+    tensors = tuple(
+        Placement(
+            f"{name}_output_0", "", chance.choice(["float32", "int64"]),
+            (chance.randrange(9), n), 64 * n, 0,
+            chance.randrange(1 << 30), None, n, n + chance.randrange(1, 60),
+        )
+        for n, name in enumerate(names)
+    )  # fmt: skip
+    order = (BlockOrder("", tuple(f"{name}/Node" for name in names)),)
+    arena = ArenaFacts(0, "1", 1 << 31, 1 << 31, 64)
+    return replace(read_plan(_PLAN), tensors=tensors, arenas=(arena,), order=order)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +295,7 @@ def test_twenty_thousand_tensors_are_usable(browser: Browser, tmp_path: Path) ->
 def test_fifty_thousand_tensors_open_in_three_seconds_and_four_megabytes(
     browser: Browser, tmp_path: Path
 ) -> None:
-    page = html.render(large(50_000))
+    page = html.render(large_plan(50_000))
     assert len(page.encode()) < 4_000_000
     start = time.monotonic()
     shown(browser, tmp_path, page)

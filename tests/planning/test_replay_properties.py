@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import allocated_at_each_level, block, op, plan_program, program, var_sizes
-from corruptions import nested_programs
 from memplan_cli.core.program import VarId, captures, intermediates, walk
 from memplan_cli.planning.choosing.allocation import Needs
 from memplan_cli.settings.settings import Settings
 from programs import programs, random_program
-from trials import replay, spans_of, tried
+from replay import nested_programs, replay, spans_of, tried
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Program
