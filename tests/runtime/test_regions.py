@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from allocation_traces import trace_of, trace_of_pairs
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime import steer
 from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,
@@ -149,9 +149,9 @@ def test_regions_that_more_threads_would_add_to_are_not_taken(
         return ArenaChoice(regions(size, 8 << 20), size)
 
     def growth(threads: int) -> object:
-        monkeypatch.setattr(steer, "refined_arena", other)
-        monkeypatch.setattr(steer, "_THREADS", threads)
-        best = steer.with_best_arena(executed, DEFAULTS, {"a": 64 << 10, "y": 64 << 10})
+        monkeypatch.setattr(predicted, "refined_arena", other)
+        monkeypatch.setattr(predicted, "_THREADS", threads)
+        best = predicted.predict_arena(executed, DEFAULTS, {"a": 64 << 10, "y": 64 << 10})
         assert best is not None
         return best.settings.arena.get(later)
 
