@@ -25,15 +25,15 @@ if TYPE_CHECKING:
         soak,
         validate,
     )
-    from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.load import Decoder, load
+    from memplan_cli.workflows.optimized import Optimized
 
 _MODULES = {
     "Check": "memplan_cli.core.check",
     "Decoder": "memplan_cli.workflows.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
-    "Optimized": "memplan_cli.workflows.candidates",
+    "Optimized": "memplan_cli.workflows.optimized",
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
     "diff": "memplan_cli.workflows.api.plans",

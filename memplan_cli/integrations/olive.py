@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.workflows.candidates import Optimized
+    from memplan_cli.workflows.optimized import Optimized
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 

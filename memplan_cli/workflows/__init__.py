@@ -8,10 +8,10 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 from __future__ import annotations
 
 from memplan_cli.core.check import Check
-from memplan_cli.workflows.candidates import Optimized
 from memplan_cli.workflows.doctor import doctor
 from memplan_cli.workflows.load import Decoder, load
 from memplan_cli.workflows.optimize import optimize
+from memplan_cli.workflows.optimized import Optimized
 from memplan_cli.workflows.report import newest_plan, plan, report
 from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.settings import settings

@@ -12,7 +12,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.settings.settings import Settings
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.train_step import Recipe, make_train_step
-from memplan_cli.workflows.candidates import warned
+from memplan_cli.workflows.optimized import warned
 from memplan_cli.workflows.report import plan
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ def fell_back(plan: Plan, *found: Fallback) -> Plan:
     return plan.with_report(replace(plan.report, fallbacks=everything))
 
 
-def chosen_among(plan: Plan, rejected: Iterable[Plan]) -> Plan:
-    """Return the plan that is written, with what became of the others."""
+def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
+    """Return the plan that is written, its report with the candidates that were rejected."""
     return fell_back(plan, *(_differed(other) for other in rejected))
 
 
-def timed_among(plan: Plan, rejected: Iterable[Plan]) -> Plan:
-    """Return the plan that is written where runs were timed, with what became of its time."""
-    return fell_back(chosen_among(plan, rejected), *_slower(plan))
+def with_slower(plan: Plan) -> Plan:
+    """Return a plan whose report says if its model is slower than allowed; runs were timed."""
+    return fell_back(plan, *_slower(plan))
 
 
 def _differed(plan: Plan) -> Fallback:

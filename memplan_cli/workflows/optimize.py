@@ -1,34 +1,39 @@
-"""Models planned, written in the order that needs least memory, and proved."""
+"""Models written in the order that needs the least memory, if their outputs stay the same."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
+from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.ahead import Ahead, SizesRefusedError
-from memplan_cli.workflows.best import write_proved
-from memplan_cli.workflows.candidates import Optimized, write_unproved
-from memplan_cli.workflows.files.binding import bind
-from memplan_cli.workflows.files.model_file import (
-    Early,
-    bind_whole,
-    plan_model,
-    read_model,
+from memplan_cli.workflows.candidates import (
+    CandidateRounds,
+    OptimizeRequest,
+    PortableCandidates,
 )
-from memplan_cli.workflows.files.rewriting import Rewriting, Targets
-from memplan_cli.workflows.profiles import at_largest, plan_profiles
+from memplan_cli.workflows.fallbacks import with_rejected, with_slower
+from memplan_cli.workflows.files.binding import bind
+from memplan_cli.workflows.files.model_file import read_model
+from memplan_cli.workflows.files.rewriting import RewrittenFiles, Targets
+from memplan_cli.workflows.optimized import Optimized, passed, publish, write_unverified
+from memplan_cli.workflows.verification import (
+    BackgroundBaseline,
+    SizesRefusedError,
+    measured_cost,
+)
 
 if TYPE_CHECKING:
-    from memplan_cli.planning.planner import Planned
-    from memplan_cli.workflows.files.assuming import Trust
-    from memplan_cli.workflows.files.model_file import ModelFile
+    from collections.abc import Sequence
+
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.workflows.files.rewriting import Rewriting
     from memplan_cli.workflows.profiles import Profiles
     from memplan_cli.workflows.request import FilePath
 
@@ -45,22 +50,18 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
 ) -> Optimized:
-    """Plan a model file, write it in its new order with its plan, and prove it.
+    """Plan a model file, write it in its new order with its plan, and verify it.
 
-    All words are those of `memplan_cli.optimize`.
+    The arguments are those of `memplan_cli.optimize`.
 
     Raises:
         MemplanError: something could not work. Nothing is written then, nor if the
             comparison fails or the budget cannot be met.
     """
-    settings, model = settings or Settings(), Path(model)
+    settings, model, tell = settings or Settings(), Path(model), progress or silent
     check = check if settings.run else None
     targets = Targets.of(model, out, plan_file, settings_out, certificate)
-    if certificate and settings.target != "portable":
-        raise SettingsError(
-            "a certificate is about the model's own graph, not about what a runtime makes of it",
-            hint="leave --target or --certificate out",
-        )
+    _refuse_combined(settings, targets, profiles, check)
     targets.refuse(model)
     with ExitStack() as stack:
         if check:
@@ -69,71 +70,114 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         if settings.kv_cache == "in-place":
             from memplan_cli.workflows.caches.proved import optimize_in_place
 
-            _refuse_profiles(profiles)
-            return optimize_in_place(file, settings, targets, check, progress or silent)
+            return optimize_in_place(file, settings, targets, check, tell)
+        if check and settings.target != "portable":
+            check = replace(check, provider=settings.target)
         settings = bind(file.model, settings)
-        job = _Job(file, settings, targets, check, progress)
-        if profiles:
-            return job.at_profiles(profiles)
-        believes = check is not None
+        request = OptimizeRequest(file, settings, targets, check, tell, profiles)
+        if check is None or profiles:
+            return _optimize(request)
         try:
-            return job.done("believed" if believes else "tried")
+            # The original runs in any case: sizes that were assumed need no run of their own.
+            return _optimize(replace(request, trust="believed"))
         except SizesRefusedError:
-            if not believes:
-                raise
-        if progress:
-            progress("trying sizes: the model does not run at the least ones")
-        return job.done("tried")
+            tell("trying sizes: the model does not run at the least ones")
+            return _optimize(request)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A model that was read, and what is to be made of it."""
+def _optimize(request: OptimizeRequest) -> Optimized:
+    """Write the candidate that needs the least memory and has the original's outputs.
 
-    file: ModelFile
-    settings: Settings
-    targets: Targets
-    check: Check | None
-    progress: Progress | None
+    The original runs in the background while candidates are planned. A further round of
+    candidates follows if the runtime fails with those of the one before.
 
-    def done(self, trust: Trust) -> Optimized:
-        """Plan the model, write it and prove it; ``trust`` is about sizes that nobody said.
-
-        Raises:
-            SizesRefusedError: the original does not run at sizes that were assumed.
-        """
-        file, settings = self.file, self.settings
-        if settings.target != "portable":
-            from memplan_cli.workflows.target import optimize_for_target
-
-            settings = bind_whole(file, settings, trust)
-            tell = self.progress or silent
-            return optimize_for_target(file, settings, self.targets, self.check, tell)
-        with ExitStack() as stack:
-            ahead = stack.enter_context(Ahead(self.check)) if self.check else None
-            early = Early(trust, ahead.begin if ahead else None)
-            planned = plan_model(file, settings, self.progress, early=early)
-            return self._written(planned, planned.settings, ahead)
-
-    def at_profiles(self, profiles: Profiles) -> Optimized:
-        """Plan the model for several sizes, and prove it at the largest."""
-        planned = plan_profiles(self.file, self.settings, profiles, self.progress)
-        settings = replace(self.settings, inputs=planned.settings.inputs)
-        with ExitStack() as stack:
-            ahead = stack.enter_context(Ahead(self.check)) if self.check else None
-            return self._written(planned, at_largest(settings, profiles), ahead)
-
-    def _written(self, planned: Planned, settings: Settings, ahead: Ahead | None) -> Optimized:
-        written = Rewriting(self.file, planned, settings, self.targets)
-        if self.check and ahead:
-            return write_proved(written, self.check, self.progress, ahead)
-        return write_unproved(written)
+    Raises:
+        SizesRefusedError: the original does not run at sizes that were assumed.
+        MemplanError: something else could not work.
+    """
+    with ExitStack() as stack:
+        baseline = stack.enter_context(BackgroundBaseline(request.check))
+        rounds = stack.enter_context(_candidates(request, baseline))
+        result: Optimized | None = None
+        while candidates := rounds.plan(result):
+            if request.check is None:
+                return write_unverified(candidates[0])
+            result = _write_best(candidates, request, request.check, baseline)
+        assert result is not None  # noqa: S101 - there is a first round
+        return result
 
 
-def _refuse_profiles(profiles: Profiles | None) -> None:
-    if profiles:
+def _write_best(
+    candidates: Sequence[Rewriting],
+    request: OptimizeRequest,
+    check: Check,
+    baseline: BackgroundBaseline,
+) -> Optimized:
+    """Write, run and compare candidates in the order of their predicted memory; publish the best.
+
+    The best is the first whose outputs are the original's. Where settings are searched by
+    measuring, all candidates are run, and it is the one that was measured to need the least.
+    """
+    within_budget = [c for c in candidates if c.planned.plan.report.budget_met]
+    if not within_budget:
+        return Optimized(candidates[0].planned.plan, None, None)
+    verifier = baseline.verifier(within_budget[0], check, request.progress)
+    verified: list[tuple[Rewriting, RewrittenFiles, Plan]] = []
+    rejected: list[Plan] = []
+    with ExitStack() as stack:
+        for candidate in verifier.by_predicted_memory(within_budget):
+            files = stack.enter_context(RewrittenFiles(candidate))
+            plan = verifier.verify(candidate, files)
+            if not passed(plan):
+                rejected.append(plan)
+                continue
+            verified.append((candidate, files, plan))
+            if check.search == "foreseen":
+                break
+        if not verified:
+            return Optimized(rejected[0], None, None)
+        request.progress("writing")
+        candidate, files, plan = min(verified, key=lambda found: measured_cost(found[2]))
+        plan = with_rejected(plan, rejected)
+        if check.search == "measured":
+            plan = with_slower(plan)
+        result = publish(candidate, files, plan)
+        for _, other, _ in verified:
+            other.forget()
+        return result
+
+
+def _candidates(request: OptimizeRequest, baseline: BackgroundBaseline) -> CandidateRounds:
+    if request.settings.target == "portable":
+        return PortableCandidates(request, baseline)
+    from memplan_cli.workflows.target import TargetCandidates
+
+    return TargetCandidates(request, baseline)
+
+
+def _refuse_combined(
+    settings: Settings, targets: Targets, profiles: Profiles | None, check: Check | None
+) -> None:
+    """Refuse settings that cannot be combined.
+
+    Raises:
+        SettingsError: naming them.
+    """
+    if targets.certificate and settings.target != "portable":
+        raise SettingsError(
+            "a certificate is about the model's own graph, not about what a runtime makes of it",
+            hint="leave --target or --certificate out",
+        )
+    if profiles and settings.kv_cache == "in-place":
         raise SettingsError(
             "--kv-cache in-place is planned for the step that fills a cache, and --dim has "
             "several numbers",
             hint="give each dim one number",
+        )
+    if check is None or settings.target == "portable":
+        return
+    if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):
+        raise SettingsError(
+            f"a model for {settings.target} is proved there, not on {check.provider}",
+            hint="leave the provider out",
         )

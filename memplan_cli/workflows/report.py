@@ -12,9 +12,9 @@ from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.candidates import warned
 from memplan_cli.workflows.files.file_names import PLAN_SUFFIX
 from memplan_cli.workflows.files.model_file import plan_model, read_model
+from memplan_cli.workflows.optimized import warned
 from memplan_cli.workflows.profiles import for_all, plan_profiles
 
 if TYPE_CHECKING:

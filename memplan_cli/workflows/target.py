@@ -1,4 +1,4 @@
-"""For one provider: the graph as the runtime optimises it, in the order that needs least.
+"""Candidates for one provider: the graph as the runtime optimises it, in the order that needs least.
 
 The runtime's own optimisation would undo an order, so it is done offline, before: the
 optimised graph is dumped, ordered by what this runtime shares and keeps, and run as it
@@ -8,26 +8,22 @@ stands. Fusion can also cost memory, so the graph as it is competes, and the bet
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
-from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.errors import SettingsError
 from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.workflows.ahead import Ahead
-from memplan_cli.workflows.best import best_candidate
-from memplan_cli.workflows.candidates import (
-    Candidate,
-    Optimized,
-    warned,
-    write_unproved,
-)
 from memplan_cli.workflows.fallbacks import fell_back
-from memplan_cli.workflows.files.model_file import ModelFile, knowing, plan_model, source_of
+from memplan_cli.workflows.files.model_file import (
+    ModelFile,
+    bind_whole,
+    knowing,
+    plan_model,
+    source_of,
+)
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
     UNFUSED,
@@ -35,17 +31,20 @@ from memplan_cli.workflows.files.own_weights import (
     refuse_foreign_weights,
 )
 from memplan_cli.workflows.files.reading import numbers_in, read_seen
-from memplan_cli.workflows.files.rewriting import Rewriting, Targets
+from memplan_cli.workflows.files.rewriting import Rewriting
+from memplan_cli.workflows.optimized import warned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.bindings import Known
+    from memplan_cli.workflows.candidates import OptimizeRequest
+    from memplan_cli.workflows.optimized import Optimized
+    from memplan_cli.workflows.verification import BackgroundBaseline
 
 _READERS_COST = 256
 """Bytes that the shape of a tensor takes in an arena."""
@@ -55,148 +54,119 @@ _RUN = "the inputs of a run of the model"
 _OF_ONE_RUN = f"sizes that data decides were read off {_RUN}; other data may need more"
 
 
-def optimize_for_target(
-    file: ModelFile,
-    settings: Settings,
-    targets: Targets,
-    check: Check | None,
-    progress: Callable[[str], None],
-) -> Optimized:
-    """Optimise a model for one provider of the installed runtime.
+class TargetCandidates:
+    """The candidates for one provider of the installed runtime, in rounds.
 
-    Raises:
-        RuntimeUnavailableError: the provider or the weights are not there.
-        SettingsError: the models were to be compared on another provider.
-        ModelError: a file is in the way or cannot be written.
+    The first round has the runtime's graph, that without its costly fusions, and the graph as
+    it is in the file, if that may need less. A further round follows if cut operands change the
+    outputs, or if the runtime cannot run a file with packed weights.
     """
-    from memplan_cli.runtime.graph.offline import Packing
-    from memplan_cli.runtime.workers.session import resolve_provider
 
-    allowed = ("auto", settings.target, PROVIDERS[settings.target])
-    if check is not None and check.provider not in allowed:
-        raise SettingsError(
-            f"a model for {settings.target} is proved there, not on {check.provider}",
-            hint="leave the provider out",
-        )
-    provider = resolve_provider(settings.target)
-    targets.refuse_weights(file)
-    with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
-        progress("optimizing the graph for the runtime")
-        graphs = _Graphs(file, settings, targets, Path(folder), provider)
-        if check is None:
-            with graphs.begun(Packing.AT_LOAD, (FUSED,)) as dumping:
-                return write_unproved(graphs.planned(dumping.result())[0])
-        check = replace(check, provider=settings.target)
-        with Ahead(check) as ahead:
-            return _proved(graphs, check, ahead, progress)
+    def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
+        """Check that the provider is there; plan nothing yet.
 
+        Raises:
+            RuntimeUnavailableError: the provider does not work here.
+            ModelError: a file is in the way.
+        """
+        from memplan_cli.runtime.workers.session import resolve_provider
 
-def _proved(
-    graphs: _Graphs, check: Check, ahead: Ahead, progress: Callable[[str], None]
-) -> Optimized:
-    """Prove the best graph, with weights packed in the file where that can be had and runs."""
-    from memplan_cli.runtime.graph.offline import Packing, packing_for
+        self._provider = resolve_provider(request.settings.target)
+        request.targets.refuse_weights(request.file)
+        self._request, self._baseline = request, baseline
+        self._file, self._targets = request.file, request.targets
+        self._settings = request.settings
+        self._room = tempfile.TemporaryDirectory(prefix="memplan-offline-")
+        self._packing: Packing | None = None
+        self._is_cut = False
+        self._portable: Rewriting | None = None
+        # What a run of the model showed where data decides sizes; most values of the runtime's
+        # graph are the model's own.
+        self._seen: Known = {}
 
-    file, provider = graphs.file, graphs.provider
-    packing = packing_for(provider, file.model)
-    plain = replace(graphs.settings, target="portable")
-    with graphs.begun(packing) as dumping:
-        planned = plan_model(file, plain, progress)
-        portable = Rewriting(file, planned, plain, graphs.targets)
-        if planned.settings.profile_shapes:
-            graphs = replace(graphs, seen=numbers_in(planned.program))
-        ahead.begin(file, graphs.settings)  # when the dump is there
-        dumps = dumping.result()
-    prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
-    done = prove(graphs.planned(dumps))
-    if any(dump.cut for dump in dumps) and _lost(done):
-        progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
-        with graphs.begun(Packing.IN_FILE) as dumping:
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the graphs that the runtime wrote."""
+        self._room.cleanup()
+
+    def plan(self, result: Optimized | None) -> list[Rewriting]:
+        """Return the candidates of the next round, after the result of the one before.
+
+        None follow a result that stands.
+
+        Raises:
+            RuntimeUnavailableError: the weights are not there, or the model does not load.
+            ModelError: a file is in the way.
+        """
+        from memplan_cli.runtime.graph.offline import Packing
+
+        packing = self._next_packing(result)
+        if packing is None:
+            return []
+        is_first, self._packing = self._packing is None, packing
+        if is_first:
+            self._request.progress("optimizing the graph for the runtime")
+            self._settings = bind_whole(self._file, self._settings, self._request.trust)
+        kinds = (FUSED,) if self._request.check is None else (FUSED, UNFUSED)
+        with self._start_dump(packing, kinds) as dumping:
+            if is_first and self._request.check is not None:
+                self._plan_portable()  # while the runtime dumps
             dumps = dumping.result()
-        done = prove(graphs.planned(dumps))
-    if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
-        return done
-    progress("packing weights at load: the file with packed ones does not run")
-    with graphs.begun(Packing.AT_LOAD) as dumping:
-        dumps = dumping.result()
-    return prove([_with_fallback(rewriting, done) for rewriting in graphs.planned(dumps)])
+        self._is_cut = any(dump.cut for dump in dumps)
+        candidates = self._planned(dumps)
+        if result is not None and packing is Packing.AT_LOAD:
+            candidates = [_with_fallback(each, result) for each in candidates]
+        portable = self._portable
+        if portable and _may_need_less(portable, candidates[0], self._provider):
+            candidates.append(portable)
+        return candidates
 
+    def _next_packing(self, result: Optimized | None) -> Packing | None:
+        """Return how weights are packed in the next round; None if there is no further one."""
+        from memplan_cli.runtime.graph.offline import Packing, packing_for
 
-def _best(
-    fused: Sequence[Rewriting],
-    portable: Rewriting,
-    check: Check,
-    ahead: Ahead,
-    progress: Callable[[str], None],
-) -> Optimized:
-    """Prove the best of the runtime's graphs and of the graph as it is."""
-    graphs = list(fused)
-    if _may_need_less(portable, graphs[0], PROVIDERS[check.provider]):
-        graphs.append(portable)
-    return best_candidate(
-        [Candidate(rewriting, check, progress) for rewriting in graphs], ahead
-    )
+        tell = self._request.progress
+        if result is None:
+            if self._request.check is None:
+                return Packing.AT_LOAD
+            return packing_for(self._provider, self._file.model)
+        if self._is_cut and _lost(result):
+            tell("writing the runtime's graph as it is: rewritten, it gives other outputs")
+            return Packing.IN_FILE
+        if result.model is not None or self._packing is Packing.AT_LOAD or not _broke(result):
+            return None
+        tell("packing weights at load: the file with packed ones does not run")
+        return Packing.AT_LOAD
 
+    def _plan_portable(self) -> None:
+        """Plan the graph as it is in the file, and start the original."""
+        plain = replace(self._settings, target="portable")
+        planned = plan_model(self._file, plain, self._request.progress)
+        self._portable = Rewriting(self._file, planned, plain, self._targets)
+        if planned.settings.profile_shapes:
+            self._seen = numbers_in(planned.program)
+        self._baseline.start(self._file, self._settings)  # it begins when the dump is there
 
-def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
-    """Return a rewriting that says why its weights are not packed into the file."""
-    found = failed.plan.report.validation
-    why = found.notes[0] if found is not None and found.notes else "the file does not run"
-    lost = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", why)
-    planned = replace(rewriting.planned, plan=fell_back(rewriting.planned.plan, lost))
-    return replace(rewriting, planned=planned)
-
-
-def _lost(done: Optimized) -> bool:
-    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
-    codes = {fallback.code for fallback in done.plan.report.fallbacks}
-    return done.model is None or CANDIDATE_DIFFERED in codes
-
-
-def _broke(done: Optimized) -> bool:
-    """Whether a written model did not run, which says nothing of its outputs."""
-    found = done.plan.report.validation
-    return found is not None and found.status == "failed" and found.max_abs_diff is None
-
-
-@dataclass(frozen=True, slots=True)
-class _Graphs:
-    """The graphs that the runtime makes of one model.
-
-    Attributes:
-        file: the model.
-        settings: what decides the plans.
-        targets: where files go.
-        folder: for what the runtime writes.
-        provider: for which it is made.
-        seen: what a run of the model showed, where data decides sizes: most values of the
-            runtime's graph are the model's own.
-    """
-
-    file: ModelFile
-    settings: Settings
-    targets: Targets
-    folder: Path
-    provider: str
-    seen: Known = field(default_factory=dict)
-
-    def begun(self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)) -> Dumping:
+    def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> Dumping:
         """Start to dump the runtime's graph, and that without its costly fusions."""
         from memplan_cli.runtime.graph.offline import Dumping
 
-        taken = self.file.data_files
-        names = [dump_name(self.targets.model, taken, kind) for kind in kinds]
-        refuse_foreign_weights(self.targets.model, [f"{names[0]}.data"])
-        folder = self.folder / packing.name
+        taken = self._file.data_files
+        names = [dump_name(self._targets.model, taken, kind) for kind in kinds]
+        refuse_foreign_weights(self._targets.model, [f"{names[0]}.data"])
+        folder = Path(self._room.name) / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
-        dims = self.settings.dims
-        return Dumping(self.file.path, paths, self.provider, packing, dims)
+        dims = self._settings.dims
+        return Dumping(self._file.path, paths, self._provider, packing, dims)
 
-    def planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
+    def _planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
         """Plan what was dumped."""
         refuse_foreign_weights(
-            self.targets.model, [f"{dump.path.name}.data" for dump in dumps]
+            self._targets.model, [f"{dump.path.name}.data" for dump in dumps]
         )
         return [self._ordered(dump) for dump in dumps]
 
@@ -224,7 +194,7 @@ class _Graphs:
         read = ModelFile.of(copy, load_model(copy))
         as_read = self._program(dump, read)
         before, after = (
-            _peak_as_it_stands(each, self.settings, self.provider)
+            _peak_as_it_stands(each, self._settings, self._provider)
             for each in (program, as_read)
         )
         # What is freed at once leaves room that only another order may use.
@@ -240,9 +210,9 @@ class _Graphs:
     def _program(self, dump: Dump, file: ModelFile) -> Program:
         from memplan_cli.runtime.graph.offline import offline_program
 
-        dims = self.settings.dims
-        program = offline_program(file.path, dims, self.provider, dump.shapes)
-        known = {var: told for var, told in self.seen.items() if var in program.vars}
+        dims = self._settings.dims
+        program = offline_program(file.path, dims, self._provider, dump.shapes)
+        known = {var: told for var, told in self._seen.items() if var in program.vars}
         if not known:
             return program
         return read_seen(file.lazy, Bindings(dims), known, program, _RUN).program
@@ -254,23 +224,44 @@ class _Graphs:
         from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.installed import required_version
 
-        settings, provider = self.settings, self.provider
+        settings, provider = self._settings, self._provider
         settle = partial(order_for_arena, dims=settings.dims, provider=provider)
         runtime = Runtime(runtime_aliasing(provider), settle)
-        source = replace(source_of(self.file), block=dump.block)
+        source = replace(source_of(self._file), block=dump.block)
         source = knowing(file.model, source, settings)
-        if self.seen:
+        if self._seen:
             source = replace(source, warnings=(*source.warnings, _OF_ONE_RUN))
             settings = replace(settings, profile_shapes=True)
         planned = make_plan(program, settings, source, runtime=runtime)
         return Rewriting(
             file,
             planned,
-            self.settings,
-            self.targets,
-            original=self.file.path,
+            self._settings,
+            self._targets,
+            original=self._file.path,
             notes=offline_metadata(required_version(), provider),
         )
+
+
+def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
+    """Return a rewriting that says why its weights are not packed into the file."""
+    found = failed.plan.report.validation
+    why = found.notes[0] if found is not None and found.notes else "the file does not run"
+    lost = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", why)
+    planned = replace(rewriting.planned, plan=fell_back(rewriting.planned.plan, lost))
+    return replace(rewriting, planned=planned)
+
+
+def _lost(done: Optimized) -> bool:
+    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
+    codes = {fallback.code for fallback in done.plan.report.fallbacks}
+    return done.model is None or CANDIDATE_DIFFERED in codes
+
+
+def _broke(done: Optimized) -> bool:
+    """Whether a written model did not run, which says nothing of its outputs."""
+    found = done.plan.report.validation
+    return found is not None and found.status == "failed" and found.max_abs_diff is None
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

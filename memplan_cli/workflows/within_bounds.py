@@ -10,28 +10,33 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import MemplanError
-from memplan_cli.workflows.candidates import warned
+from memplan_cli.workflows.optimized import warned
 from memplan_cli.workflows.serving import AS_WRITTEN, range_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import RuntimeFacts
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.candidates import Candidate
+    from memplan_cli.workflows.files.rewriting import Rewriting
     from memplan_cli.workflows.serving import RangeSettings
 
 
-def with_range(plan: Plan, candidate: Candidate, path: Path) -> Plan:
+def with_range(
+    plan: Plan, rewriting: Rewriting, path: Path, timeout: float, progress: Progress
+) -> Plan:
     """Return a plan whose settings suit every request within its bounds; others as they are.
 
     Args:
         plan: With settings for the one size that was run.
-        candidate: What was proved.
+        rewriting: What was verified.
         path: The written model, under whatever name it has now.
+        timeout: Seconds for each run that confirms the settings.
+        progress: Told when the choice begins.
     """
-    facts, settings = plan.report.runtime, candidate.rewriting.settings
+    facts, settings = plan.report.runtime, rewriting.settings
     if not settings.bounds or facts is None or facts.settings is None:
         return plan
     if facts.provider != CPU:
@@ -41,11 +46,9 @@ def with_range(plan: Plan, candidate: Candidate, path: Path) -> Plan:
         return warned(
             plan, _one_size(f"the largest takes {format_size(need)}, and was not run")
         )
-    candidate.tell("choosing settings for the range")
+    progress("choosing settings for the range")
     try:
-        found = range_settings(
-            path, _asked(settings), candidate.check.timeout, _kept(facts.settings)
-        )
+        found = range_settings(path, _asked(settings), timeout, _kept(facts.settings))
     except MemplanError as error:
         return warned(plan, _one_size(f"{error}"))
     chosen = replace(found.serving.chosen.settings, io_binding=facts.settings.io_binding)

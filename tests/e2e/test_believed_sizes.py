@@ -15,7 +15,7 @@ from memplan_cli.runtime.workers import worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.workflows.candidates import Optimized
+    from memplan_cli.workflows.optimized import Optimized
 
 FREE = "g (float[b,n] x) => (y) { e = Exp(x) m = Add(e, x) y = Neg(m) }"
 

@@ -139,7 +139,7 @@ def test_a_target_is_proved_on_no_other_provider(monkeypatch: pytest.MonkeyPatch
     def started(*_: object) -> None:
         raise AssertionError("nothing is begun")
 
-    monkeypatch.setattr(targeting._Graphs, "planned", started)
+    monkeypatch.setattr(targeting.TargetCandidates, "_planned", started)
     model = write(Path("a.onnx"), GOOD)
     with pytest.raises(SettingsError, match="not on cuda"):
         workflows.optimize(model, CPU, check=Check(provider="cuda"))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.reporting.findings.why import PeakStory, TensorStory
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.diff import Changed
     from memplan_cli.workflows.files.sources import ModelSource
+    from memplan_cli.workflows.optimized import Optimized
     from memplan_cli.workflows.profiles import Profiles
     from memplan_cli.workflows.request import FilePath, Request
 

@@ -10,10 +10,10 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.workflows.candidates import warned
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, plan_settled
 from memplan_cli.workflows.files.rewriting import Rewriting
+from memplan_cli.workflows.optimized import warned
 
 if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.workflows.caches.buffered import Buffered, choosing
-from memplan_cli.workflows.candidates import Optimized, finished, warned, write_unproved
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
+from memplan_cli.workflows.optimized import Optimized, publish, warned, write_unverified
 
 if TYPE_CHECKING:
     from memplan_cli.core.check import Check
@@ -51,7 +51,7 @@ def optimize_in_place(
     progress("looking for caches")
     work = Buffered.of(file, settings)
     if check is None:
-        return write_unproved(work.rewriting(work.attempts()[0], None, targets, progress))
+        return write_unverified(work.rewriting(work.attempts()[0], None, targets, progress))
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="memplan-decode-"))
         return _proved(work, check, targets, Path(name), progress)
@@ -114,13 +114,11 @@ def _proved(
             if found.passed:
                 progress("writing")
                 plan = _with_settings(plan, settings, how.provider)
-                done = finished(
+                return publish(
                     replace(rewriting, planned=replace(rewriting.planned, plan=plan)),
                     files,
                     plan,
                 )
-                files.forget()
-                return done
             failed = failed or plan
     if failed is None:
         raise RuntimeUnavailableError(f"{work.file.path} has no graph to try")

@@ -76,25 +76,11 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-@dataclass(frozen=True, slots=True)
-class Early:
-    """What a run of the model, that is made in any case, takes from and gives to its planning.
-
-    Attributes:
-        trust: whether sizes have to be tried before.
-        begin: called when every size is found; what it starts goes on meanwhile.
-    """
-
-    trust: Trust = "tried"
-    begin: Callable[[ModelFile, Settings], None] | None = None
-
-
 def plan_model(
     file: ModelFile,
     settings: Settings,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
-    early: Early | None = None,
 ) -> Planned:
     """Plan a model that was read, with an allocator of the caller's if there is one.
 
@@ -109,10 +95,7 @@ def plan_model(
     refuse_caches(settings)
     if progress:
         progress("reading")
-    early = early or Early()
-    found = settle(file.lazy, file.path, settings, early.trust)
-    if early.begin:
-        early.begin(file, found.settings)
+    found = settle(file.lazy, file.path, settings)
     return plan_settled(file, found, progress, allocate)
 
 
