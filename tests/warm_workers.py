@@ -9,8 +9,10 @@ python tests/warm_workers.py    the server
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
+import resource
 import subprocess
 import sys
 import tempfile
@@ -18,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.workers.request import Request
-from memplan_cli.runtime.workers.warm import Server, worker_environment
+from memplan_cli.runtime.workers.warm import Request, Server, worker_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _NOT_IMPORTED = ("memplan_cli.integrations.", "memplan_cli.cli.pytest_plugin")
 """Modules for packages that may not be there, and one whose import of pytest takes longest."""
@@ -44,13 +45,13 @@ class WarmWorkers:
         """
         with tempfile.TemporaryDirectory() as name:
             out, err = (Path(name) / stream for stream in ("out", "err"))
-            pairs = tuple(limits.items())
-            where = str(home), str(out), str(err), dict(os.environ)
-            forked = self.server.fork(Request("command", words, *where, pairs))
+            arguments = (str(out), json.dumps(list(limits.items())), *words)
+            where = str(home), str(err), dict(os.environ)
+            job = self.server.start_job(Request("__main__:run_command", arguments, *where))
             try:
-                code = forked.wait(timeout)
+                code = job.wait(timeout)
             finally:
-                forked.end()
+                job.end()
             return subprocess.CompletedProcess(words, code, out.read_bytes(), err.read_bytes())
 
     def close(self) -> None:
@@ -63,9 +64,15 @@ def start() -> WarmWorkers:
     return WarmWorkers(Server.start([__file__], worker_environment()))
 
 
-def _run_command(words: Sequence[str]) -> None:
+def run_command(out: str, limits: str, *words: str) -> None:
+    """Run memplan with these words, stdout in a file, and limits of its resources."""
     from memplan_cli.__main__ import main
 
+    file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.close(file)
+    for limited, most in json.loads(limits):
+        resource.setrlimit(limited, (most, most))
     sys.argv = ["memplan", *words]
     main()
 
@@ -80,7 +87,7 @@ def _serve() -> None:
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
     measure = importlib.import_module("memplan_cli.runtime.workers.jobs.measure")
     measure._LEAST_TIMED = 10.0  # type: ignore[attr-defined]
-    server.serve({**server.KINDS, "command": _run_command})
+    server.serve()
 
 
 if __name__ == "__main__":

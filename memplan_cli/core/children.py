@@ -1,4 +1,4 @@
-"""Child processes that end with the process that started them, however that one ends."""
+"""Child processes that end when the process that started them ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.interrupts import deferred
 
@@ -17,35 +18,20 @@ if TYPE_CHECKING:
     from typing import IO
 
 PARENT = "MEMPLAN_PARENT"
-"""The variable that tells a child the process whose end is its own."""
+"""The environment variable in which a child finds the process id of its parent."""
 
 _PR_SET_PDEATHSIG = 1
-"""Linux's ``prctl``: the signal that a process gets when its parent ends."""
+"""Option of Linux's ``prctl``: the signal that a process gets when its parent ends."""
 
-_LOOK = 1.0
-"""Seconds between two looks for the parent, where the system sends no signal."""
-
-_MOMENT = 1.0
-"""Seconds that a process may take to be gone when all that it had open is closed."""
-
-
-class Ending(Protocol):
-    """A process that was started and will end."""
-
-    def wait(self, timeout: float) -> int:
-        """Return the exit code; after so many seconds raise ``subprocess.TimeoutExpired``."""
-
-    def end(self) -> None:
-        """Kill it if it is there still; it is gone then."""
+_SECONDS_BETWEEN_CHECKS = 1.0
+"""How often a child checks for its parent where the system sends no such signal."""
 
 
 class Child:
-    """A child process, whose end is heard of at once."""
+    """A child process that was started from a command."""
 
-    def __init__(self, process: subprocess.Popen[bytes], ended: int | None) -> None:
-        """Keep a process, and a pipe that is closed when it ends, where there are any."""
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self._ended = ended
 
     @classmethod
     def start(
@@ -53,96 +39,70 @@ class Child:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        stdin: int | IO[bytes] = subprocess.DEVNULL,
-        stdout: int | IO[bytes] = subprocess.DEVNULL,
-        stderr: int | IO[bytes] = subprocess.STDOUT,
+        output: int | IO[bytes] = subprocess.DEVNULL,
+        connections: Sequence[int] = (),
     ) -> Self:
-        """Start a command that can tell by its environment who its parent is."""
-        # Popen looks for an end every 50 ms; the end of a pipe is heard of when it comes.
-        read, write = os.pipe() if sys.platform != "win32" else (None, None)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
-                command,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env={**environment, PARENT: str(os.getpid())},
-                pass_fds=() if write is None else (write,),
-            )
-        except BaseException:
-            if read is not None:
-                os.close(read)
-            raise
-        finally:
-            if write is not None:
-                os.close(write)
-        return cls(process, read)
+        """Start a command whose first act should be `end_with_parent`.
+
+        Args:
+            command: the program and its arguments.
+            environment: its variables; `PARENT` is added.
+            output: the file for its stdout and stderr.
+            connections: file descriptors that the child inherits.
+        """
+        process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environment, PARENT: str(os.getpid())},
+            pass_fds=connections,
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
 
     def wait(self, timeout: float) -> int:
-        """Return the exit code.
+        """Wait for the process to end and return its exit code, negative for a signal.
 
         Raises:
-            TimeoutExpired: it takes longer.
+            TimeoutExpired: the process still runs after ``timeout`` seconds.
         """
-        until = time.monotonic() + timeout
-        if self._ended is not None:
-            if not readable(self._ended, timeout):
-                raise subprocess.TimeoutExpired(self.process.args, timeout)
-            self._close()
-        return self.process.wait(max(until - time.monotonic(), _MOMENT))
+        return self.process.wait(timeout)
 
     def end(self) -> None:
-        """Kill the process if it is there still; it is gone then."""
+        """Kill the process if it still runs, and wait until it has ended."""
         with deferred():
-            self._close()
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
 
-    def _close(self) -> None:
-        if self._ended is not None:
-            os.close(self._ended)
-            self._ended = None
-
-
-def readable(file: int, timeout: float) -> bool:
-    """Wait for something to read, or for the end of what there is; return whether it came."""
-    import select
-
-    until = time.monotonic() + timeout
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    while not poll.poll(max(1000 * (until - time.monotonic()), 0)):
-        if time.monotonic() >= until:
-            return False
-    return True
-
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Let this process end with the one that started it.
+    """Make this process end when its parent ends, however the parent ends.
 
-    Linux sends a signal, even where this process is stuck. What ended before it was asked to
-    is seen by its number: an orphan has another parent. Elsewhere a thread looks.
+    Linux kills the process, even if it hangs. Elsewhere a thread checks once a second. A parent
+    that ended before this call is noticed too, because an orphan has another parent process.
 
     Args:
-        parent: the process that started this one; None: what the environment says.
+        parent: the process id of the parent; None: the one in the environment.
     """
     expected = parent if parent is not None else int(os.environ.get(PARENT) or os.getppid())
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     elif sys.platform != "win32":
-        _watch(expected)
+        _start_check_of_parent(expected)
     if sys.platform != "win32" and os.getppid() != expected:
         os._exit(1)
 
 
-def _watch(parent: int) -> None:
-    import threading
-    import time
-
-    def look() -> None:
+def _start_check_of_parent(parent: int) -> None:
+    def check() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK)
+            time.sleep(_SECONDS_BETWEEN_CHECKS)
         os._exit(1)
 
-    threading.Thread(target=look, name="memplan-parent", daemon=True).start()
+    threading.Thread(target=check, name="memplan-parent", daemon=True).start()

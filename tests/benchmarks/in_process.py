@@ -43,6 +43,6 @@ def _run(arguments: list[str], job: Mapping[str, object]) -> worker.Outcome:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job))
-        worker.main(arguments[-1], folder)
+        worker.main(arguments[-1], str(folder))
         answer = json.loads((folder / "result.json").read_text())
     return worker.Outcome(answer["how"], answer["result"], answer["reason"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.children import Child, readable
+from memplan_cli.core.children import Child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -85,24 +85,13 @@ def test_a_child_that_takes_too_long_is_gone_when_it_is_ended() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.2)
     child.end()
-    assert gone(child.process.pid)
+    assert gone(child.pid)
 
 
 def test_a_child_reads_nothing_and_writes_into_the_sink(tmp_path: Path) -> None:
     code = "import sys; print(repr(sys.stdin.read())); sys.exit(3)"
     with (tmp_path / "log").open("wb") as sink:
-        child = Child.start([sys.executable, "-c", code], os.environ, stdout=sink)
+        child = Child.start([sys.executable, "-c", code], os.environ, output=sink)
         assert child.wait(60) == 3
     child.end()
     assert (tmp_path / "log").read_text() == "''\n"
-
-
-def test_a_child_that_runs_holds_the_pipe_by_which_its_end_is_heard() -> None:
-    child = Child.start([sys.executable, "-c", "import time; time.sleep(30)"], os.environ)
-    try:
-        assert child._ended is not None
-        assert not readable(child._ended, 0.3)
-        child.process.kill()
-        assert child.wait(30) == -signal.SIGKILL
-    finally:
-        child.end()

@@ -19,15 +19,19 @@ from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.run.run_model import process_of_run, start_run
 from memplan_cli.runtime.run.spec import InputSet, RunConditions, RunSpec, SessionSpec
 from memplan_cli.runtime.workers import warm, worker
-from memplan_cli.runtime.workers.request import Request
-from memplan_cli.runtime.workers.warm import Server, ServerGoneError, worker_environment
+from memplan_cli.runtime.workers.warm import (
+    Request,
+    Server,
+    ServerGoneError,
+    worker_environment,
+)
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.runtime.workers.request import Begin
+    from memplan_cli.runtime.workers.warm import Begin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
@@ -35,24 +39,23 @@ SERVER = """
 import os, sys, time
 from pathlib import Path
 from memplan_cli.runtime.workers import server
-def runs(words):
-    note = Path(words[0])
+def runs(note, code):
+    note = Path(note)
     note.with_suffix(".draft").write_text(f"{os.getpid()} {os.getppid()}")
     note.with_suffix(".draft").rename(note)
-    exec(words[1])
-server.serve({**server.KINDS, "python": runs})
+    exec(code)
+server.serve()
 """
 
 PARENT = """
 import os, sys, time
 from memplan_cli.core.interrupts import raise_on_signals
-from memplan_cli.runtime.workers.request import Request
-from memplan_cli.runtime.workers.warm import Server, worker_environment
+from memplan_cli.runtime.workers.warm import Request, Server, worker_environment
 raise_on_signals()
 server = Server.start(["-c", sys.argv[1]], worker_environment())
-sleeps = Request("python", sys.argv[2:], "/", os.devnull, os.devnull, dict(os.environ))
+sleeps = Request("__main__:runs", sys.argv[2:], "/", os.devnull, dict(os.environ))
 try:
-    server.fork(sleeps).wait(60)
+    server.start_job(sleeps).wait(60)
 finally:
     server.close()
 """
@@ -72,7 +75,8 @@ def server() -> Iterator[Server]:
 
 def asked(note: Path, code: str) -> Request:
     log = str(note.with_suffix(".log"))
-    return Request("python", [str(note), code], str(note.parent), log, log, dict(os.environ))
+    where = str(note.parent), log, dict(os.environ)
+    return Request("__main__:runs", [str(note), code], *where)
 
 
 def processes(note: Path) -> tuple[int, ...]:
@@ -99,9 +103,9 @@ def gone(process: int) -> bool:
 def test_jobs_are_forked_from_one_process(server: Server, tmp_path: Path) -> None:
     found = []
     for name in "ab":
-        assert server.fork(asked(tmp_path / name, "sys.exit(3)")).wait(60) == 3
+        assert server.start_job(asked(tmp_path / name, "sys.exit(3)")).wait(60) == 3
         found.append(processes(tmp_path / name))
-    assert found[0][1] == found[1][1] == server.process
+    assert found[0][1] == found[1][1] == server.pid
     assert found[0][0] != found[1][0]
 
 
@@ -109,32 +113,32 @@ def test_jobs_are_forked_from_one_process(server: Server, tmp_path: Path) -> Non
 def test_a_job_that_crashes_leaves_the_server_there(
     code: str, ended: int, server: Server, tmp_path: Path
 ) -> None:
-    assert server.fork(asked(tmp_path / "first", code)).wait(60) == ended
-    assert server.fork(asked(tmp_path / "second", "pass")).wait(60) == 0
+    assert server.start_job(asked(tmp_path / "first", code)).wait(60) == ended
+    assert server.start_job(asked(tmp_path / "second", "pass")).wait(60) == 0
 
 
 def test_a_job_that_hangs_is_ended_after_its_time(server: Server, tmp_path: Path) -> None:
-    job = server.fork(asked(tmp_path / "hangs", "time.sleep(60)"))
+    job = server.start_job(asked(tmp_path / "hangs", "time.sleep(60)"))
     process, _ = processes(tmp_path / "hangs")
     with pytest.raises(subprocess.TimeoutExpired):
         job.wait(0.1)
     job.end()
     assert gone(process)
-    assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+    assert server.start_job(asked(tmp_path / "next", "pass")).wait(60) == 0
 
 
 def test_a_job_that_is_given_up_before_the_server_is_there_is_not_started(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "_GOING", 60.0)  # a busy machine imports slowly
-    job = server.fork(asked(tmp_path / "never", "time.sleep(60)"))
+    monkeypatch.setattr(warm, "_CANCEL_SECONDS", 60.0)  # a busy machine imports slowly
+    job = server.start_job(asked(tmp_path / "never", "time.sleep(60)"))
     job.end()
-    assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+    assert server.start_job(asked(tmp_path / "next", "pass")).wait(60) == 0
     assert not (tmp_path / "never").exists()
 
 
 def test_a_job_goes_with_its_server(server: Server, tmp_path: Path) -> None:
-    job = server.fork(asked(tmp_path / "sleeps", "time.sleep(60)"))
+    job = server.start_job(asked(tmp_path / "sleeps", "time.sleep(60)"))
     process, parent = processes(tmp_path / "sleeps")
     os.kill(parent, signal.SIGKILL)
     with pytest.raises(ServerGoneError):
@@ -162,7 +166,7 @@ def test_a_job_starts_anew_where_the_server_has_gone() -> None:
         assert run_job("probe", {"provider": CPU}).ok
         with start_job("probe", {"provider": CPU}) as job:
             assert warm.running is not None
-            os.kill(warm.running.process, signal.SIGKILL)
+            os.kill(warm.running.pid, signal.SIGKILL)
             assert job.outcome().ok
         assert run_job("probe", {"provider": CPU}).ok
 
@@ -170,9 +174,9 @@ def test_a_job_starts_anew_where_the_server_has_gone() -> None:
 def test_a_library_that_would_read_another_variable_is_loaded_anew(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert server.takes(worker_environment())
+    assert server.accepts(worker_environment())
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert not server.takes(worker_environment())
+    assert not server.accepts(worker_environment())
 
 
 def named(note: Path, code: str, worker: str, begin: Begin = "waiting") -> Request:
@@ -183,7 +187,7 @@ def test_a_process_with_a_name_does_what_comes_next_under_it(
     server: Server, tmp_path: Path
 ) -> None:
     def process(name: str, request: Request) -> int:
-        assert server.fork(request).wait(60) == 0
+        assert server.start_job(request).wait(60) == 0
         return processes(tmp_path / name)[0]
 
     first = process("a", named(tmp_path / "a", "pass", "model"))
@@ -204,7 +208,7 @@ def test_a_waiting_process_may_fail_and_the_next_job_is_done(
     code: str, ended: int, server: Server, tmp_path: Path
 ) -> None:
     for name, wanted, words in (("a", 0, "pass"), ("b", ended, code), ("c", 0, "pass")):
-        assert server.fork(named(tmp_path / name, words, "model")).wait(60) == wanted
+        assert server.start_job(named(tmp_path / name, words, "model")).wait(60) == wanted
     found = [processes(tmp_path / name)[0] for name in "abc"]
     assert found[0] == found[1]
     assert (found[2] == found[1]) == (ended > 0)
@@ -213,27 +217,27 @@ def test_a_waiting_process_may_fail_and_the_next_job_is_done(
 def test_a_process_that_dies_while_it_waits_is_replaced(
     server: Server, tmp_path: Path
 ) -> None:
-    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
     process, _ = processes(tmp_path / "a")
     os.kill(process, signal.SIGKILL)
     assert gone(process)
-    assert server.fork(named(tmp_path / "b", "pass", "model")).wait(60) == 0
+    assert server.start_job(named(tmp_path / "b", "pass", "model")).wait(60) == 0
     assert processes(tmp_path / "b")[0] != process
 
 
 def test_a_job_that_hangs_takes_its_waiting_process_along(
     server: Server, tmp_path: Path
 ) -> None:
-    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
-    job = server.fork(named(tmp_path / "b", "time.sleep(60)", "model"))
+    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    job = server.start_job(named(tmp_path / "b", "time.sleep(60)", "model"))
     process, _ = processes(tmp_path / "b")
     job.end()
     assert gone(process)
-    assert server.fork(named(tmp_path / "c", "pass", "model")).wait(60) == 0
+    assert server.start_job(named(tmp_path / "c", "pass", "model")).wait(60) == 0
 
 
 def test_waiting_processes_go_with_their_server(server: Server, tmp_path: Path) -> None:
-    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
     process, _ = processes(tmp_path / "a")
     server.close()
     assert gone(process)
@@ -287,6 +291,6 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert running is not None
         with start_job("probe", {"provider": CPU}):
             assert list(tmp_path.iterdir())
-    assert gone(running.process)
+    assert gone(running.pid)
     assert not list(tmp_path.iterdir())
     assert worker.run_job("probe", {"provider": CPU}).ok

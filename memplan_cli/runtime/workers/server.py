@@ -1,218 +1,184 @@
-"""A process that has imported the runtime, and forks each job from itself.
+"""The fork server: a process that has imported ONNX Runtime and forks a process for each job.
 
-A job still has a process of its own, which may crash, hang and take memory; only Python's
-start and the imports happen once. It has loaded nothing else when it begins, and its open
-files are its own. One that has a name waits for more jobs, of the same model, and does them
-when it is asked. Requests are lines of JSON on stdin, one at a time, and each is answered by
-a line on stdout: the process, and its exit code, ``null`` where it was ended for ``stop``.
+A job can crash, hang and use memory without consequences for the next one, and pays neither
+for the start of Python nor for the imports. A process with a name waits for further jobs of
+that name. Requests arrive one at a time; each is answered with the process id of the job and
+its exit code.
 
-    python -m memplan_cli.runtime.workers.server
+    python -m memplan_cli.runtime.workers.server FILE-DESCRIPTOR
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
-import resource
-import select
 import signal
 import sys
 import tempfile
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, NoReturn
 
 from memplan_cli.core.children import end_with_parent
 from memplan_cli.runtime.workers.mapped_pages import Mapped
 from memplan_cli.runtime.workers.process_memory import give_back
-from memplan_cli.runtime.workers.request import STOP, Request
-from memplan_cli.runtime.workers.warm import QUIET
-from memplan_cli.runtime.workers.worker import JOBS, main
+from memplan_cli.runtime.workers.warm import CANCEL
+from memplan_cli.runtime.workers.worker import JOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from memplan_cli.runtime.workers.warm import Answer, Request
+
+_MAX_WAITING = 2
+"""Processes that wait for jobs: one for a model, and one for the model written from it."""
+
+_TERMINAL_SIGNALS = ("SIGINT", "SIGHUP")
+"""Signals that a terminal sends to all its processes; the parent handles them for the server."""
 
 
-def _do_job(words: Sequence[str]) -> None:
-    """Do one job, as `worker` itself does it when it is started."""
-    main(words[0], Path(words[1]))
+def serve() -> None:
+    """Run requests from the connection whose file descriptor is the last argument.
 
-
-_MOST_WAITING = 2
-"""Processes that wait for more: that of a model, and that of the one written from it."""
-
-KINDS: Mapping[str, Callable[[Sequence[str]], None]] = {"job": _do_job}
-
-
-def serve(kinds: Mapping[str, Callable[[Sequence[str]], None]] = KINDS) -> None:
-    """Answer requests until there are no more, or the parent is gone."""
+    Returns when the connection is closed.
+    """
     end_with_parent()
-    for name in ("SIGINT", "SIGHUP"):  # a terminal's, which its other processes hear too
+    for name in _TERMINAL_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    os.environ.update({**QUIET, **os.environ})
     for name in ("numpy", "onnx", "onnxruntime", *JOBS.values()):
         importlib.import_module(name)
-    forking = _Forking(kinds, Mapped.now())
-    # What is there now stays: no collection of a forked process shall touch its pages.
+    server = _ForkServer(Connection(int(sys.argv[-1])))
+    # Objects of the server are exempt from collection, which would copy their pages in a fork.
     gc.freeze()
-    lines = Lines(0)
-    while (line := lines.next()) is not None:
-        if line == STOP:  # it came when the job had just ended
-            continue
-        # A parent may give up before the server was there to start what it wanted.
-        answer = (0, None) if lines.has_more() else forking.done(line)
-        os.write(1, json.dumps(answer).encode() + b"\n")
-
-
-class Lines:
-    """Lines of a file, of which no more is read than there is."""
-
-    def __init__(self, file: int) -> None:
-        self._file, self._kept = file, b""
-
-    def has_more(self) -> bool:
-        """Whether something was read behind the line that was returned."""
-        return bool(self._kept)
-
-    def next(self) -> bytes | None:
-        """Return the next line; None where there are no more."""
-        while b"\n" not in self._kept:
-            read = os.read(self._file, 1 << 16)
-            if not read:
-                return None
-            self._kept += read
-        line, _, self._kept = self._kept.partition(b"\n")
-        return line + b"\n"
+    server.run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
-    """A forked process: its number, where it is told of jobs, and where it says their ends."""
+class _Worker:
+    """A forked process, and the connection on which it gets requests and sends exit codes."""
 
-    number: int
-    told: int
-    says: int
+    pid: int
+    connection: Connection
 
-    def end(self) -> int:
-        """Kill it if it is there still; return its exit code."""
-        os.kill(self.number, signal.SIGKILL)
-        return self.ended()
+    def kill(self) -> int:
+        """Kill the process and return its exit code."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self.reap()
 
-    def ended(self) -> int:
-        """Return the exit code of a process that has ended or is about to."""
-        code = os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
-        os.close(self.told)
-        os.close(self.says)
+    def reap(self) -> int:
+        """Wait for the process to end, and return its exit code, negative for a signal."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.connection.close()
         return code
 
 
-class _Forking:
-    """Forked processes, and those of them that wait for more, by name."""
+class _ForkServer:
+    """Forked processes that wait for jobs, by name, least recently used first."""
 
-    def __init__(
-        self, kinds: Mapping[str, Callable[[Sequence[str]], None]], mapped: Mapped
-    ) -> None:
-        self._kinds, self._mapped = kinds, mapped
-        self._waiting: dict[str, _Process] = {}
+    def __init__(self, parent: Connection) -> None:
+        self._parent = parent
+        self._waiting: dict[str, _Worker] = {}
+        self._mapped = Mapped.now()
 
-    def done(self, line: bytes) -> tuple[int, int | None]:
-        """Have a request done; return the process and its code, None if it was to be ended."""
-        process = self._asked(line)
-        name = Request(**json.loads(line)).worker
-        poll = select.poll()
-        poll.register(process.says, select.POLLIN)
-        poll.register(0, select.POLLIN)
-        # What comes on stdin while a job runs is the request to end it, or the parent's end.
-        if all(file != process.says for file, _ in poll.poll()):
-            process.end()
-            return process.number, None
-        said = os.read(process.says, 1 << 6)
-        if not said:
-            return process.number, process.ended()
-        self._waiting[name] = process
-        if len(self._waiting) > _MOST_WAITING:  # in the order in which they were last asked
-            self._waiting.pop(next(iter(self._waiting))).end()
-        return process.number, int(said)
-
-    def _asked(self, line: bytes) -> _Process:
-        """Return the process that does a request: one that waits for it, or a new one."""
-        request = Request(**json.loads(line))
-        process = self._waiting.pop(request.worker, None)
-        if process is not None and request.begin == "waiting":
+    def run(self) -> None:
+        """Answer requests until the parent closes the connection."""
+        while True:
             try:
-                os.write(process.told, line)
-            except OSError:  # it has died, of whatever it was
-                process.ended()
-            else:
-                return process
-        elif process is not None:
-            process.end()
-        return self._forked(request)
+                request = self._parent.recv()
+                if request != CANCEL:  # a job may have ended just before it was cancelled
+                    self._parent.send(self._answer(request))
+            except (EOFError, OSError):
+                return
 
-    def _forked(self, request: Request) -> _Process:
-        hears, told = os.pipe()
-        says, answers = os.pipe()
+    def _answer(self, request: Request) -> Answer:
+        """Run a job, and end it if the parent cancels it or closes the connection."""
+        if self._parent.poll():  # cancelled before the server had started
+            return 0, None
+        worker = self._send_to_waiting(request) or self._fork(request)
+        if worker.connection not in wait([worker.connection, self._parent]):
+            worker.kill()
+            return worker.pid, None
+        try:
+            code: int = worker.connection.recv()
+        except (EOFError, OSError):
+            return worker.pid, worker.reap()
+        self._waiting[request.worker] = worker
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting.pop(next(iter(self._waiting))).kill()
+        return worker.pid, code
+
+    def _send_to_waiting(self, request: Request) -> _Worker | None:
+        """Send a request to the process that waits under its name; None if there is none."""
+        worker = self._waiting.pop(request.worker, None)
+        if worker is None:
+            return None
+        if request.begin == "new":
+            worker.kill()
+            return None
+        try:
+            worker.connection.send(request)
+        except OSError:  # the process died while it waited
+            worker.reap()
+            return None
+        return worker
+
+    def _fork(self, request: Request) -> _Worker:
+        ours, theirs = Pipe()
         server = os.getpid()
-        number = os.fork()
-        if not number:
-            others = [f for p in self._waiting.values() for f in (p.told, p.says)]
-            for file in (told, says, *others):
-                os.close(file)
-            self._work(request, server, hears, answers)
-        os.close(hears)
-        os.close(answers)
-        return _Process(number, told, says)
+        pid = os.fork()
+        if not pid:
+            waiting = (worker.connection for worker in self._waiting.values())
+            for connection in (ours, self._parent, *waiting):
+                connection.close()
+            self._work(request, theirs, server)
+        theirs.close()
+        return _Worker(pid, ours)
 
-    def _work(self, request: Request, server: int, hears: int, answers: int) -> NoReturn:
-        """Do in the forked process what was asked for; its end is never the server's."""
+    def _work(self, request: Request, connection: Connection, server: int) -> NoReturn:
+        """Run jobs in the forked process until there are no more, and end the process."""
         code = 1
         try:
             end_with_parent(server)
-            for name in ("SIGINT", "SIGHUP"):
+            for name in _TERMINAL_SIGNALS:
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for limited, most in request.limits:
-                resource.setrlimit(limited, (most, most))
             self._mapped.restore()
-            code = self._code(request)
-            lines = Lines(hears)
+            code = _exit_code(request)
             while request.worker:
                 give_back()
-                os.write(answers, f"{code}\n".encode())
-                line = lines.next()
-                if line is None:
-                    break
-                request = Request(**json.loads(line))
-                code = self._code(request)
-        except BaseException:  # noqa: BLE001 - its end is the process's, never the server's
+                connection.send(code)
+                request = connection.recv()
+                code = _exit_code(request)
+        except EOFError:  # the server has ended
+            pass
+        except BaseException:  # noqa: BLE001 - a fork must never return into the server's code
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    def _code(self, request: Request) -> int:
-        """Do a request, and return its exit code."""
-        try:
-            for stream, path in ((1, request.out), (2, request.err)):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                os.dup2(file, stream)
-                os.close(file)
-            os.environ.clear()
-            os.environ.update({**QUIET, **request.environment})
-            tempfile.tempdir = None
-            os.chdir(request.folder)
-            self._kinds[request.kind](request.words)
-        except SystemExit as error:
-            return error.code if isinstance(error.code, int) else int(error.code is not None)
-        except BaseException:  # noqa: BLE001 - the job has failed, whatever it was
-            traceback.print_exc()
-            return 1
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        return 0
+
+def _exit_code(request: Request) -> int:
+    """Run a job in this process and return its exit code."""
+    try:
+        log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.environ.clear()
+        os.environ.update(request.environment)
+        tempfile.tempdir = None
+        os.chdir(request.folder)
+        module, _, name = request.function.partition(":")
+        getattr(importlib.import_module(module), name)(*request.arguments)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever was raised, the job has failed
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
 
 
 if __name__ == "__main__":

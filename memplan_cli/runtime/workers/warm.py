@@ -1,31 +1,32 @@
-"""A server of forked jobs for the time of a command, where the system can fork.
+"""The parent's side of the fork server: jobs in forks of a process that has imported ONNX Runtime.
 
-Where there is none, or it has gone, or what a library reads when it is loaded has changed
-since it started, a job gets a process that starts anew.
+A job that cannot be forked (another system than Linux, another thread, other variables that a
+library reads when it is loaded, a server that was killed) gets a new Python process instead;
+`worker` decides.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.core.children import Child, readable
+from memplan_cli.core.children import Child
 from memplan_cli.core.interrupts import deferred
-from memplan_cli.runtime.workers.request import STOP, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from memplan_cli.runtime.workers.request import Begin
+    from multiprocessing.connection import Connection
 
 SERVER = ("-m", "memplan_cli.runtime.workers.server")
+
+CANCEL = "cancel"
+"""The message that ends the job which the server runs."""
 
 _AT_IMPORT = (
     "PYTHON",
@@ -38,15 +39,44 @@ _AT_IMPORT = (
     "MALLOC_",
     "GLIBC_",
 )
-"""Beginnings of variables that Python or a library reads when it starts."""
+"""Prefixes of variables that Python or a library reads when it starts."""
 
 QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
 """ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for
-temporary ones, unless this is set when the library is loaded (its Privacy.md). Nothing of
-a user's model shall leave the machine because memplan ran it; who sets it is heard."""
+temporary ones, unless this is set when the library is loaded (its Privacy.md). A user who sets
+the variable to another value gets that value."""
 
-_GOING = 5.0
-"""Seconds that a server has to end a job, or to be there at all, before it is ended itself."""
+_CANCEL_SECONDS = 5.0
+"""How long a server may take to end a job, or to start, before it is killed itself."""
+
+Begin = Literal["waiting", "new"]
+"""Whether the waiting worker of a model does a job, or a new process that replaces it."""
+
+Answer = tuple[int, int | None]
+"""The process id of a job and its exit code; None: the job was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job for a forked process.
+
+    Attributes:
+        function: ``module:name`` of a function that takes the arguments.
+        arguments: what the function is called with.
+        folder: the current folder of the job.
+        log: the file to which stdout and stderr are appended.
+        environment: all variables of the job.
+        worker: the process with this name waits for further requests; empty: the process ends.
+        begin: whether a process that waits under this name does the job.
+    """
+
+    function: str
+    arguments: Sequence[str]
+    folder: str
+    log: str
+    environment: Mapping[str, str]
+    worker: str = ""
+    begin: Begin = "waiting"
 
 
 class ServerGoneError(Exception):
@@ -56,168 +86,152 @@ class ServerGoneError(Exception):
 class Server:
     """A process that forks one job at a time."""
 
-    def __init__(self, child: Child, environment: Mapping[str, str]) -> None:
-        """Keep a process, and what it read when it started."""
-        self._child, self._environment = child, environment
-        self._busy = False
+    def __init__(
+        self, child: Child, connection: Connection, environment: Mapping[str, str]
+    ) -> None:
+        self._child, self._connection = child, connection
+        self._environment = _read_at_import(environment)
         self._thread = threading.get_ident()
-        self._answers = b""
 
     @classmethod
     def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Server:
-        """Start a server; it imports while the caller goes on."""
-        child = Child.start(
-            [sys.executable, *command],
-            environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        return cls(child, _read_at_import(environment))
+        """Start a server and return at once; the server imports in the background.
+
+        Args:
+            command: arguments of Python that end in a call of `server.serve`.
+            environment: its variables.
+        """
+        from multiprocessing import Pipe
+
+        ours, theirs = Pipe()
+        with theirs:
+            number = theirs.fileno()
+            words = [sys.executable, *command, str(number)]
+            child = Child.start(words, environment, connections=(number,))
+        return cls(child, ours, environment)
 
     @property
-    def process(self) -> int:
-        """Its number."""
-        return self._child.process.pid
+    def pid(self) -> int:
+        """The process id of the server."""
+        return self._child.pid
 
-    def takes(self, environment: Mapping[str, str]) -> bool:
-        """Whether a job with these variables can be forked now, from this thread."""
+    def accepts(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a job with these variables can be forked from this thread."""
         return (
-            not self._busy
-            and self._thread == threading.get_ident()
+            self._thread == threading.get_ident()
             and self._child.process.returncode is None
             and self._environment == _read_at_import(environment)
         )
 
-    def fork(self, request: Request) -> Forked:
-        """Start a request in a process of its own.
+    def start_job(self, request: Request) -> ForkedJob:
+        """Start a job in a forked process.
 
         Raises:
-            ServerGoneError: the server is no more.
+            ServerGoneError: the server has ended.
         """
-        line = json.dumps(asdict(request)).encode() + b"\n"
-        requests = cast("IO[bytes]", self._child.process.stdin)
         try:
-            requests.write(line)
-            requests.flush()
+            self._connection.send(request)
         except OSError as error:
             self.close()
             raise ServerGoneError from error
-        self._busy = True
-        return Forked(self)
+        return ForkedJob(self)
 
-    def answer(self, timeout: float) -> tuple[int, int | None]:
-        """Return which process did the request, and its exit code, None if it was ended.
+    def answer(self, timeout: float) -> Answer:
+        """Wait for the job that runs.
 
         Raises:
-            TimeoutError: nothing was said in that time.
-            ServerGoneError: the server is no more.
+            TimeoutExpired: the job still runs after ``timeout`` seconds.
+            ServerGoneError: the server has ended.
         """
-        answers = cast("IO[bytes]", self._child.process.stdout)
-        while b"\n" not in self._answers:
-            if not readable(answers.fileno(), timeout):
-                raise TimeoutError
-            read = os.read(answers.fileno(), 1 << 12)
-            if not read:
-                self._busy = False
-                self.close()
-                raise ServerGoneError
-            self._answers += read
-        line, _, self._answers = self._answers.partition(b"\n")
-        self._busy = False
-        process, code = json.loads(line)
-        return process, code
-
-    def stop(self) -> None:
-        """End the job that runs, and wait until it is gone."""
-        requests = cast("IO[bytes]", self._child.process.stdin)
         try:
-            requests.write(STOP)
-            requests.flush()
-            self.answer(_GOING)
-        except (OSError, ServerGoneError):
+            if not self._connection.poll(timeout):
+                raise subprocess.TimeoutExpired(SERVER, timeout)
+            with deferred():  # a message is read whole
+                answer: Answer = self._connection.recv()
+        except (EOFError, OSError) as error:
             self.close()
-        self._busy = False
+            raise ServerGoneError from error
+        return answer
+
+    def cancel(self) -> None:
+        """Kill the job that runs and wait until it has ended; kill the server if it hangs."""
+        try:
+            self._connection.send(CANCEL)
+            self.answer(_CANCEL_SECONDS)
+        except (OSError, ServerGoneError, subprocess.TimeoutExpired):
+            self.close()
 
     def close(self) -> None:
-        """End the server, and whatever it runs."""
+        """Kill the server with all its processes."""
         with deferred():
             self._child.end()
-            for stream in (self._child.process.stdin, self._child.process.stdout):
-                with suppress(OSError):
-                    cast("IO[bytes]", stream).close()
+            self._connection.close()
 
 
-@dataclass(slots=True)
-class Forked:
+class ForkedJob:
     """A job that a server has forked."""
 
-    server: Server
-    code: int | None = None
-    over: bool = False
-    process: int = 0
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._is_over = False
+        self.pid = 0
+        """The process id of the job, known when it has ended."""
 
     def wait(self, timeout: float) -> int:
-        """Return the exit code.
+        """Return the exit code of the job, negative for a signal.
 
         Raises:
-            TimeoutExpired: it takes longer.
-            ServerGoneError: the server is no more, nor is the job.
+            TimeoutExpired: the job still runs after ``timeout`` seconds.
+            ServerGoneError: the server has ended, and the job with it.
         """
-        if not self.over:
-            try:
-                self.process, self.code = self.server.answer(timeout)
-            except TimeoutError:
-                raise subprocess.TimeoutExpired(SERVER, timeout) from None
-            except ServerGoneError:
-                self.over = True
-                raise
-            self.over = True
-        return 1 if self.code is None else self.code
+        try:
+            self.pid, code = self._server.answer(timeout)
+        except ServerGoneError:
+            self._is_over = True
+            raise
+        self._is_over = True
+        return 1 if code is None else code
 
     def end(self) -> None:
-        """End the job if it is there still."""
-        if not self.over:
-            with deferred():
-                self.server.stop()
-                self.over = True
+        """Kill the job if it still runs."""
+        with deferred():
+            if not self._is_over:
+                self._server.cancel()
+                self._is_over = True
 
 
 running: Server | None = None
-"""The server that jobs are forked from, if there is one."""
+"""The server from which this process forks its jobs."""
 
 
 def can_fork() -> bool:
-    """Whether a process that has imported the runtime can be forked here."""
+    """Return whether this system can fork a process that has imported the runtime."""
     return sys.platform == "linux"
 
 
 @contextmanager
 def warm_workers() -> Iterator[None]:
-    """Fork the jobs of this thread from one process for as long as the block lasts.
+    """Fork the jobs of this thread from one server while the block lasts.
 
-    The process starts at once and imports while the caller goes on. Within such a block
-    another one does nothing.
+    The server starts at once and imports in the background. A block inside such a block uses
+    the same server.
     """
-    global running  # noqa: PLW0603 - there is one, or none, in a process
     if not can_fork() or running is not None:
         yield
         return
+    with deferred():
+        server = Server.start(SERVER, worker_environment())
     try:
-        with deferred():
-            running = Server.start(SERVER, worker_environment())
-        yield
+        with using(server):
+            yield
     finally:
-        with deferred():
-            server, running = running, None
-            if server is not None:
-                server.close()
+        server.close()
 
 
 @contextmanager
 def using(server: Server) -> Iterator[None]:
-    """Fork jobs from a server that is there already."""
-    global running  # noqa: PLW0603 - as in `warm_workers`
+    """Fork the jobs of this thread from a given server while the block lasts."""
+    global running  # noqa: PLW0603 - a process has one server, or none
     former, running = running, server
     try:
         yield
@@ -225,32 +239,18 @@ def using(server: Server) -> Iterator[None]:
         running = former
 
 
-def forked(
-    words: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str],
-    worker: str = "",
-    begin: Begin = "new",
-) -> Forked | None:
-    """Start a worker's job as a fork; None where it has to start anew.
-
-    Under the name of a ``worker`` the process waits for more; ``begin`` says whether one that
-    waits under it does this job.
-    """
-    server = running
-    if server is None or not server.takes(environment):
+def fork_job(request: Request) -> ForkedJob | None:
+    """Start a job in a fork of the running server; None if it cannot be forked."""
+    if running is None or not running.accepts(request.environment):
         return None
     try:
-        folder = str(Path.cwd())
-        where = folder, str(log), str(log), environment
-        request = Request("job", words, *where, worker=worker, begin=begin)
-        return server.fork(request)
-    except (OSError, ServerGoneError):
+        return running.start_job(request)
+    except ServerGoneError:
         return None
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the variables with which a worker finds memplan."""
+    """Return this process's variables, with those by which a worker finds memplan."""
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,19 +25,22 @@ from memplan_cli.core.interrupts import deferred
 from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
 from memplan_cli.runtime.workers.warm import (
-    Forked,
+    ForkedJob,
+    Request,
     ServerGoneError,
-    forked,
+    fork_job,
     worker_environment,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.children import Ending
-    from memplan_cli.runtime.workers.request import Begin
+    from memplan_cli.runtime.workers.warm import Begin
 
-WORKER = ["-m", "memplan_cli.runtime.workers.worker"]
+_MODULE = "memplan_cli.runtime.workers.worker"
+
+WORKER = ["-m", _MODULE]
+"""Arguments of Python that run `main`."""
 
 Json = dict[str, object]
 
@@ -62,19 +66,19 @@ A run whose process is not measured is a ``run``, which a waiting process may do
 """
 
 _TAIL = 1200
-"""Characters of a log or an error that are passed on, the last or the first."""
+"""Characters kept of a log (the last) and of an error (the first)."""
 
 _NO_ROOM = 74
-"""EX_IOERR of sysexits.h: a child that cannot even write down why it failed."""
+"""EX_IOERR of sysexits.h: the exit code of a child that could not write its result."""
 
 
 How = Literal["ok", "error", "crash", "timeout"]
-"""``error`` is an exception in the child; a ``crash`` is a child that died."""
+"""``error``: the child raised an exception. ``crash``: the child died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: its result, or how it failed and why."""
+    """The result of a job, or how and why the job failed."""
 
     how: How
     result: Json
@@ -87,16 +91,16 @@ class Outcome:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the process was ended for want of time."""
+        """Whether the process was killed because it took too long."""
         return self.how == "timeout"
 
     def require(self, what: str) -> Json:
         """Return the result.
 
         Raises:
-            RuntimeTimeoutError: there is none, for want of time.
-            RuntimeUnavailableError: there is none for another reason. Either message starts
-                with ``what``.
+            RuntimeTimeoutError: the job took too long.
+            RuntimeUnavailableError: the job failed otherwise. Either message starts with
+                ``what``.
         """
         if self.ok:
             return self.result
@@ -108,7 +112,7 @@ class Outcome:
 
 
 class Job:
-    """A job in a process of its own, that ends with the block in which it is used."""
+    """A job in a child process; leaving the ``with`` block ends the process."""
 
     def __init__(
         self,
@@ -117,21 +121,25 @@ class Job:
         timeout: float,
         about: About | None = None,
     ) -> None:
-        """Start Python with these arguments and a folder that has ``job.json``.
+        """Start a job; an earlier job of this thread ends before.
 
-        Where processes are forked, one that has answered ``about`` a model answers again.
+        Args:
+            arguments: of Python; a folder with ``job.json`` is appended.
+            job: the content of ``job.json``.
+            timeout: seconds that the job may take.
+            about: the model of the job, for a fork that waits for further jobs.
 
         Raises:
             RuntimeUnavailableError: there is no room for the job's temporary files.
         """
         self._arguments, self._timeout, self._about = arguments, timeout, about
         self._found: Outcome | None = None
-        self._process: Ending | None = None
+        self._process: Child | ForkedJob | None = None
         # Two sessions at the same time would take the memory of both.
         if _latest.job is not None:
             _latest.job.outcome()
         text = json.dumps(job)
-        # A driver of a device is nothing that a fork could share.
+        # A CUDA driver does not work in a fork of a process that has loaded it.
         self._forks = arguments[:-1] == WORKER and CUDA not in text
         self._room = tempfile.TemporaryDirectory(prefix="memplan-")
         self._folder = Path(self._room.name)
@@ -151,15 +159,13 @@ class Job:
         _latest.job = self
 
     def __enter__(self) -> Self:
-        """Use it in a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it if it is there still."""
         self.end()
 
     def outcome(self) -> Outcome:
-        """Wait for the job and return what became of it."""
+        """Wait for the job and return its result or failure."""
         if self._found is None:
             self._found = self._waited()
             self.end()
@@ -167,13 +173,11 @@ class Job:
 
     @property
     def process(self) -> int:
-        """The number of the process that did it; several jobs may have one."""
-        if isinstance(self._process, Forked):
-            return self._process.process
-        return self._process.process.pid if isinstance(self._process, Child) else 0
+        """The id of the process that did the job; one process may do several jobs."""
+        return 0 if self._process is None else self._process.pid
 
     def end(self) -> None:
-        """End the process if it is there still, and remove what it has left."""
+        """Kill the process if it still runs, and remove the job's temporary files."""
         if _latest.job is self:
             _latest.job = None
         if self._process is not None:
@@ -182,16 +186,18 @@ class Job:
 
     def _start(self) -> None:
         log, words = self._folder / "log", [*self._arguments, str(self._folder)]
-        # What a worker leaves in the folder for temporary files when it is killed goes with it.
+        # Temporary files that a killed worker leaves behind are removed with the job's folder.
         environment = {**worker_environment(), "TMPDIR": str(self._folder)}
-        with deferred():  # nothing may come between a start and the name of what was started
+        with deferred():  # a signal must not come between the start and the assignment
             if self._forks:
+                where = _current_folder(), str(log), environment
                 kept = () if self._about is None else (self._about.model, self._about.begin)
-                self._process = forked(words[len(WORKER) :], log, environment, *kept)
+                arguments = words[len(WORKER) :]
+                self._process = fork_job(Request(f"{_MODULE}:main", arguments, *where, *kept))
             if self._process is None:
-                with log.open("wb") as sink:
+                with log.open("wb") as output:
                     command = [sys.executable, *words]
-                    self._process = Child.start(command, environment, stdout=sink)
+                    self._process = Child.start(command, environment, output=output)
 
     def _waited(self) -> Outcome:
         assert self._process is not None  # noqa: S101 - it was started
@@ -208,14 +214,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a process answers: everything about one model, and whether it has to be a new one."""
+    """The model by which a waiting process is found, and whether that process is replaced."""
 
     model: str
     begin: Begin
 
 
 class _Latest(threading.local):
-    """The job that this thread has started and not heard of."""
+    """The last job that this thread has started, until its outcome is known."""
 
     def __init__(self) -> None:
         self.job: Job | None = None
@@ -243,14 +249,14 @@ def start_job(
     timeout: float = DEFAULT_TIMEOUT,
     about: Path | None = None,
 ) -> Job:
-    """Start one job in a child process; another one that was started ends before.
+    """Start one job in a child process; an earlier job of this thread ends before.
 
     Args:
-        kind: what is to be done.
-        job: what it is told.
-        timeout: seconds that it may take.
-        about: the model that it is about: within `warm_workers` its process waits for more
-            of the same model, unless what is measured is a process that has done nothing yet.
+        kind: a key of `JOBS`.
+        job: what the job's function is called with, as JSON.
+        timeout: seconds that the job may take.
+        about: the model of the job. Within `warm_workers` its process waits for further jobs
+            of that model; a job that measures a process starts a new one.
 
     Raises:
         RuntimeUnavailableError: there is no room for the job's temporary files.
@@ -267,12 +273,19 @@ def start_script(
     timeout: float,
     about: About | None = None,
 ) -> Job:
-    """Start Python with these arguments and a folder, or a job of that process.
+    """Start Python with these arguments and the job's folder, or fork a `WORKER`.
 
     Raises:
         RuntimeUnavailableError: there is no room for the job's temporary files.
     """
     return Job(arguments, job, timeout, about)
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return os.sep
 
 
 def _outcome(result: Path, log: Path, code: int) -> Outcome:
@@ -298,18 +311,19 @@ def _tail(log: Path) -> str:
     return f": {text[-_TAIL:]}" if text else ""
 
 
-def main(kind: str, folder: Path) -> None:
-    """Do one job; the child's side of `run_job`."""
+def main(kind: str, job_folder: str) -> None:
+    """Run one job in this process: read ``job.json`` of the folder, write ``result.json``."""
+    folder = Path(job_folder)
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     try:
         result = importlib.import_module(JOBS[kind]).run(job)
         answer = {"how": "ok", "result": result, "reason": ""}
     except MemplanError as error:
         answer = {"how": "error", "result": {}, "reason": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except Exception as error:  # noqa: BLE001 - the parent reports every error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:_TAIL]
         answer = {"how": "error", "result": {}, "reason": reason}
-    # The answer appears whole or not at all: a crash while writing leaves no half of it.
+    # Renaming is atomic: a crash while writing leaves no incomplete result.
     draft = folder / "draft.json"
     try:
         draft.write_text(json.dumps(answer), encoding="utf-8")
@@ -320,4 +334,4 @@ def main(kind: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2])
