@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.core.results.observations import CPU, ProcessBytes
+from memplan_cli.core.results.observations import CPU, CUDA, ProcessBytes
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.device_memory import DeviceUse, device_use, taken, use_by
+from memplan_cli.runtime.workers.device_memory import (
+    DeviceUse,
+    bytes_taken,
+    device_use,
+    use_by,
+)
 from memplan_cli.runtime.workers.process_memory import Resident, beyond
 
 if TYPE_CHECKING:
@@ -16,74 +23,73 @@ if TYPE_CHECKING:
 
 ME = 77
 
-FUNCTIONS = {
-    "nvmlInit_v2": "init",
-    "nvmlDeviceGetCount_v2": "count",
-    "nvmlDeviceGetHandleByIndex_v2": "handle",
-    "nvmlDeviceGetMemoryInfo": "memory",
-    "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
-}
+
+class Entry:
+    """A process in the list of a device."""
+
+    def __init__(self, pid: int, size: int | None) -> None:
+        self.pid, self.usedGpuMemory = pid, size
+
+
+class Info:
+    """The memory of a device."""
+
+    def __init__(self, used: int) -> None:
+        self.used = used
 
 
 class Driver:
-    """A library that says what it was made with: of each device, bytes in use by process."""
+    """A stand-in for the module ``pynvml``: of each device, bytes in use by process id."""
 
-    def __init__(self, devices: Sequence[Mapping[int, int]], broken: str = "") -> None:
+    class NVMLError(Exception):
+        """What its functions raise."""
+
+    def __init__(self, devices: Sequence[Mapping[int, int | None]], broken: str = "") -> None:
         self.devices, self.broken = devices, broken
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a C function
+    def _called(self, name: str) -> None:
         if name == self.broken:
-            return lambda *_: 3
-        return getattr(self, f"_{FUNCTIONS[name]}")
+            raise self.NVMLError
 
-    def _init(self) -> int:
-        return 0
+    def nvmlInit(self) -> None:  # noqa: N802 - the library's names
+        self._called("nvmlInit")
 
-    def _count(self, count: Any) -> int:  # noqa: ANN401 - a pointer
-        count._obj.value = len(self.devices)
-        return 0
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self._called("nvmlDeviceGetCount")
+        return len(self.devices)
 
-    def _handle(self, index: int, device: Any) -> int:  # noqa: ANN401
-        device._obj.value = index + 1
-        return 0
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        self._called("nvmlDeviceGetHandleByIndex")
+        return index
 
-    def _memory(self, device: Any, memory: Any) -> int:  # noqa: ANN401
-        known = self.devices[device.value - 1].values()
-        memory._obj.used = sum(size for size in known if size < 2**60)
-        return 0
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> Info:  # noqa: N802
+        self._called("nvmlDeviceGetMemoryInfo")
+        return Info(sum(size or 0 for size in self.devices[device].values()))
 
-    def _processes(
-        self,
-        device: Any,  # noqa: ANN401 - pointers
-        count: Any,  # noqa: ANN401
-        found: Any,  # noqa: ANN401
-    ) -> int:
-        listed = self.devices[device.value - 1].items()
-        for place, (pid, size) in enumerate(listed):
-            found[place].pid, found[place].used = pid, size
-        count._obj.value = len(listed)
-        return 0
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Entry]:  # noqa: N802
+        self._called("nvmlDeviceGetComputeRunningProcesses")
+        return [Entry(pid, size) for pid, size in self.devices[device].items()]
 
 
 def test_a_processs_bytes_on_all_devices_are_summed() -> None:
     driver = Driver([{ME: 300, 5: 1000}, {5: 50}, {ME: 20}])
-    assert use_by(driver, ME) == DeviceUse(own=320, anybody=1370)
+    assert use_by(driver, ME) == DeviceUse(own=320, all_processes=1370)
 
 
 def test_a_process_that_is_listed_nowhere_has_no_bytes_of_its_own() -> None:
-    assert use_by(Driver([{5: 1000}]), ME) == DeviceUse(own=None, anybody=1000)
+    assert use_by(Driver([{5: 1000}]), ME) == DeviceUse(own=None, all_processes=1000)
 
 
 def test_bytes_that_the_driver_does_not_know_are_not_made_up() -> None:
-    assert use_by(Driver([{ME: 2**64 - 1}]), ME) == DeviceUse(own=None, anybody=0)
+    assert use_by(Driver([{ME: None}]), ME) == DeviceUse(own=None, all_processes=0)
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        "nvmlInit_v2",
-        "nvmlDeviceGetCount_v2",
-        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
         "nvmlDeviceGetMemoryInfo",
     ],
 )
@@ -92,12 +98,12 @@ def test_a_driver_that_fails_says_nothing(broken: str) -> None:
 
 
 def test_without_a_list_of_processes_what_anybody_holds_is_left() -> None:
-    driver = Driver([{ME: 9}], "nvmlDeviceGetComputeRunningProcesses_v3")
-    assert use_by(driver, ME) == DeviceUse(own=None, anybody=9)
+    driver = Driver([{ME: 9}], "nvmlDeviceGetComputeRunningProcesses")
+    assert use_by(driver, ME) == DeviceUse(own=None, all_processes=9)
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "bytes_taken"),
+    ("before", "now", "taken"),
     [
         (DeviceUse(None, 500), DeviceUse(400, 900), 400),
         (DeviceUse(100, 500), DeviceUse(400, 700), 300),
@@ -108,13 +114,25 @@ def test_without_a_list_of_processes_what_anybody_holds_is_left() -> None:
     ],
 )
 def test_what_was_taken_is_the_processs_own_where_it_is_listed(
-    before: DeviceUse | None, now: DeviceUse | None, bytes_taken: int | None
+    before: DeviceUse | None, now: DeviceUse | None, taken: int | None
 ) -> None:
-    assert taken(before, now) == bytes_taken
+    assert bytes_taken(before, now) == taken
 
 
 def test_on_the_cpu_no_device_is_asked() -> None:
     assert device_use(CPU) is None
+
+
+def test_on_cuda_the_library_is_asked_about_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([{os.getpid(): 8, 1: 2}]))
+    assert device_use(CUDA) == DeviceUse(own=8, all_processes=10)
+
+
+def test_without_the_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert device_use(CUDA) is None
 
 
 def test_bytes_of_a_device_are_in_the_json_only_where_there_are_any() -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.results.observations import ProcessBytes
-from memplan_cli.runtime.workers.device_memory import DeviceUse, device_use, taken
+from memplan_cli.runtime.workers.device_memory import DeviceUse, bytes_taken, device_use
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
     baseline,
@@ -116,7 +116,7 @@ class Meter:
             held: what the arena held after each run; of a session without a profile, nothing.
         """
         last = self._after[-1][0] if self._after else self._standing
-        device = taken(self.on_device, device_use(self.provider))
+        device = bytes_taken(self.on_device, device_use(self.provider))
         found = beyond(self.before, self._standing, last, device)
         if found is None or self.before is None or not self._after:
             return found
