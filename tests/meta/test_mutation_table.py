@@ -19,7 +19,7 @@ from benchmarks.code_changes import (
     replace,
     without,
 )
-from benchmarks.mutation_rules import RULES, Rule
+from benchmarks.mutation_rules import RULES, rule
 from benchmarks.mutations import stale_rules
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def test_every_rule_has_its_function_its_place_and_its_tests() -> None:
 def test_a_rule_whose_function_or_test_is_gone_is_named() -> None:
     lost = stale_rules(
         [
-            Rule("a first", "no_such_function", never(), "test_liveness"),
-            Rule("a second", "live_ranges", drop("get final"), "test_no_such_behaviour"),
+            rule("a first", "no_such_function", never(), "test_liveness"),
+            rule("a second", "live_ranges", drop("get final"), "test_no_such_behaviour"),
         ]
     )
     assert lost == [
