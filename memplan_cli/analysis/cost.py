@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 FLOPS_PER_BYTE = 8
 """What a core computes while it moves a byte: some 80 GFLOP/s against 10 GB/s."""
 
+KERNEL_LAUNCH = 20_000
+"""What a core computes while a runtime calls a kernel: a quarter of a microsecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -84,6 +87,14 @@ def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
     known = op.domain in _KNOWN or op.type in _ELSEWHERE
     formula = FORMULAS.get(op.type, _per_result) if known else _per_result
     return Cost(formula(shapes), _moved(shapes))
+
+
+def node_work(op: Op, variables: Mapping[VarId, Var]) -> int:
+    """Return the modelled time of a node in FLOPs: its work and its launch, bodies run once."""
+    if not op.bodies:
+        return op_cost(op, variables).work + KERNEL_LAUNCH
+    inner = (node_work(each, variables) for body in op.bodies for each in body.ops)
+    return sum(inner) + KERNEL_LAUNCH
 
 
 class _Shapes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.cost import node_work, total_cost
 from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.terms import Terms
-
-LAUNCH = 20_000
-"""Work that starting a kernel is worth, as where ops are recomputed."""
 
 _SEEDS = 3
 """Tensors of the fullest step that regions are grown from."""
@@ -273,13 +270,13 @@ class Search:
         return max(last * _LEAST_GAIN, self.budget + beyond * _LEAST_NEARER)
 
     def _work(self, found: State, number: int) -> int:
-        """Return what the pieces of a region take more than its ops did."""
+        """Return the additional work of the pieces of a region, compared with its ops."""
         program, (first, last) = found.made.program, found.made.places[number]
         region = found.choices[number].region
-        pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
+        pieces = sum(node_work(op, program.vars) for op in program.body.ops[first:last])
         ops = [self.graph.ops[at] for at in region.splits if at not in region.copied]
-        before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
-        return pieces - before + LAUNCH * (last - first - len(ops))
+        before = sum(node_work(op, self.graph.program.vars) for op in ops)
+        return pieces - before
 
 
 def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:

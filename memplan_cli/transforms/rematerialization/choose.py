@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.transforms.rematerialization.values import LAUNCH
+from memplan_cli.analysis.cost import KERNEL_LAUNCH
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.rematerialization.state import State
@@ -61,7 +61,7 @@ class Candidate:
     @property
     def ratio(self) -> float:
         """Bytes x places of gain per unit of work."""
-        return self.gain / (self.work + LAUNCH)
+        return self.gain / (self.work + KERNEL_LAUNCH)
 
 
 class Chooser:
@@ -124,7 +124,7 @@ class Chooser:
             (
                 (
                     (gain := int(np.minimum(above[start + 1 : end], values.size[value]).sum()))
-                    / (self.state.price_of(value, start) + LAUNCH),
+                    / (self.state.price_of(value, start) + KERNEL_LAUNCH),
                     gain,
                 )
                 for value, start, end in gaps

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
-from memplan_cli.analysis.cost import op_cost
+from memplan_cli.analysis.cost import node_work
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.precedence import overwritten
 
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.core.program import Op, Program, Var, VarId
+    from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-
-LAUNCH = 20_000
-"""Work that starting a kernel is worth: a copy is never free."""
 
 OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
 """Ops that may be asked for their first output alone. No BatchNormalization: in training mode
@@ -124,7 +121,7 @@ def find_values(
         needs=tuple(
             tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made
         ),
-        work=tuple(_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
+        work=tuple(node_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
         alone=tuple(alone),
         beside=tuple(beside),
     )
@@ -154,10 +151,6 @@ def _roots(
 
 def _is_view(op: Op, aliasing: Aliasing) -> bool:
     return op.type in aliasing.views and op.domain in STANDARD_DOMAINS
-
-
-def _work(op: Op, variables: Mapping[VarId, Var]) -> int:
-    return op_cost(op, variables).work + LAUNCH
 
 
 def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.cost import op_cost
+from memplan_cli.analysis.cost import KERNEL_LAUNCH, op_cost
 from memplan_cli.transforms.chunking.loops.sized import with_numbers
-from memplan_cli.transforms.chunking.search import LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,5 +32,5 @@ def _work(program: Program, block: Block, turns: Mapping[str, int]) -> int:
             )
         else:
             found += op_cost(op, program.vars).work
-        found += LAUNCH
+        found += KERNEL_LAUNCH
     return found
