@@ -93,7 +93,7 @@ SHARE_SAFELY = Aliasing(VIEWS, IN_PLACE, BRANCHES)
 
 SHARE_VIEWS = Aliasing(VIEWS, {}, BRANCHES)
 """What a runtime shares that frees each tensor after its last reader: nothing is written in
-place. ONNX Runtime 1.31.1 under `enable_mem_reuse` off, on every shared model, to 0.01 %."""
+place. ONNX Runtime under `enable_mem_reuse` off, on every shared model, to 0.01 %."""
 
 
 def share_storage(

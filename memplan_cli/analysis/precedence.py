@@ -1,7 +1,7 @@
 """Precedence between the ops of a block: edges, and what a runtime adds to them.
 
 Random ops draw from one generator. A runtime may change a sequence where it stands. And
-ONNX Runtime 1.31 writes the running statistics that a BatchNormalization in training mode
+ONNX Runtime writes the running statistics that a BatchNormalization in training mode
 gives over those that it reads, unless they are results of the graph: whoever reads the old
 ones or the new ones reads one place in memory, and must not change places with another.
 """

@@ -17,14 +17,6 @@ from memplan_cli.errors import SettingsError
 
 SCHEMA = "memplan.fit/1"
 
-DEFAULT_OVERHEAD = 64 << 20
-"""Bytes of a process that only loaded ONNX Runtime and a one-node session (CPU, 1.31.1: 65 MB
-resident, Python included). A CUDA context takes some hundred megabytes of the card instead."""
-
-PROCESS_OVERHEAD = 48 << 20
-"""Bytes of a process that has imported Python, numpy and ONNX Runtime, and made no session: 50
-MB resident (CPU, 1.31.1)."""
-
 LARGEST_DIM = 2**31 - 1
 """What no dim of a real run is above; a need that fits up to here does not depend on it."""
 

@@ -73,7 +73,7 @@ def _idle_exclusions(program: Program, settings: Settings) -> Iterator[str]:
 def weights_notes(program: Program) -> Iterator[str]:
     """Say how much larger quantised weights get where nodes dequantise them.
 
-    ONNX Runtime 1.31.1 folds such nodes only where its option says so (docs/measurements).
+    ONNX Runtime folds such nodes only where its option says so (docs/measurements).
     """
     before: dict[VarId, int] = {}
     after: dict[VarId, int] = {}

@@ -7,30 +7,10 @@ from importlib import metadata
 from pathlib import Path
 
 from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime.profile.record import PROFILE
 
 _WHEELS = ("onnxruntime-gpu", "onnxruntime")
 """Both unpack into one folder; where both are installed, that for GPUs is meant."""
-
-
-_EXTENSIONS = frozenset(
-    [
-        "amx_bf16",
-        "amx_int8",
-        "amx_tile",
-        "asimddp",
-        "avx",
-        "avx2",
-        "avx512_bf16",
-        "avx512_vnni",
-        "avx512bw",
-        "avx512f",
-        "avx_vnni",
-        "fma",
-        "i8mm",
-        "sve",
-    ]
-)
-"""What the kernels of ONNX Runtime's CPU provider ask a processor for, in Linux's names."""
 
 
 def version_of(package: str) -> str:
@@ -71,5 +51,5 @@ def hardware() -> str:
     except OSError:
         return kind
     said = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    found = sorted(_EXTENSIONS.intersection(said.partition(":")[2].split()))
+    found = sorted(PROFILE.cpu_features.intersection(said.partition(":")[2].split()))
     return " ".join([kind, *found])

@@ -44,7 +44,7 @@ _COUNTS = frozenset(
 )  # fmt: skip
 """Operators with one right answer where all are whole numbers.
 
-No sums and products of many: ONNX Runtime 1.31.1 computes ReduceSum and ReduceProd of whole
+No sums and products of many: ONNX Runtime computes ReduceSum and ReduceProd of whole
 numbers in another type, and gives other bits where they are large.
 """
 

@@ -22,8 +22,6 @@ from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
 from memplan_cli.planning.fit import (
-    DEFAULT_OVERHEAD,
-    PROCESS_OVERHEAD,
     Fit,
     Need,
     Point,
@@ -34,6 +32,7 @@ from memplan_cli.planning.fit import (
 from memplan_cli.planning.fit_growth import Growth
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
+from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
 from memplan_cli.workflows.files.model_file import refuse_caches
@@ -99,7 +98,7 @@ def fit(
     search = _Search.of(model, limit, settings, progress)
     of, overhead = "process" if search.process else "tensors", limit.overhead
     if overhead is None:
-        overhead = PROCESS_OVERHEAD if search.process else DEFAULT_OVERHEAD
+        overhead = PROFILE.imported_process if search.process else PROFILE.session_process
     question = Question(limit.unknown[0], {}, limit.memory - overhead)
     points = tuple(frontier(search.need, question, limit.unknown[1:], search.guess))
     confirmed = None

@@ -15,10 +15,11 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import write_dump
-from memplan_cli.runtime.graph.fusions import FUSIONS, costly_fusions, without
+from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.run.verify import compare_models
 from memplan_cli.runtime.settings_search.choice import held_without_weights
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +52,14 @@ def wide_layer(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", FUSIONS)
+@pytest.mark.parametrize("kind", PROFILE.costly_fusions)
 def test_each_fusion_is_made_and_can_be_left_out(
     kind: str, wide_layer: Path, tmp_path: Path
 ) -> None:
     kinds = []
-    for number, settings in enumerate((RuntimeSettings(), without([FUSIONS[kind]]))):
+    for number, settings in enumerate(
+        (RuntimeSettings(), without([PROFILE.costly_fusions[kind]]))
+    ):
         dump = tmp_path / f"dump{number}.onnx"
         write_dump(wide_layer, dump, settings)
         kinds.append({node.op_type for node in onnx.load(dump).graph.node})

@@ -1,6 +1,6 @@
 """Packed weights of subgraphs made weights of the main graph.
 
-ONNX Runtime 1.31.1 gives back what kernels have packed where the main graph has it, also if
+ONNX Runtime gives back what kernels have packed where the main graph has it, also if
 a kernel in a subgraph has. What a subgraph has itself stays in memory, read and mapped, beside
 the packed form. A kernel in a subgraph of a subgraph packs nothing that the main graph has.
 """

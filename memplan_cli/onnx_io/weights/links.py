@@ -1,6 +1,6 @@
 """Data files that are links: followed where the runtime follows them, refused elsewhere.
 
-Within the model's folder it follows all (1.31.1). Where the model is a link itself, as in the
+Within the model's folder it follows all (measured). Where the model is a link itself, as in the
 caches that downloads share, it follows those into the folder of the file that this leads to.
 """
 

@@ -1,6 +1,6 @@
 """External data written anew: every blob on a page of its own, equal ones once.
 
-ONNX Runtime 1.31.1 writes packed weights behind one another and reads them from the mapped
+ONNX Runtime writes packed weights behind one another and reads them from the mapped
 file with aligned vector loads: a small blob in front of a larger one crashes it (a swin
 transformer, 22 of 52 blobs). External data entries are ``location``, ``offset``, ``length``
 and, for packed weights, ``prepacked_<n>``, whose value is ``key|offset;length;checksum`` with

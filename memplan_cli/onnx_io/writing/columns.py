@@ -1,7 +1,7 @@
 """Products with a large constant operand, computed in pieces of its columns.
 
 A session packs a constant operand into memory of its own before it looks whether the file has
-that packed already (ONNX Runtime 1.31.1): while a model loads, the largest operand lies in memory
+that packed already (ONNX Runtime): while a model loads, the largest operand lies in memory
 twice. In pieces, the largest piece does:
 
     MatMul(x, w)  ->  Concat(MatMul(x, w[:, :a]), MatMul(x, w[:, a:b]), ..., axis=-1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def with_distinct_names(model: ModelProto) -> ModelProto | None:
     """Return a copy in which inner graphs have names of their own; None if all have them.
 
-    ONNX Runtime 1.31.1 gives the values of an inlined function names that are new in their
+    ONNX Runtime gives the values of an inlined function names that are new in their
     own graph only: called outside an If and inside, one function defines the same names in
     both. The file that the runtime then writes is no valid model, and it refuses to load it.
     """

@@ -2,7 +2,7 @@
 
 ONNX Runtime inlines in rounds: all calls of the file's nodes, in the order of their index,
 each adding its body's nodes at the end, then all calls among those, and so on (as in
-core/framework/graph_partitioner.cc; seen in the profile's ``node_index``, 1.31.1). The
+core/framework/graph_partitioner.cc; seen in the profile's ``node_index``). The
 dump says none of that. So each call is laid beside the dump, backwards: the body's node
 that writes the call's output is the dump's node that writes that very name, what the one
 reads are the names that the other reads, and where that node is a call too, its body is laid

@@ -75,7 +75,7 @@ class Packing(Enum):
 def packing_for(provider: str, model: ModelProto) -> Packing:
     """Say how a model's weights are packed for a provider, where the outputs allow it.
 
-    The runtime writes no packed weights of a graph that has a sparse one (1.31.1).
+    The runtime writes no packed weights of a graph that has a sparse one (measured).
     """
     sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
     if provider != CPU or any(sparse):
@@ -204,7 +204,7 @@ def count_anew(dump: ModelProto, original: ModelProto) -> bool:
     """Name the nodes that the original does not have by their places in the dump.
 
     ONNX Runtime counts the names that it makes up in the order in which it comes by, and
-    that of its blocked layouts is another one each time (1.31.1): only the numbers differ.
+    that of its blocked layouts is another one each time (measured): only the numbers differ.
 
     Names of tensors stay as they are, and so do those of nodes without a name.
 

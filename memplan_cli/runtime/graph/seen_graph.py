@@ -88,7 +88,7 @@ def _named(graph: ModelProto) -> dict[str, _Place] | None:
 def _events(named: Mapping[str, _Place], nodes: Sequence[Any]) -> Iterator[Event]:
     """Yield the events of a run by the nodes' names.
 
-    ONNX Runtime 1.31.1 changes the layout of a net's filters in another order in each session, so
+    ONNX Runtime changes the layout of a net's filters in another order in each session, so
     that a number in a name that it made up stands for another node in the graph that it wrote
     than in the one that ran. What such a node wrote is what nodes with names of their own read.
     """

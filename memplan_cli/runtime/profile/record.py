@@ -1,5 +1,6 @@
 """The numbers that memplan knows about ONNX Runtime, in one record for one version.
 
+A docstring anywhere in the package that calls a fact about the runtime "measured" means this version.
 Another version gets another record. How to measure: a log of all blocks that a session
 allocates (for the process), the profile of a run (``mem_*`` keys of node events) and
 ``session.collect_node_memory_stats_to_file`` (for the arena), ``memplan_cli.runtime.probe``
@@ -62,6 +63,11 @@ class RuntimeProfile:
             (measured, Linux 6.18, ext4).
         arena_call_work: time to request and free the memory of one tensor, in FLOPs that pass
             meanwhile: 0.15 microseconds (measured: runs with and without a memory pattern).
+        imported_process: resident size of a process that has imported Python, NumPy and the runtime,
+            and made no session (measured: 50 MB).
+        session_process: resident size of a process with a session of one node, Python included
+            (measured: 65 MB). A CUDA context takes some hundred megabytes of the card instead.
+        cpu_features: features by which kernels are chosen, in Linux's names (MLAS, core/mlas/lib/platform.cpp).
         costly_fusions: fused operator -> the optimizer that makes it, for kernels whose
             workspace costs more memory than the fusion saves: ``BiasGelu`` allocates as much again
             as its result, 1.6 MB beside a peak of 3.6 in BERT-base (measured).
@@ -94,6 +100,9 @@ class RuntimeProfile:
     imported_threshold: int
     row_pages: int
     arena_call_work: int
+    imported_process: int
+    session_process: int
+    cpu_features: frozenset[str]
     costly_fusions: Mapping[str, str]
 
 
@@ -125,6 +134,26 @@ PROFILE = RuntimeProfile(
     imported_threshold=1_052_672,
     row_pages=64 << 10,
     arena_call_work=12_000,
+    imported_process=48 << 20,
+    session_process=64 << 20,
+    cpu_features=frozenset(
+        {
+            "amx_bf16",
+            "amx_int8",
+            "amx_tile",
+            "asimddp",
+            "avx",
+            "avx2",
+            "avx512_bf16",
+            "avx512_vnni",
+            "avx512bw",
+            "avx512f",
+            "avx_vnni",
+            "fma",
+            "i8mm",
+            "sve",
+        }
+    ),
     costly_fusions={"BiasGelu": "BiasGeluFusion"},
 )
 """The version that memplan requires (pyproject.toml) and predicts."""

@@ -16,6 +16,7 @@ from memplan_cli.runtime.serving.sizes import SEQUENCES, requests_among
 from memplan_cli.runtime.simulate.arena import UNLIMITED, ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.regions import (
     EXACT_UNSPLIT,
+    OWN_INITIALIZERS,
     ArenaChoice,
     best_arena,
     one_region,
@@ -40,13 +41,10 @@ FEW_REGIONS = "a few regions for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
-_OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
-"""Weights get memory of their own size: in the arena they would take its first region."""
-
 _NO_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
 
 _EXACT = _NO_PATTERN.updated(
-    RuntimeSettings(arena=EXACT_UNSPLIT, session_config=_OWN_INITIALIZERS)
+    RuntimeSettings(arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS)
 )
 
 HAND_MADE: Mapping[str, RuntimeSettings] = {
@@ -157,7 +155,7 @@ def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Ca
             yield Candidate(name + suffix, together, _highest(own, together, seed))
         plain = base.updated(_NO_PATTERN).updated(reuse)
         for name, choice in _bounded(served, plain, loads):
-            region = RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
+            region = RuntimeSettings(arena=choice.arena, session_config=OWN_INITIALIZERS)
             settings = plain.updated(region)
             yield Candidate(name + suffix, settings, choice.held, choice.held)
 

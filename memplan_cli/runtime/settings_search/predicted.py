@@ -33,6 +33,7 @@ from memplan_cli.runtime.simulate.predict import (
 from memplan_cli.runtime.simulate.regions import (
     EXACT,
     EXACT_UNSPLIT,
+    OWN_INITIALIZERS,
     ArenaChoice,
     best_arena,
     one_region,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.runtime.simulate.trace import AllocationTrace
-
-OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
-"""Weights get memory of their own size: in the arena they would take its first region."""
 
 SHORT_RUNS = (
     "sizes were assumed, and with a memory pattern others would hold more: it is off, and runs at "

@@ -19,14 +19,13 @@ from memplan_cli.runtime.run.compare import is_unoptimised
 from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
 from memplan_cli.runtime.settings_search.predicted import (
-    OWN_INITIALIZERS,
     caveats,
     predict_settings,
     settings_for_sizes,
     without_pattern,
 )
 from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
-from memplan_cli.runtime.simulate.regions import EXACT
+from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS
 from memplan_cli.runtime.simulate.trace import weight_bytes
 
 if TYPE_CHECKING:

@@ -83,6 +83,10 @@ _LARGEST_REGION = 2**31 - CHUNK
 SMALL_STEP = 1 << 20
 """Size of further regions behind one region, should a run need more than predicted."""
 
+OWN_INITIALIZERS: Mapping[str, str] = {"session.use_device_allocator_for_initializers": "1"}
+"""Session entries with which weights get memory of their own size. In the arena they would take its
+first region."""
+
 EXACT: Mapping[str, Setting] = {
     "arena_extend_strategy": "kSameAsRequested",
     "max_dead_bytes_per_chunk": 1,

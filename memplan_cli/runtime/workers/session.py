@@ -34,7 +34,7 @@ DETERMINISTIC = RuntimeSettings(
         "use_deterministic_compute": True,
     }
 )
-"""One thread: with more, CPU ScatterND(reduction="add") loses updates (1.31.1)."""
+"""One thread: with more, CPU ScatterND(reduction="add") loses updates (measured)."""
 
 DETERMINISTIC_CUDA = DETERMINISTIC.updated(
     RuntimeSettings(provider={"use_tf32": 0, "cudnn_conv_algo_search": "DEFAULT"})

@@ -149,7 +149,7 @@ def ranged(values: Values, node: NodeProto) -> Shape | None:
 def _steps(start: Array, limit: Array, delta: Array) -> Dim:
     """Count steps as ONNX Runtime's kernel does, in doubles whatever the type is.
 
-    In their own type 0.1 to 2.5 by 0.1 is one step longer (seen with onnxruntime 1.31.1).
+    In their own type 0.1 to 2.5 by 0.1 is one step longer (measured with ONNX Runtime).
     """
     steps = (float(limit) - float(start)) / float(delta) if delta else math.nan
     return max(math.ceil(steps), 0) if math.isfinite(steps) else None

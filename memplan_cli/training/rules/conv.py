@@ -102,7 +102,7 @@ def kernel_gradient(
     """Return dW of a conv that reads ``data`` and gives ``steps`` (values, shape known of)."""
     tape, weight, group = call.tape, call.input(1), call.attribute("group", 1)
     if any(0 in tape.shape(known) for _, known in (data, steps)):
-        # A Conv that has nothing to add up leaves its result as memory was (ONNX Runtime 1.31.1).
+        # A Conv that has nothing to add up leaves its result as memory was (ONNX Runtime).
         return tape.zeros_like(weight)
     if group == 1 and all(_is_point(slide) for slide in slides):
         return _point_gradient(tape, data, steps, weight)

@@ -1,7 +1,7 @@
 """Which splits keep the bits in ONNX Runtime's CPU kernels.
 
 What the axis table allows is the same by the operator's definition; a kernel may still round
-another way for a narrow piece. Measured with ONNX Runtime 1.31.1, float32, one thread
+another way for a narrow piece. Measured with ONNX Runtime, float32, one thread
 (`tests/transforms/test_chunk_kernels.py` runs every entry):
 
 =========================  ==============================================================

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
 """Ops that may be asked for their first output alone. No BatchNormalization: in training mode
-ONNX Runtime 1.31 writes the running statistics without looking (SIGSEGV)."""
+ONNX Runtime writes the running statistics without looking (SIGSEGV)."""
 
 _RUNTIME_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml"}
 """Domains whose ops are known to have neither side effects nor state, if not random."""
@@ -57,7 +57,7 @@ def may_run_twice(op: Op) -> bool:
     """Whether a copy gives the same values and changes nothing else.
 
     Random ops draw again, ops on sequences may change them where they stand, and subgraphs
-    are left alone: what they cost is not known. ONNX Runtime 1.31 writes the running
+    are left alone: what they cost is not known. ONNX Runtime writes the running
     statistics of a BatchNormalization that trains over the old ones: twice gives others.
     """
     return not (

@@ -19,7 +19,8 @@ from memplan_cli.onnx_io.writing.columns import (
     reads_large_inside,
 )
 from memplan_cli.onnx_io.writing.fills import make_fills
-from memplan_cli.runtime.graph.fusions import FUSIONS, without
+from memplan_cli.runtime.graph.fusions import without
+from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import NOT_PACKED, into, types_of
@@ -59,7 +60,7 @@ def run(job: Json) -> Json:
     asked = from_json(OfflineDump, job["dump"], "the job")
     found = {asked.fused.name: _dumped(asked, asked.fused, asked.settings)}
     kinds = {n.op_type for g in graphs(load_model(asked.fused).graph) for n in g.node}
-    costly = [fusion for kind, fusion in FUSIONS.items() if kind in kinds]
+    costly = [fusion for kind, fusion in PROFILE.costly_fusions.items() if kind in kinds]
     if costly and asked.unfused is not None:
         settings = asked.settings.updated(without(costly))
         found[asked.unfused.name] = _dumped(asked, asked.unfused, settings)

@@ -218,7 +218,7 @@ def _piece_sizes(node: Node, split: Split, piece: Range) -> Edit:
 
 
 _POOLS = ("MaxPool", "AveragePool")
-"""LpPool of ONNX Runtime 1.31.1 gives other bits for a sample alone, and AveragePool over blocks
+"""LpPool of ONNX Runtime gives other bits for a sample alone, and AveragePool over blocks
 of channels for tiles."""
 
 RULES: Mapping[str, Rule] = {
