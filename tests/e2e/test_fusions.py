@@ -16,10 +16,10 @@ from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import write_dump
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
+from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.run.verify import compare_models
 from memplan_cli.runtime.settings_search.choice import held_without_weights
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
-from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from pathlib import Path
