@@ -42,7 +42,7 @@ _AT_IMPORT = (
 """Prefixes of variables that Python or a library reads when it starts."""
 
 QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-"""ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for
+"""ONNX Runtime's wheels send events to their maker and leave files in the folder for
 temporary ones, unless this is set when the library is loaded (its Privacy.md). A user who sets
 the variable to another value gets that value."""
 
