@@ -201,7 +201,7 @@ MOST_RUNS = 400
 
 
 @dataclass(frozen=True)
-class Tried:
+class ProbeResult:
     """How many layouts of a program held, and how many corruptions were caught.
 
     Attributes:
@@ -240,7 +240,7 @@ def once(made: Program, spans: Mapping[VarId, tuple[int, int]], seed: str) -> Ar
     return arena
 
 
-def tried(seed: int, made: Program) -> Tried:
+def tried(seed: int, made: Program) -> ProbeResult:
     """Replay a program at the three levels; raises where a layout as planned fails."""
     needs = Needs(made, var_sizes(made), alignment=None)
     held = caught = reached = unreached = 0
@@ -255,7 +255,7 @@ def tried(seed: int, made: Program) -> Tried:
         reached += outcome is not None
         caught += outcome is True
         unreached += outcome is None
-    return Tried(held, reached, caught, unreached)
+    return ProbeResult(held, reached, caught, unreached)
 
 
 def _outcome(made: Program, wrong: Corruption, seed: str) -> bool | None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
-
-if TYPE_CHECKING:
-    from memplan_cli.core.results.observations import Difference
 
 Depth = Literal["outputs", "full"]
 
@@ -42,7 +39,6 @@ class Check:
         search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
             searched among many that are ``measured``.
         processes: how many hold a model at once where their memory together is measured.
-        noise: by what runs of the original differ, where it has run already.
     """
 
     provider: str = "auto"
@@ -53,7 +49,6 @@ class Check:
     depth: Depth = "full"
     search: Search = "foreseen"
     processes: int = 0
-    noise: tuple[Difference, ...] = ()
 
     @property
     def tolerance(self) -> Tolerance:

@@ -313,7 +313,7 @@ def _cheapest_of_places(
 def _cheapest_place(state: RepairState, buffer: int, count: int, capacity: int) -> int:
     """Return the offset at which the overlapping buffers are cheapest to evict.
 
-    Buffers above the capacity cost nothing. Tried are the bottom and the top of each
+    Buffers above the capacity cost nothing. ProbeResult are the bottom and the top of each
     overlapping buffer, then the places just below each.
     """
     units = state.size[buffer]

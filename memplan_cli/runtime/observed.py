@@ -1,4 +1,4 @@
-"""What one run decides that the model alone does not say: branches, iterations, real sizes.
+"""Branches, iterations and sizes that data decides, as one run of a model shows them.
 
 Each op of a block runs once in every frame of that block, so the n-th event of a node
 belongs to the n-th frame of its block, in whatever order the ops of a frame ran.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What an op wrote into a var: its bytes, and the exclusive or of its dims.
+class WrittenTensor:
+    """The bytes that an op wrote into a variable, and the exclusive or of their dims.
 
     The runtime keys its memory patterns by the exclusive or of the dims of all feeds.
     """
@@ -54,7 +54,7 @@ class Observed:
         packed: weights that no kernel was handed, as all had packed them for themselves.
     """
 
-    written: Mapping[VarId, tuple[Written, ...]] = field(default_factory=dict)
+    written: Mapping[VarId, tuple[WrittenTensor, ...]] = field(default_factory=dict)
     turns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     packed: frozenset[VarId] = frozenset()
 
@@ -143,7 +143,7 @@ def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
     }
     runs: dict[str, int] = defaultdict(int)
     counted: dict[str, int] = defaultdict(int)
-    written: dict[VarId, list[Written]] = defaultdict(list)
+    written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     turns: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()
     for event in events:
@@ -173,7 +173,7 @@ def _note(
     program: Program,
     op: Op,
     wrote: Tensors,
-    written: dict[VarId, list[Written]],
+    written: dict[VarId, list[WrittenTensor]],
 ) -> None:
     """Write down the tensors of one event; sequences have none, and are left out."""
     names = [var for var in op.outputs if var and _is_tensor(program, var)]
@@ -182,7 +182,7 @@ def _note(
     for var, (kind, shape) in zip(names, wrote, strict=True):
         size = bytes_of(dtype_of(kind), tuple(shape), {})
         if size is not None:
-            found, before = Written(size, reduce(xor, shape, 0)), written[var][-1:]
+            found, before = WrittenTensor(size, reduce(xor, shape, 0)), written[var][-1:]
             # Long loops write the same again and again: one object tells that soonest.
             written[var].append(before[0] if before == [found] else found)
 

@@ -10,7 +10,7 @@ from memplan_cli.runtime.observed import (
     Event,
     Observed,
     Tensors,
-    Written,
+    WrittenTensor,
     sorted_out,
 )
 from memplan_cli.shapes.reading import read_program
@@ -58,12 +58,12 @@ def test_turns_are_counted_up_to_the_event_of_the_loop_itself() -> None:
 
 def test_each_frame_of_a_body_has_sizes_of_its_own() -> None:
     got = observed(*turn(4), *turn(6))
-    assert got.written[VarId(f"{LOOP}/then")] == (Written(16, 4), Written(24, 6))
+    assert got.written[VarId(f"{LOOP}/then")] == (WrittenTensor(16, 4), WrittenTensor(24, 6))
 
 
 def test_a_key_is_the_exclusive_or_of_all_dims() -> None:
     got = observed(Event(("y", "all"), [], [("float", (4,)), ("float", (3, 6))]))
-    assert got.written[VarId("all")] == (Written(72, 3 ^ 6),)
+    assert got.written[VarId("all")] == (WrittenTensor(72, 3 ^ 6),)
 
 
 def test_a_weight_that_the_kernel_was_not_handed_is_packed() -> None:

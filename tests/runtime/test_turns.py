@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.program import VarId
-from memplan_cli.runtime.observed import Observed, Written
+from memplan_cli.runtime.observed import Observed, WrittenTensor
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate import execution
 from memplan_cli.runtime.simulate.predict import Executed, predict
@@ -38,7 +38,7 @@ TURNS = 9
 def peak(sizes: tuple[int, ...]) -> int | None:
     """Return the peak of two Scans of nine turns, a tensor of each turn with its size."""
     observed = Observed(
-        {MANY: tuple(Written(size, size) for size in sizes)},
+        {MANY: tuple(WrittenTensor(size, size) for size in sizes)},
         {SCAN: (TURNS, TURNS), "Loop#0.body": (2,)},
     )
     return predict(Executed(PROGRAM, ordered=True, observed=observed), DEFAULTS).first_run_peak

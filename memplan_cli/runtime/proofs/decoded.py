@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
     Difference,
-    ProcessBytes,
     RuntimeSettings,
 )
 from memplan_cli.core.serialization import to_json
@@ -36,7 +34,7 @@ LENGTHS = (4, 1, 1, 1, 2, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class DecodeLoop:
     """How a loop is run.
 
     Attributes:
@@ -64,7 +62,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class OriginalDecoding:
     """What the original's loop says of itself.
 
     Attributes:
@@ -81,8 +79,6 @@ class Decoded:
     lengths: tuple[int, ...]
     steps: tuple[int, ...]
     tokens: tuple[tuple[str, int], ...]
-    process: ProcessBytes | None = None
-    milliseconds: float | None = None
 
     def dims_at(self, past: int, new: int) -> dict[str, int]:
         """Return the numbers of dims of a step, but for the caches' own lengths."""
@@ -92,13 +88,11 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class DecodeComparison:
     """What the written model's loop gives beside the original's."""
 
     differences: tuple[Difference, ...] = ()
     failure: str = ""
-    process: ProcessBytes | None = None
-    milliseconds: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -106,7 +100,7 @@ class Compared:
         return not self.failure and not any(item.beyond for item in self.differences)
 
 
-def decode_original(model: Path, caches: Caches, how: Loop) -> Decoded:
+def decode_original(model: Path, caches: Caches, how: DecodeLoop) -> OriginalDecoding:
     """Run the original's loop and keep what it gives.
 
     Raises:
@@ -118,19 +112,19 @@ def decode_original(model: Path, caches: Caches, how: Loop) -> Decoded:
     found: dict[str, Any] = run_job("decode", job, timeout=how.timeout).require(
         f"{model} cannot be decoded"
     )
-    return Decoded(
+    return OriginalDecoding(
         model,
         found["rules"],
         found["start"],
         tuple(found["lengths"]),
         tuple(found["steps"]),
         tuple((name, axis) for name, axis in found["tokens"]),
-        _process(found),
-        found["milliseconds"],
     )
 
 
-def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Compared:
+def decode_written(
+    model: Path, caches: Caches, first: OriginalDecoding, how: DecodeLoop
+) -> DecodeComparison:
     """Run the written model's loop against what the original's gave."""
     session = replace(_session(model, how), as_loaded=True)
     job = {
@@ -143,24 +137,17 @@ def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Co
     }
     outcome = run_job("decode", job, timeout=how.timeout)
     found = outcome.result
-    return Compared(
+    return DecodeComparison(
         differences_in(found),
         outcome.reason,
-        _process(found),
-        found.get("milliseconds"),  # type: ignore[arg-type]
     )
 
 
-def _process(found: Mapping[str, Any]) -> ProcessBytes | None:
-    said = found.get("process")
-    return None if said is None else from_json(ProcessBytes, said, "the job's result")
-
-
-def _session(model: Path, how: Loop) -> SessionSpec:
+def _session(model: Path, how: DecodeLoop) -> SessionSpec:
     return SessionSpec(model, how.provider, how.settings).deterministic()
 
 
-def _job(session: SessionSpec, caches: Caches, how: Loop) -> Json:
+def _job(session: SessionSpec, caches: Caches, how: DecodeLoop) -> Json:
     return {
         "session": to_json(session),
         "inputs": to_json(InputSet(how.specs)),

@@ -26,7 +26,7 @@ from memplan_cli.runtime.simulate.trace import (
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
-    from memplan_cli.runtime.observed import Observed, Written
+    from memplan_cli.runtime.observed import Observed, WrittenTensor
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 
@@ -286,7 +286,7 @@ class Frame:
         if self.traced is not None:
             self.traced.free(var)
 
-    def _observed_write(self, var: VarId) -> Written | None:
+    def _observed_write(self, var: VarId) -> WrittenTensor | None:
         """Return what the observed run wrote into a variable in this very frame."""
         observed = self.simulator.model.observed
         entries = observed.written.get(var, ()) if observed else ()

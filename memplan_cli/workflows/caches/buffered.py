@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.caches import Caches
     from memplan_cli.onnx_io.caches.find import Search
     from memplan_cli.onnx_io.caches.merged import Merged
-    from memplan_cli.runtime.proofs.decoded import Decoded
+    from memplan_cli.runtime.proofs.decoded import OriginalDecoding
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.rewriting import Targets
 
@@ -107,7 +107,11 @@ class Buffered:
         return in_buffers(self.model, self.search, self.capacity)
 
     def rewriting(
-        self, attempt: Attempt, first: Decoded | None, targets: Targets, progress: Progress
+        self,
+        attempt: Attempt,
+        first: OriginalDecoding | None,
+        targets: Targets,
+        progress: Progress,
     ) -> Rewriting:
         """Plan a rewritten graph for a step that fills its caches."""
         from memplan_cli.onnx_io.caches.note import caches_note
@@ -138,7 +142,9 @@ class Buffered:
         planned = replace(planned, plan=plan)
         return Rewriting(file, planned, settled.settings, targets, notes=notes, caches=caches)
 
-    def _full(self, model: ModelProto, caches: Caches, first: Decoded | None) -> Settings:
+    def _full(
+        self, model: ModelProto, caches: Caches, first: OriginalDecoding | None
+    ) -> Settings:
         """Return settings for the step that fills the caches."""
         from memplan_cli.onnx_io.interface import free_dims
 
@@ -157,7 +163,9 @@ class Buffered:
             donate=donate,
         )
 
-    def _described(self, program: Program, caches: Caches, first: Decoded | None) -> Caches:
+    def _described(
+        self, program: Program, caches: Caches, first: OriginalDecoding | None
+    ) -> Caches:
         """Return what is said of the caches, with the bytes that they take now and before."""
         if first is not None:
             caches = replace(caches, tokens=first.tokens, steps=first.steps)
@@ -168,12 +176,12 @@ class Buffered:
             planned_at=self._past(first),
         )
 
-    def _past(self, first: Decoded | None) -> int:
+    def _past(self, first: OriginalDecoding | None) -> int:
         """Return the position of the step that fills the caches."""
         new = first.steps[-1] if first is not None and first.steps else 1
         return max(self.capacity - new, 0)
 
-    def _before(self, first: Decoded | None) -> tuple[int, int, int] | None:
+    def _before(self, first: OriginalDecoding | None) -> tuple[int, int, int] | None:
         """Return inputs, outputs and planned bytes of the original's last step; None if unknown."""
         if first is None:
             return None

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.runtime.proofs.decoded import Compared, Decoded, Loop
+    from memplan_cli.runtime.proofs.decoded import (
+        DecodeComparison,
+        DecodeLoop,
+        OriginalDecoding,
+    )
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.caches.buffered import Attempt
     from memplan_cli.workflows.files.model_file import ModelFile
@@ -92,7 +96,7 @@ def _proved(
     from memplan_cli.runtime.proofs.decoded import decode_original, decode_written
 
     caches = work.caches_of()[1]
-    before: dict[bool, tuple[Decoded, Loop]] = {}
+    before: dict[bool, tuple[OriginalDecoding, DecodeLoop]] = {}
     failed: Plan | None = None
     for number, attempt in enumerate(work.attempts()):
         off = attempt.settings == UNOPTIMISED
@@ -137,7 +141,7 @@ def validate_decoding(
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.recorded import recorded_settings
     from memplan_cli.onnx_io.scan import scanned_metadata
-    from memplan_cli.runtime.proofs.decoded import Loop, decode_original, decode_written
+    from memplan_cli.runtime.proofs.decoded import DecodeLoop, decode_original, decode_written
     from memplan_cli.runtime.workers.session import resolve_provider
 
     original, written = models
@@ -149,7 +153,7 @@ def validate_decoding(
     said = {} if plan is None else plan.report.bindings
     given = {name: dim.value for name, dim in said.items() if dim.source != "assumed"}
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
-        how = Loop(
+        how = DecodeLoop(
             provider=resolve_provider(check.provider),
             folder=Path(folder),
             dims=given,
@@ -163,16 +167,16 @@ def validate_decoding(
     return _verdict(found, how.provider, first.steps, ())
 
 
-def _loop(work: Buffered, check: Check, folder: Path, settings: RuntimeSettings) -> Loop:
+def _loop(work: Buffered, check: Check, folder: Path, settings: RuntimeSettings) -> DecodeLoop:
     from memplan_cli.onnx_io.runs.feeds import feed_specs
-    from memplan_cli.runtime.proofs.decoded import Loop
+    from memplan_cli.runtime.proofs.decoded import DecodeLoop
     from memplan_cli.runtime.workers.session import resolve_provider
 
     folder.mkdir()
     binding = binding_of(work.bound)
     given = [name for name, feed in binding.feeds.items() if feed.files]
     specs = feed_specs(work.file.model, binding.dims, binding.feeds) if given else ()
-    return Loop(
+    return DecodeLoop(
         provider=resolve_provider(check.provider),
         folder=folder,
         dims=dict(work.bound.dims),
@@ -184,7 +188,7 @@ def _loop(work: Buffered, check: Check, folder: Path, settings: RuntimeSettings)
     )
 
 
-def _judged(plan: Plan, found: Compared, how: Loop, attempt: Attempt) -> Plan:
+def _judged(plan: Plan, found: DecodeComparison, how: DecodeLoop, attempt: Attempt) -> Plan:
     """Return a plan with the verdict of a decode loop."""
     notes = (attempt.note,) if attempt.note else ()
     verdict = _verdict(found, how.provider, plan.report.caches.steps, notes)
@@ -193,7 +197,7 @@ def _judged(plan: Plan, found: Compared, how: Loop, attempt: Attempt) -> Plan:
 
 
 def _verdict(
-    found: Compared, provider: str, steps: tuple[int, ...], more: tuple[str, ...]
+    found: DecodeComparison, provider: str, steps: tuple[int, ...], more: tuple[str, ...]
 ) -> Validation:
     notes = [f"decoded {sum(steps)} entries in {len(steps)} steps, each compared", *more]
     notes += [f"decoding with caches in place fails: {found.failure}"] if found.failure else []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
-    from memplan_cli.runtime.trials import Tried
+    from memplan_cli.runtime.run.size_probe import ProbeResult
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.reading import Loaded
 
@@ -200,7 +200,7 @@ class _Search:
         every = [dict(known)] if known is not None else list(self._candidates(asked))
         first = self._with_places(every, loaded.program)
         copy = numbered(self.source.model) if gaps else None
-        from memplan_cli.runtime.trials import first_that_runs
+        from memplan_cli.runtime.run.size_probe import first_that_runs
 
         tries = self._possible(first)
         tried = first_that_runs(self.path, [specs for _, specs in tries], copy)
@@ -268,7 +268,7 @@ class _Search:
         for length in (2, 4, 8, 16):
             yield dict.fromkeys(self.free, length)
 
-    def _by_messages(self, before: Sequence[Dims], tried: Tried) -> Iterator[Dims]:
+    def _by_messages(self, before: Sequence[Dims], tried: ProbeResult) -> Iterator[Dims]:
         """Yield sizes with the numbers in what the runtime says of sizes that fail."""
         told = dict.fromkeys(
             int(word) for reason in tried.reasons for word in findall(r"\d{1,5}", reason)
@@ -284,7 +284,7 @@ class _Search:
 
     def _lowered(self, dims: Dims) -> Dims:
         """Return less for each dim where the model runs with less."""
-        from memplan_cli.runtime.trials import all_that_run, first_that_runs
+        from memplan_cli.runtime.run.size_probe import all_that_run, first_that_runs
 
         single = [
             {**dims, name: length}
@@ -300,7 +300,7 @@ class _Search:
         return best[works[0]][0] if works else dims
 
     def _not_run(
-        self, loaded: Loaded, asked: Sequence[Demand], tried: Tried, gaps: Sequence[str]
+        self, loaded: Loaded, asked: Sequence[Demand], tried: ProbeResult, gaps: Sequence[str]
     ) -> Settled:
         """Assume what the ops agree with; say why the model was not run, where that matters.
 

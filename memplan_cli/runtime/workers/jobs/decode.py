@@ -6,7 +6,6 @@ The original feeds its growing outputs back; the written model has them in buffe
 from __future__ import annotations
 
 import dataclasses
-import time
 from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.run.outputs import against, save
 from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.inputs import draw_all
-from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 
@@ -57,22 +55,17 @@ def run(job: Json) -> Json:
 
     ``way`` is ``original`` or ``written``; ``folder`` has what goes from one to the other.
     """
-    before = baseline()
     spec = SessionSpec.of_job(job)
     loop = (_Original if job["way"] == "original" else _Written)(spec, job)
-    loaded = resident()
     folder = Path(str(job["folder"]))
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
     lengths = list(loop.plan())
     found: list[Difference] = []
-    seconds: list[float] = []
     names: list[str] = []
     for number, new in enumerate(lengths):
         place = folder / f"{number}"
         feed = loop.feed(new, number)
-        start = time.perf_counter()
         values = loop.step(feed)
-        seconds.append(time.perf_counter() - start)
         names = list(values)
         if job["way"] == "original":
             place.mkdir(exist_ok=True)
@@ -80,7 +73,6 @@ def run(job: Json) -> Json:
         else:
             apart = against(place, names, names, list(values.values()), tolerance)
             found += [dataclasses.replace(d, output=f"{d.output}@{number + 1}") for d in apart]
-    process = beyond(before, loaded, resident())
     held = loop.held()
     place = folder / "caches"
     if job["way"] == "original":
@@ -90,8 +82,6 @@ def run(job: Json) -> Json:
         found += against(place, list(held), list(held), list(held.values()), tolerance)
     return {
         "differences": to_json(found),
-        "process": to_json(process) if process else None,
-        "milliseconds": 1000 * float(np.median(seconds)) if seconds else None,
         **loop.facts(),
     }
 

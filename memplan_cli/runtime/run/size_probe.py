@@ -31,13 +31,13 @@ _LOADING = ("Load model from", "Could not find an implementation", "during initi
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What became of trying sizes.
+class ProbeResult:
+    """Which of several input sets a model runs with.
 
     Attributes:
-        ran: the places of those that run: the first, or all of them.
-        reasons: why others do not, or why nothing could be tried.
-        known: the shapes of values in a run of the first, where that was asked for.
+        ran: indices of those that it runs with: the first one, or all.
+        reasons: why it does not run with others, or why nothing could be tried.
+        known: shapes of values in a run with the first one, if they were asked for.
     """
 
     ran: tuple[int, ...] = ()
@@ -46,13 +46,13 @@ class Tried:
 
     @property
     def loaded(self) -> bool:
-        """Whether the model loads, and other inputs may make it run."""
+        """Return whether the model loads, so that it may run with other inputs."""
         return not any(word in reason for reason in self.reasons[:1] for word in _LOADING)
 
 
 def first_that_runs(
     model: Path, tries: Sequence[Sequence[FeedSpec]], observed: Numbered | None = None
-) -> Tried:
+) -> ProbeResult:
     """Run a model with one input set after the other until it runs with one.
 
     Args:
@@ -63,20 +63,20 @@ def first_that_runs(
     if observed is None or len(tries) > 1:
         found = _tried(model, tries, "at a set that runs")
     else:
-        found = Tried((0,) if tries else ())
+        found = ProbeResult((0,) if tries else ())
     if observed is None or not found.ran:
         return found
     return _observed(model, tries[found.ran[0]], observed, found)
 
 
-def all_that_run(model: Path, tries: Sequence[Sequence[FeedSpec]]) -> Tried:
+def all_that_run(model: Path, tries: Sequence[Sequence[FeedSpec]]) -> ProbeResult:
     """Run a model with each input set."""
     return _tried(model, tries, "never")
 
 
-def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> Tried:
+def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:
     if not tries:
-        return Tried()
+        return ProbeResult()
     spec = RunSpec(
         _session(model),
         tuple(InputSet(tuple(specs)) for specs in tries),
@@ -87,15 +87,17 @@ def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> Tried
     )
     record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:
-        return Tried(reasons=(record.failure.reason,))
+        return ProbeResult(reasons=(record.failure.reason,))
     failures = [one.failure for one in record.inputs]
-    return Tried(
+    return ProbeResult(
         tuple(at for at, failure in enumerate(failures) if not failure),
         tuple(failure for failure in failures if failure),
     )
 
 
-def _observed(model: Path, specs: Sequence[FeedSpec], copy: Numbered, found: Tried) -> Tried:
+def _observed(
+    model: Path, specs: Sequence[FeedSpec], copy: Numbered, found: ProbeResult
+) -> ProbeResult:
     """Add the shapes that a run of a model's copy shows."""
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
         # The copy is not written beside the model: that folder may be read-only.
@@ -105,7 +107,7 @@ def _observed(model: Path, specs: Sequence[FeedSpec], copy: Numbered, found: Tri
         spec = RunSpec(session, (InputSet(tuple(specs)),), ("kernels",), runs=1)
         record = run_model(spec, timeout=_TIMEOUT, about=model)
     if record.failure is not None:
-        return Tried(reasons=(record.failure.reason,))
+        return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)
     return replace(found, known=shapes_of(copy, [kernel[:3] for kernel in kernels]))
 
