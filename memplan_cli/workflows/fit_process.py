@@ -39,18 +39,21 @@ class ProcessSearch:
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
         """Return the highest of the process with some values; None where nobody can tell."""
-        from memplan_cli.runtime.process.predict import Shown, process_of
+        from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
 
-        found = process_of(
-            self.stored, self._at(dims), RuntimeSettings(), shown=Shown(loaded=self.loaded)
+        found = predict_process_bytes(
+            self.stored,
+            self._at(dims),
+            RuntimeSettings(),
+            known=KnownProcess(loaded=self.loaded),
         )
         return found.run if found else None
 
     def obstacle(self, dims: Mapping[str, int]) -> str:
         """Return what keeps the process with some values from being predicted."""
-        from memplan_cli.runtime.process.predict import obstacle
+        from memplan_cli.runtime.process.predict import prediction_obstacle
 
-        return obstacle(self._at(dims), RuntimeSettings())
+        return prediction_obstacle(self._at(dims), RuntimeSettings())
 
     def _at(self, dims: Mapping[str, int]) -> Executed:
         from memplan_cli.core.bindings import Binding

@@ -84,7 +84,7 @@ def range_settings(
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
-    from memplan_cli.runtime.serving.loads import foreseen_service
+    from memplan_cli.runtime.serving.loads import predict_sizes
     from memplan_cli.runtime.serving.settings import choose
 
     refuse_run(given, "--measure" if timeout is not None else "")
@@ -93,7 +93,7 @@ def range_settings(
     if timeout is not None:
         found = _measured(service)
     else:
-        found = choose(foreseen_service(service), service.extent.count, service.base)
+        found = choose(predict_sizes(service), service.extent.count, service.base)
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     return RangeSettings(found, dict(service.extent.bounds), (*notes, *_looked_at(found)))
 
@@ -142,12 +142,12 @@ def _fewer(courses: Sequence[Course]) -> Iterator[str]:
 
 
 def _measured(service: Service) -> ServingSettings:
-    from memplan_cli.runtime.serving.loads import observed_service
+    from memplan_cli.runtime.serving.loads import measure_sizes
     from memplan_cli.runtime.serving.settings import choose
     from memplan_cli.runtime.serving.soak import confirmed
 
     return confirmed(
-        service, choose(observed_service(service), service.extent.count, service.base)
+        service, choose(measure_sizes(service), service.extent.count, service.base)
     )
 
 

@@ -12,7 +12,7 @@ from memplan_cli.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.runtime.simulate.allocators import Simulated
+    from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
@@ -39,7 +39,7 @@ def simulate(
     settings: Settings,
     allocators: Sequence[str],
     timeout: float = DEFAULT_TIMEOUT,
-) -> Simulated:
+) -> AllocatorComparison:
     """Return what dynamic allocators need for one real run, beside the static plan.
 
     Of the settings, what binds dims and inputs counts. The run is given up after ``timeout``
@@ -51,7 +51,7 @@ def simulate(
     from memplan_cli.core.bindings import Binding
     from memplan_cli.runtime.observed import observe
     from memplan_cli.runtime.run.spec import RunConditions
-    from memplan_cli.runtime.simulate.allocators import Simulated
+    from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.runtime.simulate.allocators import simulate as simulated
     from memplan_cli.runtime.simulate.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
@@ -74,4 +74,4 @@ def simulate(
     simulations = tuple(simulated(executed, name) for name in allocators)
     plan = plan_settled(file, found).plan
     notes = (*loaded.warnings, *assumed_in(bound))
-    return Simulated(plan.report.memory.planned, simulations, notes)
+    return AllocatorComparison(plan.report.memory.planned, simulations, notes)

@@ -44,8 +44,12 @@ from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.process.model_prediction import PredictionTerms, executed_at
-from memplan_cli.runtime.process.parts import ForeseenProcess  # noqa: TC001 - rows are read
-from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
+from memplan_cli.runtime.process.parts import PredictedProcess  # noqa: TC001 - rows are read
+from memplan_cli.runtime.process.predict import (
+    KnownProcess,
+    predict_process_bytes,
+    simulate_process,
+)
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
 from memplan_cli.runtime.run.spec import RunConditions
 from shared_models import with_random_weights
@@ -89,7 +93,7 @@ class Row:
 
     model: str
     way: str
-    predicted: ForeseenProcess | None
+    predicted: PredictedProcess | None
     simulated: ProcessBytes | None
     """Without a session's own load: all of it by rules."""
     observed: tuple[ProcessBytes, ...]
@@ -238,9 +242,9 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
     executed = executed_at(model, settings, PredictionTerms(trial))
-    shown = Shown(loaded=process_of_load(model, settings, trial))
-    found = foresee_process(stored, executed, settings, shown=shown)
-    rules = process_of(stored, executed, settings)
+    shown = KnownProcess(loaded=process_of_load(model, settings, trial))
+    found = simulate_process(stored, executed, settings, known=shown)
+    rules = predict_process_bytes(stored, executed, settings)
     seen = []
     for _ in range(runs):
         drop_cached(model)

@@ -21,7 +21,7 @@ from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.process.memory import PAGE, ProcessMemory
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
-from memplan_cli.runtime.process.predict import Shown, foresee_process
+from memplan_cli.runtime.process.predict import KnownProcess, simulate_process
 from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, read_weights
 from memplan_cli.runtime.profile.workspace import (
     as_requested,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from memplan_cli.runtime.process.parts import ForeseenProcess
+    from memplan_cli.runtime.process.parts import PredictedProcess
 
 WIDTH = 1500
 LAYERS = 6
@@ -78,8 +78,8 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> ForeseenProcess:
-    found = foresee_process(
+def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> PredictedProcess:
+    found = simulate_process(
         stored_model(path), executed_graph(path, settings, {"batch": 4}), settings
     )
     assert found is not None
@@ -109,8 +109,8 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
         assert seen.private < kept.private * 2 / 3
     stored, executed = stored_model(model), executed_graph(model, DEFAULTS, {"batch": 4})
     for loaded in (None, process_of_load(model, DEFAULTS, trial)):
-        shown = Shown(loaded=loaded, as_loaded=True)
-        found = foresee_process(stored, executed, DEFAULTS, shown=shown)
+        shown = KnownProcess(loaded=loaded, as_loaded=True)
+        found = simulate_process(stored, executed, DEFAULTS, known=shown)
         assert found is not None
         for name in ("load", "run", "private"):
             mine, theirs = getattr(found.process, name), getattr(seen, name)
@@ -153,8 +153,8 @@ def test_what_a_subgraph_reads_to_pack_it_stays_until_it_has_packed_all(
     onnx.save(looped(), str(path), save_as_external_data=True, size_threshold=0)
     seen = process_of_run(path, DEFAULTS, replace(OF_FOUR, as_loaded=True))
     executed = executed_graph(path, DEFAULTS, {"batch": 4})
-    found = foresee_process(
-        stored_model(path), executed, DEFAULTS, shown=Shown(as_loaded=True)
+    found = simulate_process(
+        stored_model(path), executed, DEFAULTS, known=KnownProcess(as_loaded=True)
     )
     assert seen is not None
     assert found is not None
@@ -179,7 +179,7 @@ def test_what_kernels_take_beside_the_arena_is_predicted(tmp_path: Path, kind: s
     onnx.save(parse(text), path)
     seen = process_of_run(path, DEFAULTS, RunConditions())
     executed = executed_graph(path, DEFAULTS, {})
-    found = foresee_process(stored_model(path), executed, DEFAULTS)
+    found = simulate_process(stored_model(path), executed, DEFAULTS)
     assert seen is not None
     assert found is not None
     (beside,) = (part for part in found.parts if part.name == KERNELS)
@@ -203,7 +203,9 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
     executed = executed_graph(model, DEFAULTS, {"batch": 4})
     seen = process_of_load(model, DEFAULTS, OF_FOUR)
     assert seen is not None
-    found = foresee_process(stored_model(model), executed, DEFAULTS, shown=Shown(loaded=seen))
+    found = simulate_process(
+        stored_model(model), executed, DEFAULTS, known=KnownProcess(loaded=seen)
+    )
     assert found is not None
     assert found.process.load == seen.load
     for name in ("load", "run", "private"):
@@ -247,7 +249,7 @@ def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) 
 def test_the_arena_counts_where_it_is_written(model: Path) -> None:
     batch = 2048
     executed = executed_graph(model, DEFAULTS, {"batch": batch})
-    found = foresee_process(stored_model(model), executed, DEFAULTS)
+    found = simulate_process(stored_model(model), executed, DEFAULTS)
     assert found is not None
     (arena,) = (part for part in found.parts if part.name == ARENA)
     assert 2 * WIDTH * batch * 4 <= arena.private <= 5 * WIDTH * batch * 4
@@ -305,13 +307,13 @@ def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> N
 
 def test_nothing_is_predicted_for_another_provider(model: Path) -> None:
     executed = executed_graph(model, DEFAULTS, {"batch": 4})
-    assert foresee_process(stored_model(model), executed, DEFAULTS, CUDA) is None
+    assert simulate_process(stored_model(model), executed, DEFAULTS, CUDA) is None
 
 
 def test_nothing_is_predicted_where_the_arena_is_off(model: Path) -> None:
     off = RuntimeSettings(session={"enable_cpu_mem_arena": False})
     executed = executed_graph(model, off, {"batch": 4})
-    assert foresee_process(stored_model(model), executed, off) is None
+    assert simulate_process(stored_model(model), executed, off) is None
 
 
 def test_nothing_is_predicted_where_data_decides_a_size(save: Callable[..., Path]) -> None:
@@ -319,7 +321,7 @@ def test_nothing_is_predicted_where_data_decides_a_size(save: Callable[..., Path
         z = NonZero (x)  f = Cast <to = 1> (z)  flat = Flatten <axis = 0> (f)
         y = Squeeze (flat) }""")
     executed = executed_graph(path, DEFAULTS, {})
-    assert foresee_process(stored_model(path), executed, DEFAULTS) is None
+    assert simulate_process(stored_model(path), executed, DEFAULTS) is None
 
 
 def test_nothing_is_predicted_with_kernels_whose_packing_was_not_measured(model: Path) -> None:
@@ -328,7 +330,7 @@ def test_nothing_is_predicted_with_kernels_whose_packing_was_not_measured(model:
     ops = tuple(op._replace(type="MatMulNBits", domain="com.microsoft") for op in body.ops)
     other = replace(executed.program, body=replace(body, ops=ops))
     known = replace(executed, program=other)
-    assert foresee_process(stored_model(model), known, DEFAULTS) is None
+    assert simulate_process(stored_model(model), known, DEFAULTS) is None
 
 
 def test_what_kernels_ask_for_besides_is_known_by_rules(save: Callable[..., Path]) -> None:

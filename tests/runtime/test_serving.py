@@ -15,7 +15,7 @@ from allocation_traces import traces
 from builders import read
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.serving.loads import PLAIN, Served, with_others
+from memplan_cli.runtime.serving.loads import PLAIN, SampledSizes, with_further_sizes
 from memplan_cli.runtime.serving.settings import ONE_REGION, SHRUNK, choose
 from memplan_cli.runtime.serving.sizes import SEQUENCES, Extent, Point, fit_formulas, requests
 from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak, rooms
@@ -42,10 +42,10 @@ agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
 """
 
 
-def served(extent: Extent) -> Served:
+def served(extent: Extent) -> SampledSizes:
     base = Executed(read(ATTENTION))
     points = extent.points(24)
-    return Served({point: replace(base, dims=extent.dims(point)) for point in points})
+    return SampledSizes({point: replace(base, dims=extent.dims(point)) for point in points})
 
 
 @given(st.lists(traces(), min_size=1, max_size=3))
@@ -120,8 +120,8 @@ def test_requests_of_further_sizes_are_those_that_a_simulation_of_each_gives() -
     extent = Extent({"batch": (1, 4), "seq": (1, 12)})
     first, every = served(extent), extent.points(1000)
     base = next(iter(first.executed.values()))
-    whole = Served({point: replace(base, dims=extent.dims(point)) for point in every})
-    found = with_others(first, extent)
+    whole = SampledSizes({point: replace(base, dims=extent.dims(point)) for point in every})
+    found = with_further_sizes(first, extent)
     assert found.count == extent.count
     assert sorted(t.steps for t in found.first_requests(PLAIN)) == sorted(
         t.steps for t in whole.first_requests(PLAIN)

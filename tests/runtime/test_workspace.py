@@ -10,7 +10,7 @@ from builders import parse
 from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
-from memplan_cli.runtime.serving.loads import Served, with_others
+from memplan_cli.runtime.serving.loads import SampledSizes, with_further_sizes
 from memplan_cli.runtime.serving.sizes import Extent
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import Executed, session_traces
@@ -79,11 +79,14 @@ def test_sizes_that_were_not_run_ask_for_workspace_of_nodes_without_names() -> N
     text = NAMELESS.replace("float[256, 512]", "float[256, n]")
     graph = program(text.replace("float[1, 512]", "float[1, n]"))
     points = Extent({"n": (1, 512)}).points(24)
-    first = Served({point: Executed(graph, {"n": point[0]}) for point in points})
-    served = with_others(first, Extent({"n": (1, 512)}))
+    first = SampledSizes({point: Executed(graph, {"n": point[0]}) for point in points})
+    served = with_further_sizes(first, Extent({"n": (1, 512)}))
     bare, full = (
         list(one.first_requests(UNOPTIMISED))
-        for one in (served, Served(served.executed, served.others, served.formulas, MEASURED))
+        for one in (
+            served,
+            SampledSizes(served.executed, served.others, served.formulas, MEASURED),
+        )
     )
     assert len(bare) == len(full) > len(points)
     counts = {len(b.sizes) - len(a.sizes) for a, b in zip(bare, full, strict=True)}

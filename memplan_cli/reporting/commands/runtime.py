@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
-    from memplan_cli.runtime.simulate.allocators import Simulated
+    from memplan_cli.runtime.simulate.allocators import AllocatorComparison
 
 
 _RESERVED = (
@@ -120,7 +120,7 @@ SETTINGS: Mapping[str, Callable[[SettingsChoice, str], str]] = {
 }
 
 
-def simulation(found: Simulated) -> doc.Document:
+def simulation(found: AllocatorComparison) -> doc.Document:
     """Return a row for each allocator, the static plan first."""
     rows = [("static plan, level 2", _known(found.planned), "")]
     rows += [
@@ -138,13 +138,13 @@ def simulation(found: Simulated) -> doc.Document:
     return doc.Document("", (table, *(doc.Paragraph(line, "soft") for line in words)))
 
 
-def _simulation_json(found: Simulated) -> str:
+def _simulation_json(found: AllocatorComparison) -> str:
     names = ("allocator", "held", "live", "requests")
     runs = [{name: getattr(run, name) for name in names} for run in found.simulations]
     return result_json("simulate", {"planned": found.planned, "simulations": runs})
 
 
-SIMULATE: Mapping[str, Callable[[Simulated], str]] = {
+SIMULATE: Mapping[str, Callable[[AllocatorComparison], str]] = {
     **renderers(simulation, "text"),
     "json": _simulation_json,
 }

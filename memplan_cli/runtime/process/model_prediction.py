@@ -16,7 +16,12 @@ from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.installed import required_version
-from memplan_cli.runtime.process.predict import Shown, foresee_process, obstacle, process_of
+from memplan_cli.runtime.process.predict import (
+    KnownProcess,
+    predict_process_bytes,
+    prediction_obstacle,
+    simulate_process,
+)
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
@@ -27,12 +32,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.process.parts import ForeseenProcess
+    from memplan_cli.runtime.process.parts import PredictedProcess
     from memplan_cli.runtime.run.spec import RunConditions
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
 
 
-_AS_LOADED = Shown(as_loaded=True)
+_AS_LOADED = KnownProcess(as_loaded=True)
 
 
 class RunPolicy(Enum):
@@ -57,7 +62,7 @@ class PredictionTerms:
 
 def predict_process(
     path: Path, settings: RuntimeSettings, terms: PredictionTerms
-) -> ForeseenProcess:
+) -> PredictedProcess:
     """Return the predicted process of a model under some settings, with its parts.
 
     The session is made, and the prediction continues from what that took.
@@ -67,11 +72,11 @@ def predict_process(
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = executed_at(path, settings, terms)
-    if why := obstacle(executed, settings):
+    if why := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
     loaded = process_of_load(path, settings, terms.conditions)
-    shown = Shown(loaded=loaded, as_loaded=terms.conditions.as_loaded)
-    process = foresee_process(stored_model(path), executed, settings, shown=shown)
+    known = KnownProcess(loaded=loaded, as_loaded=terms.conditions.as_loaded)
+    process = simulate_process(stored_model(path), executed, settings, known=known)
     if process is None:
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
     return process
@@ -84,7 +89,7 @@ def executed_at(path: Path, settings: RuntimeSettings, terms: PredictionTerms) -
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = executed_graph(path, settings, terms.dims)
-    if terms.policy is RunPolicy.NEVER or not obstacle(executed, settings):
+    if terms.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
         return executed
     return executed_run(path, settings, terms.conditions)
 
@@ -120,11 +125,14 @@ def predicted_facts(
         provider=CPU,
         predicted={
             "original": replace(
-                predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
+                predict(before, DEFAULTS),
+                process=predict_process_bytes(stored, before, DEFAULTS),
             ),
             "optimized": replace(
                 choice.predicted,
-                process=process_of(stored, after, choice.settings, shown=_AS_LOADED),
+                process=predict_process_bytes(
+                    stored, after, choice.settings, known=_AS_LOADED
+                ),
             ),
         },
         observed={"original": nothing, "optimized": nothing},

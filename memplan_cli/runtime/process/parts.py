@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeseenProcess:
+class PredictedProcess:
     """The predicted bytes of a process, and its parts, the largest first."""
 
     process: ProcessBytes

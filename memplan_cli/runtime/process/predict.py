@@ -27,8 +27,8 @@ from memplan_cli.runtime.process.parts import (
     GRAPH,
     KERNELS,
     WEIGHT_FILES,
-    ForeseenProcess,
     Part,
+    PredictedProcess,
     remedy_of,
 )
 from memplan_cli.runtime.profile.packed_weights import read_weights, unmeasured_kernels
@@ -64,8 +64,8 @@ _INDEX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What is known of the process that makes the session, and what real sessions have shown.
+class KnownProcess:
+    """What is known of the process that makes the session; the rest is simulated.
 
     Attributes:
         workspace: measured workspace of kernels, by node. None: by rules.
@@ -79,16 +79,16 @@ class Shown:
     as_loaded: bool = False
 
 
-NOTHING = Shown()
+NOTHING_KNOWN = KnownProcess()
 
 
-def foresee_process(
+def simulate_process(
     stored: StoredModel,
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    shown: Shown = NOTHING,
-) -> ForeseenProcess | None:
+    known: KnownProcess = NOTHING_KNOWN,
+) -> PredictedProcess | None:
     """Return what a process with a session is predicted to take beyond one without.
 
     None on a provider other than the CPU's, without an arena, with kernels whose packing was not
@@ -99,43 +99,45 @@ def foresee_process(
         executed: the graph that the session runs.
         settings: of the session.
         provider: where it runs.
-        shown: what real sessions have shown. The rest is simulated.
+        known: what is known of the process. The rest is simulated.
     """
     if _unpredictable(executed, settings, provider):
         return None
     memory = ProcessMemory()
-    loading = _load(memory, stored, executed.program, shown)
+    loading = _load(memory, stored, executed.program, known)
     load, load_parts = memory.highest, dict(memory.peak)
     memory.map_file(CODE, PROFILE.run_code)
     memory.add_objects(GRAPH, PROFILE.run_node_heap * stored.nodes)
     read = _mapped_weight_bytes(executed.program, loading.sizes, loading.stored_weights)
     memory.map_file(WEIGHT_FILES, max(read - memory.file[WEIGHT_FILES], 0))
-    if shown.workspace is None:
+    if known.workspace is None:
         workspace: Workspace = workspace_by_rule(executed.program, executed.dims)
     else:
-        workspace = as_requested(executed.program, executed.dims, shown.workspace)
+        workspace = as_requested(executed.program, executed.dims, known.workspace)
     try:
         _run(memory, executed, settings, workspace)
     except UnknownBytesError:
         return None
     file = memory.file.total()
     process = ProcessBytes(load, memory.highest, memory.anonymous, file)
-    return ForeseenProcess(process, _parts(load_parts, memory))
+    return PredictedProcess(process, _parts(load_parts, memory))
 
 
-def process_of(
+def predict_process_bytes(
     stored: StoredModel,
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    shown: Shown = NOTHING,
+    known: KnownProcess = NOTHING_KNOWN,
 ) -> ProcessBytes | None:
-    """Return the bytes of `foresee_process` without their parts."""
-    found = foresee_process(stored, executed, settings, provider, shown)
+    """Return the bytes of `simulate_process` without their parts."""
+    found = simulate_process(stored, executed, settings, provider, known)
     return found.process if found else None
 
 
-def obstacle(executed: Executed, settings: RuntimeSettings, provider: str = CPU) -> str:
+def prediction_obstacle(
+    executed: Executed, settings: RuntimeSettings, provider: str = CPU
+) -> str:
     """Return why the process of a session cannot be predicted, or an empty text."""
     reason = _unpredictable(executed, settings, provider)
     if reason or executed.observed is not None:
@@ -161,18 +163,18 @@ def _unpredictable(executed: Executed, settings: RuntimeSettings, provider: str)
 
 
 def _load(
-    memory: ProcessMemory, stored: StoredModel, program: Program, shown: Shown
+    memory: ProcessMemory, stored: StoredModel, program: Program, known: KnownProcess
 ) -> SessionLoading:
     """Make the session in the simulated process."""
-    if shown.as_loaded:
+    if known.as_loaded:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
     loading = SessionLoading(memory, stored, program)
     loading.run()
-    if shown.as_loaded:
+    if known.as_loaded:
         memory.trim()
         memory.heap.fix_threshold(LOADED_THRESHOLD)
-    if shown.loaded is not None:
-        memory.continue_from(shown.loaded)
+    if known.loaded is not None:
+        memory.continue_from(known.loaded)
     return loading
 
 

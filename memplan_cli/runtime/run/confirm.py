@@ -12,7 +12,7 @@ from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.seen_graph import executed_of, in_recorded_order
 from memplan_cli.runtime.installed import required_version
-from memplan_cli.runtime.process.predict import Shown, process_of
+from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.compare import (
     UnoptimisedRun,
@@ -258,12 +258,12 @@ class Confirmation:
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
         as_loaded = self._written.path != baseline.path
-        process = process_of(
+        process = predict_process_bytes(
             stored_model(self._written.path),
             executed,
             run.settings,
             baseline.provider,
-            Shown(workspace, as_loaded=as_loaded),
+            KnownProcess(workspace, as_loaded=as_loaded),
         )
         predicted = replace(
             predict(executed, run.settings),

@@ -84,7 +84,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class SampledSizes:
     """The sizes that were looked at, and the executed graph at each of them.
 
     Attributes:
@@ -155,24 +155,24 @@ class Served:
                 yield trace.resized([sizes[number] for number in trace.sizes])
 
 
-def foreseen_service(service: Service) -> Served:
-    """Return the sizes and their executed graphs, without running the model.
+def predict_sizes(service: Service) -> SampledSizes:
+    """Return sizes with their executed graphs, without running the model.
 
     Raises:
         UnknownSizeError: data decides a size.
         RuntimeUnavailableError: the model does not load.
     """
-    found = _by_symbols(service)
-    if found is None:
+    sample = _sample_by_symbols(service)
+    if sample is None:
         raise UnknownSizeError(
             "sizes within the bounds are not known before a run",
             hint="--measure runs the model at some of them",
         )
-    return with_others(found, service.extent)
+    return with_further_sizes(sample, service.extent)
 
 
-def observed_service(service: Service) -> Served:
-    """Return the sizes and their executed graphs, with workspace measured at the largest size.
+def measure_sizes(service: Service) -> SampledSizes:
+    """Return sizes with their executed graphs, and workspace measured at the largest size.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
@@ -181,20 +181,21 @@ def observed_service(service: Service) -> Served:
     conditions = service.conditions(service.extent.largest)
     record = observe_run(service.model, settings, conditions, "arena", runs=1)
     workspace = record.workspace or {}
-    found = _by_symbols(service) or _by_runs(service)
-    return replace(with_others(found, service.extent), workspace=workspace, measured=True)
+    sample = _sample_by_symbols(service) or _sample_by_runs(service)
+    sample = with_further_sizes(sample, service.extent)
+    return replace(sample, workspace=workspace, measured=True)
 
 
-def _by_symbols(service: Service) -> Served | None:
+def _sample_by_symbols(service: Service) -> SampledSizes | None:
     """Return some sizes whose bytes follow from expressions, or None if a run has to show some."""
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
     points = service.extent.points(_KNOWN_POINTS)
-    return Served({p: replace(base, dims=service.dims(p)) for p in points})
+    return SampledSizes({p: replace(base, dims=service.dims(p)) for p in points})
 
 
-def _by_runs(service: Service) -> Served:
+def _sample_by_runs(service: Service) -> SampledSizes:
     """Run the model at some sizes, including the largest and corners, and return what runs show."""
     points = service.extent.points(_KNOWN_POINTS)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
@@ -205,24 +206,26 @@ def _by_runs(service: Service) -> Served:
         specs, conditions = service.specs(points), service.conditions(points[0])
         runs = observe_many(dump, base.program, specs, conditions)
     pairs = zip(points, runs, strict=True)
-    return Served({p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs})
+    return SampledSizes(
+        {p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs}
+    )
 
 
-def with_others(found: Served, extent: Extent) -> Served:
+def with_further_sizes(sample: SampledSizes, extent: Extent) -> SampledSizes:
     """Add further sizes if formulas that fit the first ones give every tensor's bytes at them."""
-    first = next(iter(found.executed.values()))
+    first = next(iter(sample.executed.values()))
     ops = tuple(walk(first.program.body))
-    if len(found.executed) == extent.count or any(op.bodies for _, op in ops):
-        return found
+    if len(sample.executed) == extent.count or any(op.bodies for _, op in ops):
+        return sample
     names = tuple(dict.fromkeys(var for _, op in ops for var in op.outputs if var))
-    formulas = fit_formulas({p: _bytes(one, names) for p, one in found.executed.items()})
+    formulas = fit_formulas({p: _bytes(one, names) for p, one in sample.executed.items()})
     if formulas is None:
-        return found
+        return sample
     others = extent.points(max(_MAX_SIMULATED_OPS // max(len(ops), 1), _KNOWN_POINTS))
     # The largest come first: an arena without room for them is rejected soon.
-    left = (point for point in others if point not in found.executed)
-    kept = tuple(sorted(left, key=prod, reverse=True))
-    return replace(found, others=kept, formulas=formulas)
+    further = (point for point in others if point not in sample.executed)
+    kept = tuple(sorted(further, key=prod, reverse=True))
+    return replace(sample, others=kept, formulas=formulas)
 
 
 def _bytes(executed: Executed, names: tuple[VarId, ...]) -> dict[VarId, int]:

@@ -27,7 +27,7 @@ from memplan_cli.runtime.simulate.regions import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.runtime.serving.loads import Served
+    from memplan_cli.runtime.serving.loads import SampledSizes
     from memplan_cli.runtime.serving.sizes import Point
     from memplan_cli.runtime.simulate.arena import AfterRun
     from memplan_cli.runtime.simulate.execution import SessionTraces
@@ -125,7 +125,7 @@ class ServingSettings:
 
 
 def choose(
-    served: Served, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
+    served: SampledSizes, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
 ) -> ServingSettings:
     """Return the settings with the lowest bound, or if none has one, that hold least in simulation.
 
@@ -142,7 +142,7 @@ def choose(
     return ServingSettings(chosen, candidates, live, served.count, sizes, served.measured)
 
 
-def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
+def _candidates(served: SampledSizes, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
     """Yield the hand-made settings and the bounded arenas, with and without buffer reuse."""
     for reuse in (RuntimeSettings(), _REUSE_OFF):
         suffix = ", reuse off" if reuse.session else ""
@@ -161,7 +161,7 @@ def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Ca
 
 
 def _bounded(
-    served: Served, plain: RuntimeSettings, loads: Mapping[Point, SessionTraces]
+    served: SampledSizes, plain: RuntimeSettings, loads: Mapping[Point, SessionTraces]
 ) -> Iterator[tuple[str, ArenaChoice]]:
     """Yield arenas that do not grow in any sequence of requests, with their names."""
     every_size = partial(served.first_requests, plain)

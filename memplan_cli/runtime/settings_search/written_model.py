@@ -12,7 +12,11 @@ from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
-from memplan_cli.runtime.process.predict import Shown, foresee_process, process_of
+from memplan_cli.runtime.process.predict import (
+    KnownProcess,
+    predict_process_bytes,
+    simulate_process,
+)
 from memplan_cli.runtime.profile.workspace import totals_by_rule
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.compare import is_unoptimised
@@ -95,12 +99,12 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         notes = (
             "nodes without names of their own: the original ran again for what data decides",
         )
-    process = process_of(
+    process = predict_process_bytes(
         stored_model(baseline.path),
         executed,
         settings,
         baseline.provider,
-        Shown(baseline.record.workspace),
+        KnownProcess(baseline.record.workspace),
     )
     predicted = replace(predict(executed, settings), process=process)
     return BaselineGraph(executed, predicted, (*caveats(executed), *notes))
@@ -261,12 +265,12 @@ def predicted_cost(
     """
     prediction = Prediction(baseline, graph, written)
     choice = prediction.best()
-    found = foresee_process(
+    found = simulate_process(
         stored_model(written.path),
         prediction.executed(choice.settings),
         choice.settings,
         baseline.provider,
-        Shown(baseline.record.workspace, as_loaded=True),
+        KnownProcess(baseline.record.workspace, as_loaded=True),
     )
     unknown, least = choice.rank
     if found is not None:

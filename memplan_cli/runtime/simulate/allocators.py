@@ -58,7 +58,7 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class AllocatorComparison:
     """What each allocator needs, and what the static plan of the model needs, in bytes.
 
     ``planned`` is None where sizes in the plan are not numbers.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.serving.soak import Soak
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
-    from memplan_cli.runtime.simulate.allocators import Simulated
+    from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
@@ -100,7 +100,7 @@ def simulate(
     *,
     config: FilePath | None = None,
     **options: object,
-) -> Simulated:
+) -> AllocatorComparison:
     """Return what dynamic allocators need for one real run, beside the static plan.
 
     Args:
@@ -118,7 +118,7 @@ def simulate(
 
     wanted = checked_allocators(allocators)
 
-    def work(path: Path) -> Simulated:
+    def work(path: Path) -> AllocatorComparison:
         return simulate(path, settings_of(path, settings, config, options), wanted, timeout)
 
     return on_files((model,), work)
