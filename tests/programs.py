@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from builders import program
-from memplan_cli.analysis.aliasing import IN_PLACE, VIEWS
+from memplan_cli.core.operators import names_of
 from memplan_cli.core.program import Block, Op, Program, VarId, blocks
 
-ONE_INPUT = sorted(kind for kind, positions in IN_PLACE.items() if positions == (0,))
-TWO_INPUTS = sorted(kind for kind, positions in IN_PLACE.items() if positions == (0, 1))
+ONE_INPUT = sorted(names_of(lambda each: each.in_place == (0,)))
+TWO_INPUTS = sorted(names_of(lambda each: each.in_place == (0, 1)))
+VIEWS = sorted(names_of(lambda each: each.is_view))
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Maker:
             return self.repeating(seen, depth)
         if roll < 0.42:
             base = self.pick(seen)
-            kind = self.rng.choice(sorted(VIEWS))
+            kind = self.rng.choice(VIEWS)
             return self.named(kind, (base,), (self.var(self.sizes[base]),))
         if roll < 0.62:
             base = self.pick(seen)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builders import allocated_at_each_level, var_sizes
-from memplan_cli.analysis.aliasing import IN_PLACE, VIEWS
+from memplan_cli.core.operators import operator
 from memplan_cli.core.program import VarId, blocks, walk
 from memplan_cli.planning.choosing.allocation import Needs
 from programs import random_program
@@ -91,7 +91,7 @@ def _written(op: Op) -> Iterator[VarId]:
         for body in op.bodies:
             for inner in body.ops:
                 yield from _written(inner)
-    elif op.type not in VIEWS:
+    elif not operator(op).is_view:
         yield from (var for var in op.outputs if var)
 
 
@@ -154,7 +154,7 @@ def run(block: Block, arena: Arena) -> None:
 
 def _compute(op: Op, arena: Arena) -> None:
     outputs = _there(op.outputs)
-    if op.type in VIEWS:
+    if operator(op).is_view:
         # A view has no bytes of its own to write: it says the same about the same cells,
         # or is a copy where the plan gave it other cells.
         arena.copy(op.inputs[0], op.outputs[0])
@@ -163,7 +163,7 @@ def _compute(op: Op, arena: Arena) -> None:
     arena.write(*outputs)
     # An operand that the definition of the op lets go, element by element, may lie exactly
     # under the result. Everything else is read after the first write.
-    freed = IN_PLACE.get(op.type, ())
+    freed = operator(op).in_place
     under = arena.span(outputs[0]) if outputs else []
     for position, var in enumerate(op.inputs):
         if var and (position not in freed or arena.span(var) != under):

@@ -1,10 +1,8 @@
 """Storage sharing: views of other vars, in-place results, and results of exclusive branches.
 
 What an If gives is the result of the branch that ran: the branches' own results share the
-bytes of its output. All rules are tables of operators. A wrong entry corrupts data in
-silence, so an entry is a statement about the operator's definition (every result element
-depends on the input element at the same place, or the result *is* the input, or that of a
-subgraph), and the replay runs each of them on top of its input.
+bytes of its output. Which operators share is in the registry of operators. A wrong trait there
+corrupts data in silence, and the replay runs each such operator on top of its input.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.liveness import live_ranges, steps, timed
+from memplan_cli.core.operators import OPERATORS, STANDARD_DOMAINS, names_of, qualified_name
 from memplan_cli.core.problem import BufferId
 
 if TYPE_CHECKING:
@@ -25,73 +24,47 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
-VIEWS: frozenset[str] = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""The first output holds the bytes of the first input, in the same order."""
-
-_FIRST = (0,)
-_BOTH = (0, 1)
-
-IN_PLACE: Mapping[str, tuple[int, ...]] = {
-    # One input, element by element.
-    **dict.fromkeys(
-        (
-            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil",
-            "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu",
-            "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Not",
-            "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin",
-            "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh",
-            "ThresholdedRelu",
-        ),
-        _FIRST,
-    ),
-    # Two inputs, element by element; the one of the result's size may be replaced.
-    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), _BOTH),
-    "PRelu": _FIRST,
-    # Sums begin with the first two inputs; later ones are read after the first write.
-    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _BOTH),
-    # A row is reduced before any element of it is written.
-    **dict.fromkeys(("LogSoftmax", "Softmax"), _FIRST),
-    # The result starts as a copy of the first input, then some elements change.
-    **dict.fromkeys(("ScatterElements", "ScatterND", "TensorScatter", "Trilu"), _FIRST),
-    # A change of type with elements as wide as before; the sizes are compared anyway.
-    "Cast": _FIRST,
-}  # fmt: skip
-"""Operator -> positions of the inputs that its first output may replace."""
-
-BRANCHES: frozenset[str] = frozenset({"If"})
-"""One of the subgraphs is run, once, and its results are those of the op."""
-
-STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
-
 
 @dataclass(frozen=True, slots=True)
 class Aliasing:
-    """The tables, so that a caller may plan with another set of operators.
+    """Which operators share bytes, so that a caller may plan with another set of operators.
 
-    Operators of other domains than ONNX's are ``domain.Operator``, and never views.
+    Attributes:
+        views: operators of the standard domain whose first result is their first input's bytes.
+        in_place: positions of the inputs that an operator's first result may replace.
+            Operators of other domains than ONNX's are ``domain.Operator``, and never views.
+        branches: operators that run one of their subgraphs, once, and give its results.
     """
 
     views: Collection[str]
     in_place: Mapping[str, tuple[int, ...]]
     branches: Collection[str] = frozenset()
 
+    def is_view(self, op: Op) -> bool:
+        """Whether an op's first result is a view of its first input."""
+        return op.type in self.views and op.domain in STANDARD_DOMAINS
+
     def replaced_by(self, op: Op) -> tuple[int, ...]:
         """Return the positions of the inputs that an op's first output may replace."""
-        standard = op.domain in STANDARD_DOMAINS
-        return self.in_place.get(op.type if standard else f"{op.domain}.{op.type}", ())
+        return self.in_place.get(qualified_name(op), ())
 
     def runs_one(self, op: Op) -> bool:
         """Whether an op runs one of its subgraphs, and gives what that gives."""
         return op.type in self.branches and op.domain in STANDARD_DOMAINS
 
 
+_VIEWS = frozenset(names_of(lambda each: each.is_view))
+_BRANCHES = frozenset(names_of(lambda each: each.runs_one_body))
+
 SHARE_NOTHING = Aliasing(frozenset(), {})
 """Levels 0 and 1: every var has storage of its own."""
 
-SHARE_SAFELY = Aliasing(VIEWS, IN_PLACE, BRANCHES)
+SHARE_SAFELY = Aliasing(
+    _VIEWS, {each.name: each.in_place for each in OPERATORS if each.in_place}, _BRANCHES
+)
 """Level 2."""
 
-SHARE_VIEWS = Aliasing(VIEWS, {}, BRANCHES)
+SHARE_VIEWS = Aliasing(_VIEWS, {}, _BRANCHES)
 """What a runtime shares that frees each tensor after its last reader: nothing is written in
 place. ONNX Runtime under `enable_mem_reuse` off, on every shared model, to 0.01 %."""
 
@@ -132,7 +105,7 @@ def share_storage(
 
 
 def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None:
-    views = [op for op in ops if op.type in aliasing.views]
+    views = [op for op in ops if aliasing.is_view(op)]
     control_flow = [op for op in ops if op.bodies]
     carried = {
         v for op in control_flow if op.repeats for body in op.bodies for v in body.outputs
@@ -250,7 +223,7 @@ class _Groups:
 
 
 def _view(op: Op, groups: _Groups) -> tuple[int, int] | None:
-    if op.domain not in STANDARD_DOMAINS or not op.inputs or not op.outputs:
+    if not op.inputs or not op.outputs:
         return None
     number, sizes = groups.number, groups.sizes
     base, result = number.get(op.inputs[0]), number.get(op.outputs[0])

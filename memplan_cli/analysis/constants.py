@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.analysis.dataflow import op_reads
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.program import Origin, walk
 
 if TYPE_CHECKING:

@@ -41,10 +41,11 @@ from dataclasses import dataclass
 from math import log2, prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, VIEWS
+from memplan_cli.core.operators import MICROSOFT, Family, lookup
 from memplan_cli.core.symbolic.sizes import BITS
 
 if TYPE_CHECKING:
+    from memplan_cli.core.operators import Operator
     from memplan_cli.core.program import Op, Program, Var, VarId
 
 FLOPS_PER_BYTE = 8
@@ -81,12 +82,11 @@ def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
     if op.bodies:
         inner = (op_cost(each, variables) for body in op.bodies for each in body.ops)
         return sum(inner, Cost(0, 0))
-    shapes = _Shapes(op, variables)
-    if op.type in _FREE:
+    traits = lookup(op.domain, op.type)
+    if traits.is_view or traits.family is Family.SHAPE_QUERY or traits.name == "Constant":
         return Cost(0, 0)
-    known = op.domain in _KNOWN or op.type in _ELSEWHERE
-    formula = FORMULAS.get(op.type, _per_result) if known else _per_result
-    return Cost(formula(shapes), _moved(shapes))
+    shapes = _Shapes(op, variables)
+    return Cost(_flops(traits, shapes), _moved(traits.family, shapes))
 
 
 def node_work(op: Op, variables: Mapping[VarId, Var]) -> int:
@@ -140,16 +140,19 @@ def _bytes(var: Var) -> int:
     return prod(_dims(var)) * BITS.get(var.dtype, 0) // 8
 
 
-def _moved(s: _Shapes) -> int:
-    if s.op.type in _PICKING:
+def _flops(traits: Operator, s: _Shapes) -> int:
+    formula = _FORMULAS.get(traits.qualified_name) or _FORMULAS_OF_FAMILIES.get(traits.family)
+    if formula is not None:
+        return formula(s)
+    return traits.flops * (s.m if traits.family in _BY_INPUT else s.n)
+
+
+def _moved(family: Family, s: _Shapes) -> int:
+    if family is Family.GATHER or family is Family.SLICE:
         return 2 * s.written
-    if s.op.type.startswith("Scatter"):
+    if family is Family.SCATTER:
         return s.read + 2 * s.written
     return s.read + s.written
-
-
-def _per_result(s: _Shapes) -> int:
-    return s.n
 
 
 def _matmul(s: _Shapes) -> int:
@@ -197,69 +200,32 @@ def _sorting(s: _Shapes) -> int:
     return int(s.m * log2(max(s.m, 2)))
 
 
-def _of_result(times: int) -> Formula:
-    return lambda s: times * s.n
-
-
-def _of_input(times: int) -> Formula:
-    return lambda s: times * s.m
-
-
-_FREE = VIEWS | {"Constant", "Shape", "Size"}
-_PICKING = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split"})
-_ELSEWHERE = frozenset(
-    {"BiasGelu", "FastGelu", "FusedConv", "FusedMatMul", "Gelu", "QuickGelu"}
+_BY_INPUT = frozenset(
+    {
+        Family.ARG_REDUCTION,
+        Family.CUMULATION,
+        Family.GLOBAL_POOLING,
+        Family.LOSS,
+        Family.NORMALIZATION,
+        Family.REDUCTION,
+        Family.SOFTMAX,
+    }
 )
-"""Operators of the runtime's own domain that the table knows."""
-_KNOWN = STANDARD_DOMAINS | {"com.microsoft.nchwc"}
-"""Domains whose operators are the standard ones of their names, blocks of channels included."""
+"""Families that compute with each element of the input, not of the result."""
 
-FORMULAS: Mapping[str, Formula] = {
-    **dict.fromkeys(("FusedMatMul", "MatMul", "MatMulInteger"), _matmul),
+_FORMULAS_OF_FAMILIES: Mapping[Family, Formula] = {
+    Family.MATRIX_PRODUCT: _matmul,
+    Family.CONTRACTION: _einsum,
+    Family.CONVOLUTION: _conv,
+    Family.ATTENTION: _attention,
+    Family.RECURRENT: _recurrent,
+    Family.POOLING: _pool,
+    Family.SORTING: _sorting,
+}
+
+_FORMULAS: Mapping[str, Formula] = {
     "Gemm": _gemm,
-    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv"), _conv),
+    f"{MICROSOFT}.FusedGemm": _gemm,
     "ConvTranspose": _conv_transpose,
-    "Einsum": _einsum,
-    "Attention": _attention,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
-    **dict.fromkeys(
-        (
-            "ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1",
-            "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-            "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
-        ),
-        _of_input(1),
-    ),
-    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _of_input(5)),
-    **dict.fromkeys(
-        (
-            "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LRN",
-            "LpNormalization", "MeanVarianceNormalization", "RMSNormalization",
-            "SoftmaxCrossEntropyLoss",
-        ),
-        _of_input(8),
-    ),
-    "BatchNormalization": _of_input(2),
-    **dict.fromkeys(
-        (
-            "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BiasGelu", "Celu", "Cos",
-            "Cosh", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "HardSwish", "Log", "Mish",
-            "QuickGelu", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Swish", "Tan", "Tanh",
-        ),
-        _of_result(10),
-    ),
-    **dict.fromkeys(("Div", "Pow", "Reciprocal", "Sqrt"), _of_result(4)),
-    **dict.fromkeys(("Resize", "Upsample"), _of_result(8)),
-    **dict.fromkeys(("NonMaxSuppression", "TopK", "Unique"), _sorting),
-    **dict.fromkeys(
-        (
-            "Cast", "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand",
-            "Gather", "GatherElements", "GatherND", "OneHot", "Pad", "Range",
-            "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Tile",
-            "Transpose", "Trilu", "Where",
-        ),
-        _of_result(0),
-    ),
-}  # fmt: skip
-"""Operator -> FLOPs of one run; what is not here costs one per element of its result."""
+}
+"""Operators that differ from their family; all others cost their trait ``flops`` an element."""

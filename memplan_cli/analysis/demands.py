@@ -13,6 +13,7 @@ from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import names_of
 from memplan_cli.core.program import walk
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
@@ -79,11 +80,6 @@ _HOLDS: Mapping[str, Callable[[Sequence[int]], bool]] = {
     "broadcast": _broadcast,
     "lengths": _lengths,
 }
-
-_ELEMENTWISE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "Where", "And", "Or", "Xor", "Equal"}
-    | {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Sum", "Mean"}
-)
 
 
 def demands(program: Program) -> tuple[Demand, ...]:
@@ -152,7 +148,7 @@ def _concat(op: Op, shapes: Sequence[Shape | None], _: Program) -> Iterator[Dema
 
 
 _RULES: Mapping[str, Callable[[Op, Sequence[Shape | None], Program], Iterator[Demand]]] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(names_of(lambda each: each.broadcasts), _elementwise),
     "MatMul": _matmul,
     "Reshape": _reshape,
     "Concat": _concat,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
+from memplan_cli.core.operators import Family, operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.core.program import Op, Program, Shape, Var, VarId
-
-CARRIERS = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
-"""Ops whose result is the first input's value in another form."""
 
 OPTIMISERS = frozenset(
     {
@@ -38,13 +34,6 @@ OPTIMISERS = frozenset(
     }
 )  # fmt: skip
 """Whole optimiser steps as one op: ai.onnx.preview.training and onnxruntime-training."""
-
-ELEMENTWISE = OPTIMISERS | {
-    "Abs", "Add", "Cast", "Clip", "Div", "Identity", "Max", "Min", "Mul", "Neg", "Pow",
-    "Reciprocal", "Sign", "Sqrt", "Sub", "Sum", "Where",
-}  # fmt: skip
-"""What optimisers are made of: a value's place in the result is its place in the inputs."""
-
 
 Certainty = Literal["known", "guessed"]
 """A loss is known if somebody called it one, and guessed if it is only a scalar."""
@@ -147,7 +136,7 @@ class _Evidence:
         below = self._masks_below(read)
         varying = _varying(self.flow, self.program.body.inputs)
         for at in sorted(self.forward):
-            if self.flow.ops[at].type in CARRIERS:
+            if _is_carrier(self.flow.ops[at]):
                 continue
             roots = {self.root.get(var, var) for var in self.flow.reads[at]}
             for var in filter(self._may_be_parameter, roots):
@@ -210,7 +199,7 @@ class _Updates:
         self._rest = frozenset(range(len(self._flow.ops))) - frozenset(evidence.forward)
         self.taint: dict[VarId, frozenset[VarId]] = {}
         for at, op in enumerate(self._flow.ops):
-            if at in self._rest and op.type in ELEMENTWISE:
+            if at in self._rest and _may_update(op):
                 self._spread(op, evidence.given)
 
     def _spread(self, op: Op, trainable: Collection[VarId]) -> None:
@@ -254,12 +243,27 @@ class _Updates:
         while True:
             op = self._flow.ops[self._flow.producer[var]]
             others = {v for v in filter(None, op.inputs) if elements(self._vars[v]) != 1}
-            if op.type not in ELEMENTWISE or len(others) != 1:
+            if not _may_update(op) or len(others) != 1:
                 return var
             source = others.pop()
             if not self._is_computed(source):
                 return var
             var = source
+
+
+def _is_carrier(op: Op) -> bool:
+    """Whether an op's result is the whole value of its first input in another form."""
+    traits = operator(op)
+    return (
+        traits.is_view
+        or traits.family in (Family.PERMUTATION, Family.REPETITION)
+        or traits.name == "Cast"
+    )
+
+
+def _may_update(op: Op) -> bool:
+    """Whether an op may be part of an optimiser: its result's elements lie as its inputs' do."""
+    return op.type in OPTIMISERS or operator(op).is_elementwise
 
 
 def is_float(var: Var) -> bool:
@@ -278,7 +282,7 @@ def _roots(flow: Dataflow) -> dict[VarId, VarId]:
     """Map each carried value to the value that it carries."""
     roots: dict[VarId, VarId] = {}
     for op in flow.ops:
-        if op.type in CARRIERS and op.inputs and op.outputs:
+        if _is_carrier(op) and op.inputs and op.outputs:
             roots[op.outputs[0]] = roots.get(op.inputs[0], op.inputs[0])
     return roots
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
+from memplan_cli.core.operators import is_random, lookup
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -30,21 +32,6 @@ Dim = int | str | None
 Shape = tuple[Dim, ...]
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-
-REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
-"""Ops that may run their subgraphs more than once."""
-
-RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Bernoulli",
-        "Multinomial",
-    }
-)
-"""Op types that draw from the generator; a Dropout with a training mode does too."""
 
 
 class Origin(Enum):
@@ -111,7 +98,7 @@ class Op(NamedTuple):
     @property
     def repeats(self) -> bool:
         """Whether the subgraphs may run more than once."""
-        return bool(self.bodies) and self.type in REPEATING
+        return bool(self.bodies) and lookup(self.domain, self.type).repeats_body
 
     @property
     def label(self) -> str:
@@ -121,11 +108,7 @@ class Op(NamedTuple):
     @property
     def is_random(self) -> bool:
         """Whether two runs of this op may give different values for the same inputs."""
-        if self.bodies and any(op.is_random for body in self.bodies for op in body.ops):
-            return True
-        if self.domain:
-            return False
-        return self.type in RANDOM or (self.type == "Dropout" and len(self.inputs) > 2)
+        return is_random(self) or any(op.is_random for body in self.bodies for op in body.ops)
 
 
 @dataclass(frozen=True, slots=True)

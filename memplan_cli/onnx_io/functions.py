@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import canonical_domain
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.types import element_type, type_name
 
@@ -33,15 +34,11 @@ _MOST_NODES = 5_000_000
 
 def kind_of(node: NodeProto) -> Kind:
     """Return what a node is; the standard domain has two names, and is ``""`` here."""
-    return (_domain(node.domain), node.op_type, node.overload)
+    return (canonical_domain(node.domain), node.op_type, node.overload)
 
 
 def _kind_of_function(function: FunctionProto) -> Kind:
-    return (_domain(function.domain), function.name, function.overload)
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+    return (canonical_domain(function.domain), function.name, function.overload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Definitions:
         schema = self._schema(call)
         if schema is None:
             return None
-        version = self.opsets[_domain(call.domain)]
+        version = self.opsets[canonical_domain(call.domain)]
         try:
             return schema_function(schema, call, map(_type, dtypes), range(version + 1))
         except Exception:  # noqa: BLE001 - of a node without what its body is written by
@@ -104,7 +101,7 @@ class Definitions:
         """Return what ONNX says of a node's operator; None if it is not ONNX's."""
         from onnx import defs
 
-        domain = _domain(node.domain)
+        domain = canonical_domain(node.domain)
         try:
             return defs.get_schema(node.op_type, self.opsets.get(domain, 0), domain)
         except defs.SchemaError:
@@ -152,7 +149,7 @@ class Definitions:
 def definitions_of(model: ModelProto) -> Definitions:
     """Return the functions that a model, as it is written, can call."""
     opsets = {
-        _domain(o.domain): o.version
+        canonical_domain(o.domain): o.version
         for imports in (*(f.opset_import for f in model.functions), model.opset_import)
         for o in imports
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.declared import (
@@ -157,12 +158,12 @@ class _Reader:
                 taken.add(name)
                 names[name] = self._result(name, kind, node, scope)
             outputs.append(names[name])
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = canonical_domain(node.domain)
         return Op(node.name, kind, inputs, tuple(outputs), bodies, domain, index, attributes)
 
     def _result(self, name: str, kind: str, node: NodeProto, scope: _Scope) -> VarId:
         facts = scope.types.get(name, UNKNOWN)
-        if kind != "Constant" or node.domain not in ("", "ai.onnx"):
+        if kind != "Constant" or node.domain not in STANDARD_DOMAINS:
             return self.add(name, scope.path, Origin.OP, facts)
         # The tensor itself says what it is, whatever the file declares.
         constant = _constant_type(node)

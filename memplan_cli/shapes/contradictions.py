@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.core.operators import ML, ONNX, SHAPE_QUERIES, operator
 from memplan_cli.core.program import Origin, VarId
 from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
 from memplan_cli.onnx_io.load import subgraphs
@@ -33,31 +34,6 @@ if TYPE_CHECKING:
     from memplan_cli.shapes.node_query import Content
 
     Queried = tuple[Op, NodeProto]
-
-_FIRST_SAYING = {
-    **dict.fromkeys(
-        (
-            "AffineGrid", "CenterCropPad", "Col2Im", "DFT", "Expand", "MaxUnpool", "OneHot",
-            "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
-            "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape",
-            "Resize", "STFT", "Slice", "Split", "SplitToSequence", "Squeeze", "Tile", "TopK",
-            "Unsqueeze", "Upsample",
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            "BlackmanWindow", "Constant", "ConstantOfShape", "HammingWindow", "HannWindow",
-            "MelWeightMatrix", "Range",
-        ),
-        0,
-    ),
-}  # fmt: skip
-"""Operators whose results have shapes that values of inputs say, from this input on."""
-
-_LEARNING = "ai.onnx.ml"
-"""The other domain whose operators inference knows."""
-
 
 _LONGEST = 80
 """Characters of a name in a message."""
@@ -153,16 +129,16 @@ class _Likeness:
 
     def keyed(self, block: Block) -> Iterator[tuple[Hashable, Op]]:
         """Yield each op that inference can answer for, after what it shares with its like."""
-        kind_of, first_saying = self.kinds.__getitem__, _FIRST_SAYING.get
+        kind_of = self.kinds.__getitem__
         for op in block.ops:
             _, kind, inputs, outputs, bodies, domain, _, attributes = op
-            if bodies or (domain and domain != _LEARNING):
+            if bodies or domain not in (ONNX, ML):
                 continue
             key: tuple[Hashable, ...]
             key = (kind, domain, *map(kind_of, inputs), None, *map(kind_of, outputs))
             if attributes:
                 key = (*key, *attributes.items())
-            first = first_saying(kind)
+            first = operator(op).shape_from
             if first is not None:
                 if kind == "Constant":
                     continue
@@ -173,7 +149,7 @@ class _Likeness:
 
     def sayers(self, op: Op) -> Iterator[VarId]:
         """Yield the inputs of an op that say a shape and are computed."""
-        first = _FIRST_SAYING.get(op.type)
+        first = operator(op).shape_from
         return filter(self.is_computed, op.inputs[first:] if first is not None else ())
 
     def _said(self, var: VarId) -> Hashable:
@@ -238,7 +214,7 @@ def _chain(likeness: _Likeness, queried: Iterable[Op]) -> list[Queried]:
             continue
         found.add(at)
         op, _ = places[at]
-        if op.type not in ("Shape", "Size"):
+        if op.type not in SHAPE_QUERIES:
             waiting.extend(var for var in op.inputs if likeness.is_computed(var))
     return [places[at] for at in sorted(found)]
 

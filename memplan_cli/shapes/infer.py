@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import names_taken
 from memplan_cli.onnx_io.lazy_model import lazy
@@ -25,7 +26,7 @@ from memplan_cli.shapes.given import (
 )
 from memplan_cli.shapes.given_values import as_constants, as_inputs
 from memplan_cli.shapes.lattice import has_holes
-from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
+from memplan_cli.shapes.subgraphs.infer import declare, infer_nested
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import re
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.core.operators import STANDARD_DOMAINS, operator
 from memplan_cli.onnx_io.load import graphs
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ _INT = 2
 """``AttributeProto.INT``."""
 
 _INVENTED = re.compile(r"unk__\d+")
-
-_SAME_DIMS = frozenset(
-    {
-        "Abs", "Cast", "Ceil", "Clip", "Dropout", "Erf", "Exp", "Floor", "Gelu", "Identity",
-        "LayerNormalization", "LeakyRelu", "Log", "Neg", "Not", "Reciprocal", "Relu", "Round",
-        "Sigmoid", "Sign", "Softmax", "Sqrt", "Tanh",
-    }
-)  # fmt: skip
-"""Ops whose first result has the dims of their first input."""
 
 
 class _Touched(NamedTuple):
@@ -122,7 +114,7 @@ def unreliable_values(graph: GraphProto) -> frozenset[str]:
 
 def _unreliable_outputs(node: NodeProto) -> Sequence[int]:
     """Return which outputs of a node inference would say wrongly."""
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in STANDARD_DOMAINS:
         return ()
     if _is_in_rows(node):
         return range(len(node.output))
@@ -206,7 +198,7 @@ def add_masks(model: ModelProto) -> bool:
     from onnx import TensorProto
 
     changed = False
-    old = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0) < 10
+    old = next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), 0) < 10
     for graph in graphs(model.graph):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         for data, mask in _unknown_masks(graph, values):
@@ -261,7 +253,7 @@ def _meanings(graph: GraphProto, values: Mapping[str, ValueInfoProto]) -> dict[s
     """Return what the file says of made-up names, where an op only moves dims around."""
     found: dict[str, int | str] = {}
     for node in graph.node:
-        if node.op_type != "Transpose" and node.op_type not in _SAME_DIMS:
+        if node.op_type != "Transpose" and not operator(node).keeps_shape:
             continue
         if node.input[0] not in values or node.output[0] not in values:
             continue

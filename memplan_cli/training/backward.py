@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS, operator, qualified_name
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.forward.tensors import FLOATS
 from memplan_cli.training.rules import (
     RESULTS_WITH_RULES,
     UNFELT_INPUTS,
-    WITHOUT_GRADIENT,
 )
 from memplan_cli.training.tape import Call
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.training.tape import Tape
-
-
-STANDARD = frozenset({"", "ai.onnx"})
-"""Both names of the domain that the rules are for."""
 
 
 class NoRuleError(ModelError):
@@ -104,9 +100,9 @@ def dependants(
 def felt(node: NodeProto) -> tuple[str, ...]:
     """Return what a node reads, ``""`` for inputs of which a small change changes nothing."""
     names = reads(node)
-    if node.domain not in STANDARD:
+    if node.domain not in STANDARD_DOMAINS:
         return names
-    if node.op_type in WITHOUT_GRADIENT:
+    if operator(node).has_zero_gradient:
         return ("",) * len(names)
     unfelt = UNFELT_INPUTS.get(node.op_type, frozenset())
     if node.op_type == "BatchNormalization" and _trains(node):
@@ -124,9 +120,9 @@ def _trains(node: NodeProto) -> bool:
 
 def _apply(call: Call) -> tuple[str, ...]:
     node = call.node
-    rule = call.tape.rules.get(node.op_type) if node.domain in STANDARD else None
+    rule = call.tape.rules.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
     if rule is None:
-        kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        kind = qualified_name(node)
         raise NoRuleError(
             f"operator {kind} has no gradient rule; node {node.name or node.output[0]!r}"
             " is between a trained parameter and the loss",

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import Family, operator
 from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.rules.broadcast import repeated_axes
 from memplan_cli.training.tape import Phase, mark
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 _CHEAP = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Not", "Sub"})
 """Element-wise operators that cost about as much as reading their operands."""
 
-_HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "Transpose"})
-"""Readers whose operand stays kept: the forward pass made it for their like anyway."""
+_HEAVY = frozenset({Family.CONTRACTION, Family.CONVOLUTION, Family.MATRIX_PRODUCT})
+"""With Transpose, readers whose operand stays kept: the forward pass made it for their like."""
 
 _LONGEST = 4
 """Operators in a row that are run again at most."""
@@ -45,8 +46,7 @@ class _Forward:
 
     def is_kept(self, name: str) -> bool:
         """Whether a tensor stays alive into the backward pass whatever happens here."""
-        heavy = (node.op_type in _HEAVY for node in self.readers.get(name, ()))
-        return name not in self.makers or any(heavy)
+        return name not in self.makers or any(map(_is_heavy, self.readers.get(name, ())))
 
     def cheap_source(self, name: str) -> str:
         """Return the one large tensor that a cheap node made this one from, else ``""``."""
@@ -73,6 +73,11 @@ class _Forward:
             if self.is_kept(source):
                 break
         return found
+
+
+def _is_heavy(reader: NodeProto) -> bool:
+    traits = operator(reader)
+    return traits.family in _HEAVY or traits.name == "Transpose"
 
 
 def keep_less(

@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS, VIEWS
 from memplan_cli.analysis.dataflow import Dataflow, dataflow
 from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.core.operators import operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.transforms.rematerialization.values import repeatable
 
@@ -122,7 +122,7 @@ def _unfit(program: Program, flow: Dataflow, given: VarId, made: VarId) -> str:
 
 
 def _shows(op: Op, var: VarId) -> bool:
-    return op.type in VIEWS and op.domain in STANDARD_DOMAINS and op.inputs[0] == var
+    return operator(op).is_view and op.inputs[0] == var
 
 
 class _Order:
@@ -184,20 +184,20 @@ class _Order:
             for reader in self._flow.readers.get(stack.pop(), ()):
                 found.add(reader)
                 op = self._flow.ops[reader]
-                if op.type in VIEWS and op.domain in STANDARD_DOMAINS:
+                if operator(op).is_view:
                     stack.append(op.outputs[0])
         return found
 
     def _may_overwrite(self, writer: int, pair: tuple[VarId, VarId]) -> bool:
         op = self._flow.ops[writer]
         places = [place for place, var in enumerate(op.inputs) if var == pair[0]]
-        if op.domain not in STANDARD_DOMAINS or op.outputs[0] != pair[1]:
+        if op.outputs[0] != pair[1]:
             return False
         # A view of the input that the op reads too is read in another pattern.
         shown = {self._flow.producer.get(var) for var in op.inputs}
         if not shown.isdisjoint(self._readers(pair[0])):
             return False
-        return bool(places) and all(place in IN_PLACE.get(op.type, ()) for place in places)
+        return bool(places) and set(places) <= set(operator(op).in_place)
 
     def _below(self, writer: int) -> set[int]:
         stack, found = [writer], set[int]()

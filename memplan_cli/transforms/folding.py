@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.constants import constants
+from memplan_cli.core.operators import Exactness, operator
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.results.folded import ConstantTensor, Folded, Unfolded
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op, Program, Var, VarId
 
@@ -25,30 +26,6 @@ _SIGNED = ("int8", "int16", "int32", "int64")
 _WHOLE = frozenset({*_SIGNED, "uint8", "uint16", "uint32", "uint64", "bool"})
 _PLAIN = _WHOLE | {"float16", "float32", "float64"}
 _MOVABLE = frozenset(name for name, bits in BITS.items() if bits in (8, 16, 32, 64))
-
-_MOVES = frozenset(
-    {
-        "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather",
-        "GatherElements", "GatherND", "Identity", "Pad", "Reshape", "Shape", "Size", "Slice",
-        "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
-"""Operators that put elements elsewhere, whatever they are."""
-
-_COUNTS = frozenset(
-    {
-        "Abs", "Add", "And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CumSum",
-        "Max", "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceMax", "ReduceMin",
-        "Sign", "Sub", "Xor",
-    }
-)  # fmt: skip
-"""Operators with one right answer where all are whole numbers.
-
-No sums and products of many: ONNX Runtime computes ReduceSum and ReduceProd of whole
-numbers in another type, and gives other bits where they are large.
-"""
-
-_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 _EXACT_CASTS: Mapping[str, Collection[str]] = {
     "bool": _PLAIN,
@@ -150,37 +127,26 @@ def _why_inexact(op: Op, vars_: Mapping[VarId, Var]) -> str:
         return "control flow is not folded"
     reads = [vars_[var].dtype for var in op.inputs if var]
     makes = [vars_[var].dtype for var in op.outputs if var]
-    rule = _RULES.get(op.type)
-    if rule is None or not rule(reads, makes):
+    if not _is_exact(op, reads, makes):
         types = ", ".join(dict.fromkeys((*reads, *makes)))
         return f"{op.type} of {types} is left to the runtime: kernels may differ in its bits"
     return ""
 
 
-def _is_moved(reads: list[str], makes: list[str]) -> bool:
-    return _MOVABLE.issuperset((*reads, *makes))
-
-
-def _is_whole(reads: list[str], makes: list[str]) -> bool:
-    return _WHOLE.issuperset((*reads, *makes))
-
-
-def _is_compared(reads: list[str], makes: list[str]) -> bool:
-    return _PLAIN.issuperset((*reads, *makes))
-
-
-def _is_exact_cast(reads: list[str], makes: list[str]) -> bool:
-    return makes[0] in _EXACT_CASTS.get(reads[0], ())
-
-
-_RULES: Mapping[str, Callable[[list[str], list[str]], bool]] = {
-    **dict.fromkeys(_MOVES, _is_moved),
-    **dict.fromkeys(_COUNTS, _is_whole),
-    **dict.fromkeys(_COMPARES, _is_compared),
-    "Cast": _is_exact_cast,
-    "CastLike": _is_exact_cast,
+_EXACT_TYPES: Mapping[Exactness, Collection[str]] = {
+    Exactness.ALL: _MOVABLE,
+    Exactness.NUMBERS: _PLAIN,
+    Exactness.INTEGERS: _WHOLE,
+    Exactness.NONE: frozenset(),
 }
-"""The operators that can be folded: whether one is exact for what it reads and makes."""
+"""The element types that results of folding are right for, to the bit."""
+
+
+def _is_exact(op: Op, reads: Sequence[str], makes: Sequence[str]) -> bool:
+    """Whether an op of these types has one right answer."""
+    if op.type in ("Cast", "CastLike"):
+        return makes[0] in _EXACT_CASTS.get(reads[0], ())
+    return set(_EXACT_TYPES[operator(op).exact]).issuperset((*reads, *makes))
 
 
 def _without(block: Block, gone: Collection[VarId]) -> Block:

@@ -72,3 +72,14 @@ def test_operands_of_an_elementwise_op_broadcast(kind: str) -> None:
 def test_operands_of_a_comparison_broadcast(kind: str) -> None:
     text = f"g (float[a,8] x, float[b,8] w, float[c,8] v) => (y) {{ k = {kind}(x, w) y = Where(k, x, v) }}"
     assert ("broadcast", (("a",), ("b",))) in asked(text)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Less", "Max", "Mod", "Sum"])
+def test_operands_of_an_elementwise_operator_broadcast(kind: str) -> None:
+    text = f"g (float[n] x, float[m] y) => (z) {{ z = {kind}(x, y) }}"
+    assert ("broadcast", (("n",), ("m",))) in asked(text)
+
+
+def test_the_operands_of_a_choice_broadcast() -> None:
+    text = "g (bool[k] c, int64[n] x, int64[m] y) => (z) { z = Where(c, x, y) }"
+    assert ("broadcast", (("k",), ("n",), ("m",))) in asked(text)

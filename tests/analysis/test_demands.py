@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import parse
-from memplan_cli.analysis.demands import LADDER, Demand, Wanted, demands, least_agreeing
+from memplan_cli.analysis.demands import (
+    LADDER,
+    STRIDES,
+    Demand,
+    Wanted,
+    demands,
+    least_agreeing,
+)
 from memplan_cli.shapes.reading import read_program
 
 
@@ -78,3 +87,12 @@ def test_what_one_dim_can_meet_is_met(pairs: list[tuple[str, int]], kind: str) -
 @pytest.mark.parametrize("kind", ["alike", "broadcast"])
 def test_what_is_not_known_is_no_reason_to_refuse(kind: str) -> None:
     assert Demand(kind, (("u0",), (4,))).is_met({"a": 1})
+
+
+def test_lengths_rise_and_hold_what_models_are_made_for() -> None:
+    assert all(low < high for low, high in pairwise(LADDER))
+    assert all(1 << power in LADDER for power in range(15))
+    assert all(side in LADDER for side in range(64, 641, 64))
+    # Images of classifiers, and their patches with a class token; sounds of Whisper.
+    assert {224, 197, 384, 577, 257, 1500, 3000, 16000, 48000} <= set(LADDER)
+    assert all(224 % stride == 0 for stride in STRIDES)

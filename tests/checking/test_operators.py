@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from memplan_cli.analysis import aliasing
 from memplan_cli.checking import operators
-from memplan_cli.core import program
+from memplan_cli.core.operators import OPERATORS, names_of
 from memplan_cli.core.symbolic.sizes import BITS
 
 
-def test_the_planner_shares_bytes_only_where_the_check_finds_a_reason() -> None:
-    assert aliasing.VIEWS <= operators.SAME_BYTES
-    for kind, positions in aliasing.IN_PLACE.items():
-        assert set(positions) <= set(operators.OVERWRITES.get(kind, ())), kind
-    assert aliasing.BRANCHES <= operators.EITHER
-    assert program.REPEATING <= operators.REPEATING
-
-
-def test_the_check_allows_no_more_than_the_planner_does() -> None:
+def test_the_check_knows_the_sharing_of_the_registry_and_no_more() -> None:
     """An entry that nothing uses would be one that no test has looked at."""
-    assert operators.SAME_BYTES == aliasing.VIEWS
-    assert dict(operators.OVERWRITES) == dict(aliasing.IN_PLACE)
+    assert set(names_of(lambda each: each.is_view)) == operators.SAME_BYTES
+    assert {
+        each.name: each.in_place for each in OPERATORS if each.in_place
+    } == operators.OVERWRITES
     assert not operators.SAME_BYTES & operators.OVERWRITES.keys()
+    assert set(names_of(lambda each: each.runs_one_body)) == operators.EITHER
+    assert set(names_of(lambda each: each.repeats_body)) == operators.REPEATING
 
 
 def test_elements_are_as_wide_in_both() -> None:

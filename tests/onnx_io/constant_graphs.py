@@ -191,6 +191,20 @@ def pad(g: Graph) -> None:
     g.add("Pad", [name, g.weight(np.array(pads, np.int64))], mode="constant")
 
 
+def compress(g: Graph) -> None:
+    name = g.any_of(*NUMBERS, least=1)
+    axis = _axis(g, name)
+    kept = g.fresh("bool", (g.values[name].shape[axis],))
+    g.add("Compress", [name, kept], axis=axis)
+
+
+def reverse_sequence(g: Graph) -> None:
+    steps, batch = g.pick(1, 4), g.pick(1, 3)
+    name = g.fresh(g.one_of("float32", "int64"), (steps, batch, 2))
+    lengths = np.array([g.pick(1, steps) for _ in range(batch)], np.int64)
+    g.add("ReverseSequence", [name, g.weight(lengths)], time_axis=0, batch_axis=1)
+
+
 def trilu(g: Graph) -> None:
     name = g.fresh(g.one_of("float32", "int64"), (g.pick(1, 4), g.pick(1, 4)))
     g.add("Trilu", [name, g.weight(np.array(g.pick(-2, 2), np.int64))], upper=g.pick(0, 1))
@@ -271,7 +285,7 @@ def cast(g: Graph) -> None:
 
 BUILDERS: tuple[Callable[[Graph], None], ...] = (
     transpose, reshape, flatten, unsqueeze, squeeze, slice_, concat, split, gather,
-    gather_elements, gather_nd, expand, tile, where, pad, trilu, depth_to_space, shape,
+    gather_elements, gather_nd, compress, reverse_sequence, expand, tile, where, pad, trilu, depth_to_space, shape,
     eye_like, range_, arithmetic, signs, bits, logic, compare, reduce, cumsum, cast,
 )  # fmt: skip
 

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import Family, names_of
 from memplan_cli.training.expansion.expand import EXPANSIONS
-from memplan_cli.training.rules import FAMILIES, RULES, WITHOUT_GRADIENT
+from memplan_cli.training.rules import FAMILIES, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ def rules_table() -> str:
     for family, rules in FAMILIES.items():
         rows.extend(row(kind, family, rule) for kind, rule in sorted(rules.items()))
     rows.extend(row(kind, "decomposed", rule) for kind, rule in sorted(EXPANSIONS.items()))
-    stops = ", ".join(sorted(WITHOUT_GRADIENT))
+    stops = ", ".join(sorted(names_of(lambda each: each.has_zero_gradient)))
     return "\n".join([*rows, "", f"No gradient flows through: {stops}."])
 
 
@@ -45,3 +46,13 @@ def test_documentation_has_the_table_of_rules(*, update_golden: bool) -> None:
 
 def test_every_rule_states_its_mathematics() -> None:
     assert [kind for kind, rule in RULES.items() if "=" not in (rule.__doc__ or "")] == []
+
+
+def test_every_elementwise_operator_on_floats_has_a_gradient() -> None:
+    """An operator whose results are no floats needs none."""
+    without = names_of(lambda each: each.is_elementwise and not each.has_zero_gradient)
+    others = {name for name in without if name not in RULES}
+    no_floats = names_of(
+        lambda each: each.family in (Family.COMPARISON, Family.LOGIC, Family.BITWISE)
+    )
+    assert others == {*no_floats, "BitwiseNot", "IsInf", "IsNaN", "Not"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from memplan_cli.transforms.chunking.axes import elementwise, normalisation
+from memplan_cli.core.operators import Family, names_of
 from transforms.chunk_cases import CONTRIB, NCHWC, Case
 
 if TYPE_CHECKING:
@@ -429,9 +429,9 @@ def _dropout(draw: Draw) -> Case:
 
 
 FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
-    (_unary, elementwise.ONE_INPUT),
-    (_binary, sorted(set(elementwise.MORE_INPUTS) - {"Clip", "Where"})),
-    (_reduce, (*normalisation.REDUCTIONS, "ArgMax", "ArgMin")),
+    (_unary, names_of(lambda each: each.family is Family.UNARY)),
+    (_binary, (*names_of(lambda each: each.broadcasts), "PRelu")),
+    (_reduce, (*names_of(lambda each: each.family is Family.REDUCTION), "ArgMax", "ArgMin")),
     (_softmax, ("Softmax", "LogSoftmax", "Hardmax")),
     (_layer_norm, ("LayerNormalization", "RMSNormalization")),
     (_reshape, ("Reshape", "Flatten", "Unsqueeze", "Squeeze")),
@@ -462,29 +462,29 @@ def _of(made: Callable[[Draw, str], Case], kind: str, draw: Draw) -> Case:
 CASES: Mapping[str, Callable[[Draw], Case]] = {
     **{kind: partial(_of, made, kind) for made, kinds in FAMILIES for kind in kinds},
     **{
-        f"{CONTRIB}:{kind}": partial(_with_bias, kind=kind)
+        f"{CONTRIB}.{kind}": partial(_with_bias, kind=kind)
         for kind in ("BiasGelu", "FastGelu")
     },
     **{
-        f"{CONTRIB}:{kind}": partial(_unary, kind=kind, domain=CONTRIB)
+        f"{CONTRIB}.{kind}": partial(_unary, kind=kind, domain=CONTRIB)
         for kind in ("Gelu", "QuickGelu")
     },
-    **{f"{NCHWC}:{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool")},
+    **{f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool")},
     **{
-        f"{NCHWC}:{kind}": partial(_reorder, kind=kind)
+        f"{NCHWC}.{kind}": partial(_reorder, kind=kind)
         for kind in ("ReorderInput", "ReorderOutput")
     },
-    f"{CONTRIB}:FusedConv": _fused_conv,
+    f"{CONTRIB}.FusedConv": _fused_conv,
     "MatMul": _matmul,
-    f"{CONTRIB}:FusedMatMul": _fused_matmul,
+    f"{CONTRIB}.FusedMatMul": _fused_matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,
     "Attention": _attention,
-    f"{CONTRIB}:Attention": _fused_attention,
-    f"{CONTRIB}:MultiHeadAttention": _multi_head,
-    f"{CONTRIB}:GroupQueryAttention": _grouped,
-    f"{CONTRIB}:SkipLayerNormalization": _skip_layer_norm,
-    f"{CONTRIB}:SkipSimplifiedLayerNormalization": _skip_simplified,
+    f"{CONTRIB}.Attention": _fused_attention,
+    f"{CONTRIB}.MultiHeadAttention": _multi_head,
+    f"{CONTRIB}.GroupQueryAttention": _grouped,
+    f"{CONTRIB}.SkipLayerNormalization": _skip_layer_norm,
+    f"{CONTRIB}.SkipSimplifiedLayerNormalization": _skip_simplified,
     "SimplifiedLayerNormalization": _simplified,
     "ConvTranspose": _conv_transpose,
     "Resize": _resize,
@@ -495,7 +495,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 }
 """A random case of each operator, by its name in the table."""
 
-ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if ":" in kind) | {
+ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | {
     "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "GatherElements",
 }  # fmt: skip
 """Operators that the reference evaluator does not know, or pads wrongly (onnx 1.23)."""

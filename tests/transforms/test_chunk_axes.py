@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def run(case: Case) -> list[Array]:
-    kind = f"{case.domain}:{case.type}" if case.domain else case.type
+    kind = f"{case.domain}.{case.type}" if case.domain else case.type
     return case.run_in_runtime() if kind in ONLY_IN_RUNTIME else case.run()
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli.onnx_io.runs.blocks import BLOCKED
+from memplan_cli.core.operators import NCHWC
 from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.runtime.workers.blocks import block_size
@@ -36,17 +36,17 @@ def in_blocks() -> onnx.ModelProto:
     ]
     window = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
     nodes = [
-        helper.make_node("ReorderInput", ["x"], ["a"], "n_a", domain=BLOCKED),
-        helper.make_node("Conv", ["a", "w1"], ["b"], "n_b", domain=BLOCKED, **window),
+        helper.make_node("ReorderInput", ["x"], ["a"], "n_a", domain=NCHWC),
+        helper.make_node("Conv", ["a", "w1"], ["b"], "n_b", domain=NCHWC, **window),
         helper.make_node("Add", ["a", "b"], ["c"], "n_c"),
-        helper.make_node("Conv", ["c", "w2"], ["d"], "n_d", domain=BLOCKED, **window),
-        helper.make_node("ReorderOutput", ["d"], ["y"], "n_y", domain=BLOCKED, channels=32),
+        helper.make_node("Conv", ["c", "w2"], ["d"], "n_d", domain=NCHWC, **window),
+        helper.make_node("ReorderOutput", ["d"], ["y"], "n_y", domain=NCHWC, channels=32),
     ]
     dims = (1, 32, SIDE, SIDE)
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n in "xabcdy"]
     graph = helper.make_graph(nodes, "blocks", values[:1], values[-1:], weights)
     graph.value_info.extend(values[1:-1])
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(BLOCKED, 1)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(NCHWC, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

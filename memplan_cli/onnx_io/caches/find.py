@@ -10,8 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import (
+    MICROSOFT,
+    ONNX,
+    STANDARD_DOMAINS,
+    Family,
+    canonical_domain,
+    operator,
+)
 from memplan_cli.core.results.caches import KeptCache
-from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
+from memplan_cli.onnx_io.caches.graph import Index, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -19,19 +27,17 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 OPERATORS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
-    ("", "Attention"): ((4, 1, 2), (5, 2, 2)),
-    ("com.microsoft", "MultiHeadAttention"): ((6, 1, 2), (7, 2, 2)),
-    ("com.microsoft", "GroupQueryAttention"): ((3, 1, 2), (4, 2, 2)),
-    ("com.microsoft", "Attention"): ((4, 1, 3),),
+    (ONNX, "Attention"): ((4, 1, 2), (5, 2, 2)),
+    (MICROSOFT, "MultiHeadAttention"): ((6, 1, 2), (7, 2, 2)),
+    (MICROSOFT, "GroupQueryAttention"): ((3, 1, 2), (4, 2, 2)),
+    (MICROSOFT, "Attention"): ((4, 1, 3),),
 }
 """Operator -> the places of a past and its present, and the axis that grows."""
 
-SHARED = (("com.microsoft", "GroupQueryAttention"),)
+SHARED = ((MICROSOFT, "GroupQueryAttention"),)
 """They write a present into its past where both are one buffer."""
 
-_REORDERS = ("Gather", "GatherElements", "GatherND", "Compress")
-
-_WINDOWS = ("Slice", "Split")
+_SELECTIONS = frozenset({Family.GATHER, Family.SLICE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +106,11 @@ def _looked_at(output: str, index: Index) -> Iterator[Found | KeptCache]:
     node = index.made_by(root)
     if node is None:
         return
-    if node.op_type == "Concat" and node.domain in STANDARD:
+    if node.op_type == "Concat" and node.domain in STANDARD_DOMAINS:
         yield from _concatenated(output, node, after, index)
     elif _kind(node) in OPERATORS:
         yield from _of_operator(output, root, after, index)
-    elif node.op_type in (*_REORDERS, *_WINDOWS) and node.domain in STANDARD:
+    elif operator(node).family in _SELECTIONS:
         yield from _rearranged(output, node, index)
     else:
         yield from _in_subgraph(output, node, index)
@@ -178,7 +184,7 @@ def _not_at_the_front(
 ) -> Iterator[KeptCache]:
     """Say why a Concat that does not begin with an input extends no buffer in place."""
     maker = index.made_by(root)
-    if maker is not None and maker.op_type in (*_REORDERS, *_WINDOWS):
+    if maker is not None and operator(maker).family in _SELECTIONS:
         yield from _rearranged(output, maker, index)
         return
     for name in node.input[1:]:
@@ -196,7 +202,7 @@ def _rearranged(output: str, node: NodeProto, index: Index) -> Iterator[KeptCach
         source, _ = index.traced(maker.input[0])
     if source not in index.ranks:
         return
-    if node.op_type in _REORDERS:
+    if operator(node).family is Family.GATHER:
         yield KeptCache(
             source, output, f"a {node.op_type} reorders its rows (beams): old values move"
         )
@@ -230,7 +236,7 @@ def _is_plain(index: Index, path: tuple[int, ...], root: str) -> bool:
 
 
 def _kind(node: NodeProto) -> tuple[str, str]:
-    return ("" if node.domain in STANDARD else node.domain), node.op_type
+    return canonical_domain(node.domain), node.op_type
 
 
 def without(search: Search, names: Collection[str], reason: str) -> Search:

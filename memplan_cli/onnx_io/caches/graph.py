@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
 _SMALL = 64
 """Elements above which a constant is no shape, axis or permutation."""
-
-STANDARD = ("", "ai.onnx")
 
 PASSING = ("Identity", "Transpose", "Cast")
 """Operators through which a value is followed: they keep each element, or round it."""
@@ -60,7 +60,7 @@ class Index:
         path: list[int] = []
         while (at := self.producer.get(name)) is not None:
             node = self.nodes[at]
-            if node.op_type not in PASSING or node.domain not in STANDARD:
+            if node.op_type not in PASSING or node.domain not in STANDARD_DOMAINS:
                 break
             path.append(at)
             name = node.input[0]

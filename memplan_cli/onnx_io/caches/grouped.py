@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.caches.edit import Editor
-from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
+from memplan_cli.onnx_io.caches.graph import Index, attribute
 from memplan_cli.onnx_io.load import reads
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _cache_dims(model: ModelProto) -> dict[str, tuple[int, int]]:
 
 def _only(readers: dict[str, list[NodeProto]], name: str, kind: str) -> NodeProto | None:
     found = readers.get(name, [])
-    fits = len(found) == 1 and found[0].op_type == kind and found[0].domain in STANDARD
+    fits = len(found) == 1 and found[0].op_type == kind and found[0].domain in STANDARD_DOMAINS
     return found[0] if fits else None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.caches.graph import STANDARD
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -22,7 +22,9 @@ def converted(model: ModelProto) -> ModelProto:
     """
     from onnx import helper, version_converter
 
-    own = max((o.version for o in model.opset_import if o.domain in STANDARD), default=0)
+    own = max(
+        (o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=0
+    )
     copy = type(model)()
     copy.CopyFrom(model)
     if own >= LEAST:
@@ -42,7 +44,7 @@ def converted(model: ModelProto) -> ModelProto:
             f"ONNX's conversion from opset {own} to {LEAST} renames outputs of the model",
             hint=f"export the model with opset {LEAST}",
         )
-    standard = [each for each in found.opset_import if each.domain in STANDARD]
+    standard = [each for each in found.opset_import if each.domain in STANDARD_DOMAINS]
     found.ir_version = max(model.ir_version, helper.find_min_ir_version_for(standard))
     del found.metadata_props[:]
     found.metadata_props.extend(model.metadata_props)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.caches import CacheBuffer, Caches
 from memplan_cli.onnx_io.caches.edit import INT64, Editor, copied, rename
-from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
+from memplan_cli.onnx_io.caches.graph import Index, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,7 +153,7 @@ class _Rewriting(Editor):
 
     def _sizes(self, node: NodeProto) -> NodeProto:
         """Return a Shape of a cache as what says it without its values, other nodes as they are."""
-        if node.op_type != "Shape" or node.domain not in STANDARD:
+        if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
         if node.input[0] not in self.sized:
             return node

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import NCHWC
+
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-BLOCKED = "com.microsoft.nchwc"
-"""The domain of ONNX Runtime's operators over blocks of channels."""
 
 
 def model_in_blocks(dims: tuple[int, int, int, int]) -> ModelProto:
@@ -17,7 +16,7 @@ def model_in_blocks(dims: tuple[int, int, int, int]) -> ModelProto:
 
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
     made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    node = helper.make_node("ReorderInput", ["x"], ["y"], domain=BLOCKED)
+    node = helper.make_node("ReorderInput", ["x"], ["y"], domain=NCHWC)
     graph = helper.make_graph([node], "blocks", [given], [made])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(BLOCKED, 1)]
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(NCHWC, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)

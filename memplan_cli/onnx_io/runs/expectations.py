@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto, numpy_helper
 
+from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import bind_dim
 from memplan_cli.onnx_io.interface import names_taken, tensor_dims
 from memplan_cli.onnx_io.load import graphs, subgraphs
@@ -42,35 +43,8 @@ class Rule:
     values: tuple[int, ...] = ()
 
 
-_MOVES: Mapping[str, tuple[int, ...]] = {
-    "Cast": (0,),
-    "CastLike": (0,),
-    "Reshape": (0,),
-    "Unsqueeze": (0,),
-    "Squeeze": (0,),
-    "Flatten": (0,),
-    "Identity": (0,),
-    "Transpose": (0,),
-    "Expand": (0,),
-    "Slice": (0,),
-    "Split": (0,),
-    "Tile": (0,),
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "Pad": (0,),
-    "Where": (1, 2),
-    "Trilu": (0,),
-    "ScatterND": (0, 2),
-    "ScatterElements": (0, 2),
-    "Optional": (0,),
-    "OptionalGetElement": (0,),
-    "SequenceAt": (0,),
-    "SequenceConstruct": tuple(range(64)),
-    "Concat": tuple(range(64)),
-    "Min": tuple(range(8)),
-}
-"""Ops that give on the values of inputs at these positions, changed in shape at most."""
+_CONVERSIONS = frozenset({"Cast", "CastLike"})
+"""Ops that give on the values of the first input in another type."""
 
 _KEEPS_SIGN = frozenset({"Add", "Mul", "Div", "Sum", "Max", "ReduceSum", "ReduceMean"})
 """Ops that give something above zero where their inputs are."""
@@ -238,7 +212,8 @@ class Trace:
 
 def _onward(node: NodeProto, position: int, how: str) -> Iterator[tuple[str, str]]:
     """Yield where a value goes from here: its copies, and results of the same sign."""
-    if position in _MOVES.get(node.op_type, ()):
+    converted = position == 0 and node.op_type in _CONVERSIONS
+    if position in operator(node).moves or converted or node.op_type == "Min":
         yield from ((name, how) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)

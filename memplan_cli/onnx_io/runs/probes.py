@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, ONNX, Family, names_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from onnx import NodeProto
 
     from memplan_cli.core.program import Attribute
-
-_NCHWC = "com.microsoft.nchwc"
 
 Values = tuple[int, ...]
 
@@ -87,57 +87,16 @@ def _op(
     return OneOp(name, operands or (_X,), attributes, domain, result, opset)  # type: ignore[arg-type]
 
 
-_UNARY = [
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-    "LeakyRelu",
-    "Elu",
-    "Selu",
-    "Softplus",
-    "Softsign",
-    "HardSigmoid",
-    "HardSwish",
-    "ThresholdedRelu",
-    "Celu",
-    "Shrink",
-    "Mish",
-    "Softmax",
-    "LogSoftmax",
-    "Hardmax",
-    "Identity",
+_UNARY = (
+    *names_of(lambda each: each.family in (Family.UNARY, Family.SOFTMAX)),
     "Flatten",
-    "Abs",
-    "Neg",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Erf",
-    "Sin",
-    "Cos",
-    "Tan",
-    "Asin",
-    "Acos",
-    "Atan",
-    "Sinh",
-    "Cosh",
-    "Asinh",
-    "Acosh",
-    "Atanh",
-    "Gelu",
-    "Ceil",
-    "Floor",
-    "Round",
-    "Reciprocal",
-    "Sign",
-    "Clip",
-    "Dropout",
-    "Trilu",
-    "MeanVarianceNormalization",
     "LpNormalization",
-]
+    "MeanVarianceNormalization",
+    "Trilu",
+)
+"""Asked about floats alone, without attributes; an operator that needs more gives no answer."""
 
-_BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "PRelu"]
+_BINARY = (*names_of(lambda each: each.family is Family.ARITHMETIC), "PRelu")
 
 _LEAF: Mapping[str, Attribute] = {
     "n_targets": 1,
@@ -179,7 +138,7 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("Scatter", _X, _PLACES, _X, opset=10, axis=0),
     _op("TensorScatter", Operand(shape=(1, 4, 8)), Operand(shape=(1, 2, 8)), _longs(0), opset=24),
     _op("BitCast", result="int32", opset=26, to=6),
-    OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, "ai.onnx.ml"),
+    OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, ML),
     _op("ScatterND", _X, Operand("int64", (2, 1), (0, 1)), Operand(shape=(2, 8))),
     _op("Where", _BOOL, _X, _X),
     _op("CumSum", _X, Operand("int64", (), (0,))),
@@ -204,33 +163,33 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("DepthToSpace", Operand(shape=(1, 4, 3, 3)), blocksize=1),
     _op("SpaceToDepth", Operand(shape=(1, 4, 3, 3)), blocksize=1),
     *(_op(name, _X, _X, result="bool") for name in ("Equal", "Less", "Greater")),
-    _op("Gelu", domain="com.microsoft"),
-    _op("QuickGelu", domain="com.microsoft"),
-    _op("FastGelu", _X, Operand(shape=(8,)), domain="com.microsoft"),
-    _op("BiasGelu", _X, Operand(shape=(8,)), domain="com.microsoft"),
-    _op("FusedMatMul", _MATRIX, _MATRIX, domain="com.microsoft"),
-    _op("FusedGemm", _MATRIX, _MATRIX, _MATRIX, domain="com.microsoft", activation="Relu"),
-    _op("FusedConv", _IMAGE, Operand(shape=(8, 8, 1, 1)), domain="com.microsoft"),
+    _op("Gelu", domain=MICROSOFT),
+    _op("QuickGelu", domain=MICROSOFT),
+    _op("FastGelu", _X, Operand(shape=(8,)), domain=MICROSOFT),
+    _op("BiasGelu", _X, Operand(shape=(8,)), domain=MICROSOFT),
+    _op("FusedMatMul", _MATRIX, _MATRIX, domain=MICROSOFT),
+    _op("FusedGemm", _MATRIX, _MATRIX, _MATRIX, domain=MICROSOFT, activation="Relu"),
+    _op("FusedConv", _IMAGE, Operand(shape=(8, 8, 1, 1)), domain=MICROSOFT),
     _op(
         "FusedConv",
         _IMAGE,
         Operand(shape=(8, 8, 1, 1)),
         Operand(shape=(8,)),
         _IMAGE,
-        domain="com.microsoft",
+        domain=MICROSOFT,
     ),
     _op("SkipLayerNormalization", *(Operand(shape=(1, 4, 8)),) * 2, Operand(shape=(8,)),
-        Operand(shape=(8,)), domain="com.microsoft"),
+        Operand(shape=(8,)), domain=MICROSOFT),
     _op("SimplifiedLayerNormalization", _X, Operand(shape=(8,)), domain=""),
-    _op("TransposeMatMul", _MATRIX, _MATRIX, domain="com.microsoft"),
-    _op("ReorderInput", _BLOCKED, domain=_NCHWC),
-    _op("ReorderOutput", _BLOCKED, domain=_NCHWC, channels=16),
-    _op("Conv", _BLOCKED, _POINTWISE, domain=_NCHWC),
-    _op("Conv", _BLOCKED, _POINTWISE, Operand(shape=(16,)), _BLOCKED, domain=_NCHWC),
-    _op("MaxPool", _BLOCKED, kernel_shape=(1, 1), domain=_NCHWC),
-    _op("AveragePool", _BLOCKED, kernel_shape=(1, 1), domain=_NCHWC),
-    _op("GlobalAveragePool", Operand(shape=(1, 16, 1, 1)), domain=_NCHWC),
-    _op("Upsample", _BLOCKED, scales=(1, 1, 1, 1), domain=_NCHWC),
+    _op("TransposeMatMul", _MATRIX, _MATRIX, domain=MICROSOFT),
+    _op("ReorderInput", _BLOCKED, domain=NCHWC),
+    _op("ReorderOutput", _BLOCKED, domain=NCHWC, channels=16),
+    _op("Conv", _BLOCKED, _POINTWISE, domain=NCHWC),
+    _op("Conv", _BLOCKED, _POINTWISE, Operand(shape=(16,)), _BLOCKED, domain=NCHWC),
+    _op("MaxPool", _BLOCKED, kernel_shape=(1, 1), domain=NCHWC),
+    _op("AveragePool", _BLOCKED, kernel_shape=(1, 1), domain=NCHWC),
+    _op("GlobalAveragePool", Operand(shape=(1, 16, 1, 1)), domain=NCHWC),
+    _op("Upsample", _BLOCKED, scales=(1, 1, 1, 1), domain=NCHWC),
 )  # fmt: skip
 """What is probed; an op that is not here, and in no table, is taken to allocate."""
 
@@ -268,7 +227,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
             nodes.append(_copy(names[index], f"y{index}", operand.dtype))
             outputs.append(helper.make_value_info(f"y{index}", _typed(operand.dtype)))
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
-    domains = {"": op.opset, "ai.onnx.ml": 3, "com.microsoft": 1, _NCHWC: 1}
+    domains = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
     opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
     model: bytes = helper.make_model(
         graph, opset_imports=opsets, ir_version=10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
-from memplan_cli.core.program import RANDOM
+from memplan_cli.core.operators import is_random
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto
 
 READ_SUFFIX = "__memplan_read"
 """What is put behind the name of a tensor that nobody reads, for its reader."""
@@ -50,11 +50,6 @@ def random_ops(model: ModelProto) -> tuple[str, ...]:
             if is_random(node)
         )
     )
-
-
-def is_random(node: NodeProto) -> bool:
-    """Whether a node draws random numbers; a Dropout does where it may be training."""
-    return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
 def smallest_model() -> bytes:

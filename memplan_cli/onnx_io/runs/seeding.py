@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from memplan_cli.core.operators import is_random
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.runs.runnable import is_random
 from memplan_cli.onnx_io.weights.external_data import copy_along, external_tensors, locations
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.external_data import locations
 
@@ -63,7 +64,7 @@ class Scope:
 
 def held_tensor(node: NodeProto) -> TensorProto | None:
     """Return the tensor that a Constant holds as one."""
-    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+    if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
         for attribute in node.attribute:
             if attribute.name == "value":
                 return attribute.t

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.program import VarId
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 _MOST = 64
 """Elements up to which numbers say how an operator works; more is data."""
-
-_STANDARD = ("", "ai.onnx")
 
 
 def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]]:
@@ -32,7 +31,7 @@ def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]
         if name not in given and is_plain and prod(tensor.dims) <= _MOST:
             found[VarId(name)] = tuple(numpy_helper.to_array(tensor).ravel().tolist())
     for node in model.graph.node:
-        if node.op_type == "Constant" and node.domain in _STANDARD:
+        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
             for attribute in node.attribute:
                 if attribute.name in ("value_int", "value_float"):
                     found[VarId(node.output[0])] = (attribute.i or attribute.f,)
@@ -43,14 +42,16 @@ def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]
 
 def standard_opset(model: ModelProto) -> int:
     """Return the version of the standard operators that a model uses; 0 for none."""
-    return max((i.version for i in model.opset_import if i.domain in _STANDARD), default=0)
+    return max(
+        (i.version for i in model.opset_import if i.domain in STANDARD_DOMAINS), default=0
+    )
 
 
 def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain in _STANDARD:
+        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
                     yield node.output[0], attribute.t

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.analysis.aliasing import VIEWS
+from memplan_cli.core.operators import Family, operator
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.nodes import NODE, Names, drop_unread, names_in
 from memplan_cli.onnx_io.read import plain_attributes
@@ -64,16 +64,6 @@ _STEP = 64
 
 _FLOAT = 1
 """ONNX's number of the type."""
-
-_PRODUCTS = frozenset(
-    {
-        ("", "MatMul"),
-        ("com.microsoft", "FusedMatMul"),
-        ("", "Gemm"),
-        ("com.microsoft", "FusedGemm"),
-    }
-)
-"""Operators that pack their second operand, by domain and name."""
 
 _OPERAND, _BIAS = 1, 2
 """Inputs: what is packed, and what Gemm adds to each row."""
@@ -188,7 +178,7 @@ def _products_of(
 ) -> Iterator[_Product]:
     for node in graph.node:
         weight = weights.get(node.input[_OPERAND]) if len(node.input) > _OPERAND else None
-        if (node.domain, node.op_type) not in _PRODUCTS or weight is None:
+        if operator(node).family is not Family.MATRIX_PRODUCT or weight is None:
             continue
         if len(weight.dims) != 2 or weight.data_type != _FLOAT:
             continue
@@ -233,7 +223,7 @@ def width(
 
     One that is a result of the model is copied there.
     """
-    made_anew = node.op_type not in VIEWS or not results.isdisjoint(node.output)
+    made_anew = not operator(node).is_view or not results.isdisjoint(node.output)
     values = {*node.input, *(node.output if made_anew else ())}
     return sum(made.get(name, 0) for name in values)
 

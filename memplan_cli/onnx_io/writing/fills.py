@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS
+from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import captures
 from memplan_cli.onnx_io.nodes import Names, names_in
@@ -97,8 +97,7 @@ def _overwriting(
     others = {value.name for value in chain(graph.input, graph.output)}
     for node in graph.node:
         others.update(captures(node))
-        domain = node.domain in STANDARD_DOMAINS
-        taken = IN_PLACE.get(node.op_type, ()) if domain else ()
+        taken = operator(node).in_place
         for position, name in enumerate(node.input):
             if name in large and position in taken:
                 found.setdefault(name, []).append(node)

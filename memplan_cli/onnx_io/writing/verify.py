@@ -13,12 +13,13 @@ import re
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from memplan_cli.core.operators import canonical_domain, lookup
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -56,11 +57,11 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
         _node(node, names) for node in written.graph.node if added.isdisjoint(node.output)
     )
     found.extend(f"{_label(node)} was lost" for node in before if node not in after)
-    fewer = _WithFewerOutputs.of(original, before)
+    results = _results_by_node(before)
     found.extend(
         f"{_label(node)} was not there"
         for node in after
-        if node not in before and not fewer.allows(node)
+        if node not in before and not _leaves_out_optional_results(node, results)
     )
     # A node that runs twice under the same names makes its values twice: `_unordered`.
     found.extend(_unordered(written.graph, frozenset()))
@@ -86,49 +87,31 @@ def _added_readers(graph: GraphProto) -> Iterator[str]:
         yield from (name for name in found if name not in read)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithFewerOutputs:
-    """Knows which nodes of the original a copy may stand for although it makes less."""
+def _results_by_node(nodes: Iterable[Node]) -> dict[Node, list[Sequence[str]]]:
+    """Return the results of nodes that are alike in all else: operator, inputs and attributes."""
+    found: dict[Node, list[Sequence[str]]] = {}
+    for kind, domain, inputs, results, attributes in nodes:
+        alike = found.setdefault((kind, domain, inputs, attributes), [])
+        alike.append(cast("Sequence[str]", results))
+    return found
 
-    outputs: Mapping[Node, Sequence[tuple[str, ...]]]
-    """By all else that makes a node: what those of the original make."""
-    opsets: Mapping[str, int]
 
-    @classmethod
-    def of(cls, original: ModelProto, nodes: Iterable[Node]) -> _WithFewerOutputs:
-        outputs: dict[Node, list[tuple[str, ...]]] = {}
-        for kind, domain, inputs, made, attributes in nodes:
-            outputs.setdefault((kind, domain, inputs, attributes), []).append(made)  # type: ignore[arg-type]
-        opsets = {
-            "" if opset.domain == "ai.onnx" else opset.domain: opset.version
-            for opset in original.opset_import
-        }
-        return cls(outputs, opsets)
-
-    def allows(self, node: Node) -> bool:
-        """Whether the original has this node with further, optional outputs."""
-        kind, domain, inputs, made, attributes = node
-        optional = self._optional(str(kind), str(domain))
-        return any(
-            len(whole) == len(made)  # type: ignore[arg-type]
-            and all(
-                one == other or (not one and at in optional)
-                for at, (one, other) in enumerate(zip(made, whole, strict=True))  # type: ignore[call-overload]
+def _leaves_out_optional_results(
+    node: Node, results: Mapping[Node, Sequence[Sequence[str]]]
+) -> bool:
+    """Whether a node is one of the original's, but for optional results that it omits."""
+    kind, domain, inputs, fewer, attributes = node
+    optional = lookup(str(domain), str(kind)).optional_outputs
+    return any(
+        len(whole) == len(cast("Sequence[str]", fewer))
+        and all(
+            one == other or (not one and at in optional)
+            for at, (one, other) in enumerate(
+                zip(cast("Sequence[str]", fewer), whole, strict=True)
             )
-            for whole in self.outputs.get((kind, domain, inputs, attributes), ())
         )
-
-    def _optional(self, kind: str, domain: str) -> Collection[int]:
-        from onnx import defs
-
-        if kind == "BatchNormalization":  # optional, but ONNX Runtime dies without them
-            return ()
-        try:
-            schema = defs.get_schema(kind, self.opsets.get(domain, 1), domain)
-        except defs.SchemaError:
-            return ()
-        wanted = defs.OpSchema.FormalParameterOption.Optional
-        return [at for at, output in enumerate(schema.outputs) if output.option == wanted]
+        for whole in results.get((kind, domain, inputs, attributes), ())
+    )
 
 
 def _same_nodes(one: GraphProto, other: GraphProto) -> bool:
@@ -209,7 +192,7 @@ def _node(node: NodeProto, names: _Names) -> Node:
     """Return what a node computes, in the original's names, notes left aside."""
     return (
         node.op_type,
-        "" if node.domain == "ai.onnx" else node.domain,
+        canonical_domain(node.domain),
         tuple(map(names.original, node.input)),
         tuple(map(names.original, node.output)),
         tuple(sorted((a.name, _attribute(a, names)) for a in node.attribute)),

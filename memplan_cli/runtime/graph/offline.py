@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
@@ -50,9 +51,6 @@ FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
 )
 """And each tensor's memory goes back to the arena after its last reader."""
 
-
-_STANDARD = ("", "ai.onnx")
-"""Names of the domain whose operators every reader knows."""
 
 COUNTED = re.compile(r"_token_\d+$")
 """What the runtime puts behind a name that is taken."""
@@ -193,7 +191,10 @@ def forget_types(dump: ModelProto) -> None:
     """
     for graph in graphs(dump.graph):
         known = {
-            name for node in graph.node if node.domain not in _STANDARD for name in node.output
+            name
+            for node in graph.node
+            if node.domain not in STANDARD_DOMAINS
+            for name in node.output
         }
         kept = [value for value in graph.value_info if value.name in known]
         del graph.value_info[:]

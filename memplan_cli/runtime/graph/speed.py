@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import VIEWS
 from memplan_cli.analysis.cost import FLOPS_PER_BYTE, KERNEL_LAUNCH, node_work
+from memplan_cli.core.operators import NCHWC, operator
 from memplan_cli.core.program import walk
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.simulate.trace import tensor_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def is_slower_as_written(
         dims: values of symbolic dims.
         optimised: the runtime's own graph of the same model.
     """
-    if any(op.domain == PROFILE.blocked_domain for _, op in walk(optimised.program.body)):
+    if any(op.domain == NCHWC for _, op in walk(optimised.program.body)):
         return True
     moved = _moved_bytes(written, dims) - _moved_bytes(optimised.program, optimised.dims)
     launches = _count_ops(written) - _count_ops(optimised.program)
@@ -65,6 +64,6 @@ def _moved_bytes(program: Program, dims: Mapping[str, int]) -> int:
     written = (
         sum(sizes.get(var, 0) for var in op.outputs)
         for _, op in walk(program.body)
-        if op.type not in VIEWS
+        if not operator(op).is_view
     )
     return 2 * sum(written)

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.runtime.process.memory import SMALL_ALIGNMENT
 from memplan_cli.runtime.process.parts import (
@@ -116,7 +117,7 @@ class SessionLoading:
         return {
             variables[var].name
             for _, op in walk(self.program.body)
-            if op.domain == PROFILE.blocked_domain
+            if op.domain == NCHWC
             for var in op.inputs
             if var
         }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, ONNX
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.runtime.profile.record import PROFILE
@@ -62,14 +63,14 @@ Rule = Callable[["Op", Dims], int]
 """Return the bytes of the packed copy of an operand, given its dims."""
 
 PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
-    ("", "MatMul"): {1: _matrix},
-    ("", "Gemm"): {1: _matrix},
-    ("com.microsoft", "FusedMatMul"): {1: _matrix},
-    ("com.microsoft", "FusedGemm"): {1: _matrix},
-    ("com.microsoft", "Attention"): {1: _matrix},
-    ("", "ConvTranspose"): {1: _transposed},
-    ("", "LSTM"): {1: _recurrent, 2: _recurrent},
-    ("", "GRU"): {1: _recurrent, 2: _recurrent},
+    (ONNX, "MatMul"): {1: _matrix},
+    (ONNX, "Gemm"): {1: _matrix},
+    (MICROSOFT, "FusedMatMul"): {1: _matrix},
+    (MICROSOFT, "FusedGemm"): {1: _matrix},
+    (MICROSOFT, "Attention"): {1: _matrix},
+    (ONNX, "ConvTranspose"): {1: _transposed},
+    (ONNX, "LSTM"): {1: _recurrent, 2: _recurrent},
+    (ONNX, "GRU"): {1: _recurrent, 2: _recurrent},
 }
 """Rules by domain and operator, then by position of the operand: a float32 constant."""
 

@@ -35,8 +35,6 @@ class RuntimeProfile:
         pattern_alignment: sizes in a memory pattern's block are rounded up to a multiple of this
             (core/framework/mem_pattern_planner.h).
         string_size: one element of a string tensor, a ``std::string`` as the wheels are built.
-        blocked_domain: the domain of kernels with blocked layouts; no model file has them
-            (``kMSNchwcDomain``, core/graph/constants.h).
         eager_operators: standard operators that ``PRIORITY_BASED`` runs as soon as they are ready
             (``PriorityNodeCompare``, core/graph/graph.cc).
         workspace_first: operators whose kernels allocate workspace before their outputs; others
@@ -81,7 +79,6 @@ class RuntimeProfile:
     arena_handle_ratio: int
     pattern_alignment: int
     string_size: int
-    blocked_domain: str
     eager_operators: frozenset[str]
     workspace_first: frozenset[str]
     image_piece: int
@@ -115,7 +112,6 @@ PROFILE = RuntimeProfile(
     arena_handle_ratio=32,
     pattern_alignment=256,
     string_size=32,
-    blocked_domain="com.microsoft.nchwc",
     eager_operators=frozenset({"Shape", "Size"}),
     workspace_first=frozenset({"Einsum", "Where"}),
     image_piece=64 << 10,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, ONNX
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.record import PROFILE
@@ -91,20 +92,20 @@ def _index_per_result(_: Op, __: Operands, output: Dims) -> Requests:
 
 
 ARENA_RULES: Mapping[tuple[str, str], Rule] = {
-    ("", "Where"): _where,
-    ("", "Conv"): _conv,
-    ("com.microsoft", "FusedConv"): _conv,
-    ("", "ConvTranspose"): _conv_transpose,
-    ("", "Attention"): _attention,
-    ("com.microsoft", "BiasGelu"): _floats_like_output,
+    (ONNX, "Where"): _where,
+    (ONNX, "Conv"): _conv,
+    (MICROSOFT, "FusedConv"): _conv,
+    (ONNX, "ConvTranspose"): _conv_transpose,
+    (ONNX, "Attention"): _attention,
+    (MICROSOFT, "BiasGelu"): _floats_like_output,
 }
 """Workspace in the arena, by domain and operator."""
 
 HEAP_RULES: Mapping[tuple[str, str], Rule] = {
-    ("", "ScatterElements"): _index_per_update,
-    ("", "ScatterND"): _index_per_row,
-    ("", "GatherND"): _index_per_row,
-    ("", "NonZero"): _index_per_result,
+    (ONNX, "ScatterElements"): _index_per_update,
+    (ONNX, "ScatterND"): _index_per_row,
+    (ONNX, "GatherND"): _index_per_row,
+    (ONNX, "NonZero"): _index_per_result,
 }
 """Workspace on the heap of the C library, by domain and operator."""
 

@@ -222,7 +222,7 @@ def _linear(node: Node) -> Sequence[Made]:
     return [Made(kind, result), Made(node.element(3) or kind, state)]
 
 
-ATTENTION: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     "Attention": _self(past=4, element=0),
     "DecoderMaskedMultiHeadAttention": _decoding,
     "DecoderMaskedSelfAttention": lambda node: [

@@ -71,7 +71,7 @@ def _enlarged(node: Node) -> Sequence[Made]:
     return [Made(node.element(0), dims)]
 
 
-BLOCKED: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     "AveragePool": _pooled,
     "Conv": _convolved,
     "GlobalAveragePool": _whole,

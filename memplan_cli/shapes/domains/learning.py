@@ -136,7 +136,7 @@ def _one_target(node: Node) -> Sequence[Made]:
     return [Made(FLOAT, (_rows(node), 1))]
 
 
-LEARNING: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     # Each element by itself.
     "Binarizer": like(0),
     "CategoryMapper": _categories,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, OPERATORS
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import floored, multiplied, total
 from memplan_cli.shapes.domains.made import (
@@ -202,13 +203,14 @@ def _state_kept(node: Node) -> Sequence[Made]:
     return [Made(node.element(0), shape), Made(node.element(0), state)]
 
 
-MICROSOFT: Mapping[str, Rule] = {
-    # Each element by itself.
+RULES: Mapping[str, Rule] = {
+    # Dims of the first input.
+    **{each.name: like(0) for each in OPERATORS if each.domain == MICROSOFT and each.keeps_shape},
     **dict.fromkeys(
         (
-            "BiasAdd", "BiasGelu", "BiasSoftmax", "BranchwiseRMSNorm", "FastGelu", "GatedAdd",
-            "GatedRMSNorm", "Gelu", "GroupNorm", "Inverse", "MoE", "QLinearLeakyRelu",
-            "QLinearSigmoid", "QLinearSoftmax", "QMoE", "QuickGelu", "SampleOp", "ScaledSiLU", "Trilu",
+            "BiasAdd", "BiasSoftmax", "BranchwiseRMSNorm", "GatedAdd",
+            "GatedRMSNorm", "GroupNorm", "Inverse", "MoE", "QLinearLeakyRelu",
+            "QLinearSigmoid", "QLinearSoftmax", "QMoE", "SampleOp", "ScaledSiLU", "Trilu",
         ),
         like(0),
     ),

@@ -155,7 +155,7 @@ def _joined(node: Node) -> Sequence[Made]:
     return [Made(element, tuple(found))]
 
 
-PRODUCTS: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     # Matrices.
     "DynamicQuantizeMatMul": _multiplied(FLOAT),
     "FusedGemm": _general,

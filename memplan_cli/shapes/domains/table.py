@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, ONNX, canonical_domain
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.shapes.domains.attention import ATTENTION, standard
-from memplan_cli.shapes.domains.blocked import BLOCKED
-from memplan_cli.shapes.domains.learning import LEARNING
+from memplan_cli.shapes.domains import attention, blocked, learning, microsoft, products
 from memplan_cli.shapes.domains.made import Made, Node, Rule, last_as
-from memplan_cli.shapes.domains.microsoft import MICROSOFT
-from memplan_cli.shapes.domains.products import PRODUCTS
 from memplan_cli.shapes.lattice import with_shape
 
 if TYPE_CHECKING:
@@ -29,24 +26,23 @@ def _normalized(node: Node) -> Sequence[Made]:
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
     # The first is read wrongly by ONNX's inference, states it follows with numbers only, and
     # the others are in no opset: ONNX Runtime's optimiser writes them.
-    "": {
-        "Attention": standard,
-        "CausalConvWithState": MICROSOFT["CausalConvWithState"],
-        "FusedConv": PRODUCTS["FusedConv"],
-        "LinearAttention": ATTENTION["LinearAttention"],
+    ONNX: {
+        "Attention": attention.standard,
+        "CausalConvWithState": microsoft.RULES["CausalConvWithState"],
+        "FusedConv": products.RULES["FusedConv"],
+        "LinearAttention": attention.RULES["LinearAttention"],
         "SimplifiedLayerNormalization": _normalized,
     },
-    "ai.onnx.ml": LEARNING,
-    "com.microsoft": {**MICROSOFT, **PRODUCTS, **ATTENTION},
-    "com.microsoft.nchwc": BLOCKED,
+    ML: learning.RULES,
+    MICROSOFT: {**microsoft.RULES, **products.RULES, **attention.RULES},
+    NCHWC: blocked.RULES,
 }
 """The rules of each domain, by operator."""
 
 
 def rule_of(node: NodeProto) -> Rule | None:
     """Return the rule of a node that ONNX's own inference knows nothing of."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return DOMAINS.get(domain, {}).get(node.op_type)
+    return DOMAINS.get(canonical_domain(node.domain), {}).get(node.op_type)
 
 
 def made_by(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, TypeProto]:

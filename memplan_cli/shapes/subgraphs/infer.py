@@ -13,6 +13,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.shapes.lattice import (
     merged,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
     from memplan_cli.core.program import Dim
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 _ROUNDS = 8
 """Rounds after which a value that still changes is one without a known shape."""

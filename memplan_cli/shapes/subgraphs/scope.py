@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import SHAPE_QUERIES
 from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.shapes.lattice import is_complete
 from memplan_cli.shapes.symbolic.families import SHAPE_ARITHMETIC
@@ -148,7 +149,7 @@ class Level:
             return True
         if len(chain) > _PRELUDE:
             return False
-        if maker.op_type not in ("Shape", "Size") and not all(
+        if maker.op_type not in SHAPE_QUERIES and not all(
             self._trace(source, chain) for source in maker.input if source
         ):
             return False

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan_cli.core.operators import operator
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.shapes.symbolic.families import MOVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,14 +57,14 @@ def evaluated(
 def moved(
     node: NodeProto, inputs: Sequence[Objects | Array | None], opset: int
 ) -> list[Objects] | None:
-    """Return the results of an operator in `MOVES`, whose other inputs are numbers."""
-    places = MOVES[node.op_type]
+    """Return the results of an operator that moves elements; its other inputs are numbers."""
+    places = operator(node).moves
     if any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute):
         return None
     elements: list[object] = [0]  # what a Pad fills with
     given: list[Array | None] = []
     for at, value in enumerate(inputs):
-        if value is None or (places is not None and at not in places):
+        if value is None or at not in places:
             given.append(value)
             continue
         numbers = np.arange(len(elements), len(elements) + value.size, dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from memplan_cli.core.operators import SHAPE_QUERIES, Family, names_of
 from memplan_cli.shapes.symbolic.elements import (
     Element,
     add,
@@ -66,52 +67,16 @@ REDUCED: Mapping[str, Binary] = {
 }
 """Operators that combine the elements of an axis."""
 
-MOVES: Mapping[str, tuple[int, ...] | None] = {
-    # Another shape.
-    "Expand": (0,),
-    "Flatten": (0,),
-    "Identity": (0,),
-    "Reshape": (0,),
-    "Squeeze": (0,),
-    "Tile": (0,),
-    "Transpose": (0,),
-    "Unsqueeze": (0,),
-    # A part.
-    "Compress": (0,),
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "Slice": (0,),
-    "Split": (0,),
-    # Several.
-    "Concat": None,
-    "Pad": (0, 2),
-    "ScatterElements": (0, 2),
-    "ScatterND": (0, 2),
-}
-"""Operators that move elements, and the inputs that are moved; None of all inputs."""
+MOVES = frozenset(names_of(lambda each: each.moves and each.family is not Family.SEQUENCE))
+"""Operators whose results consist of elements of their inputs."""
 
-UNPREDICTABLE = frozenset(
-    {
-        "Bernoulli", "Dropout", "If", "Loop", "Multinomial", "RandomNormal",
-        "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Scan", "SequenceMap",
-    }
-)  # fmt: skip
-"""Operators whose results are drawn, or come from a subgraph."""
-
-BY_DATA = frozenset({"Compress", "NonZero", "Unique"})
+BY_DATA = frozenset(names_of(lambda each: each.size_from_data))
 """Operators whose results are no larger than their inputs, whatever the values."""
-
-TRUTH = frozenset(
-    {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Xor"}
-)
-"""Operators on elements that give truth values."""
 
 SHAPE_ARITHMETIC = frozenset(
     {
-        *MOVES, *BINARY, *REDUCED, *UNARY,
-        "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Range", "Shape", "Size", "Sqrt",
-        "Where",
+        *MOVES, *BINARY, *REDUCED, *UNARY, *SHAPE_QUERIES,
+        "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Range", "Sqrt",
     }
 )  # fmt: skip
 """Operators that shapes are computed with."""

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from memplan_cli.core.operators import (
+    CONTROL_FLOW,
+    ONNX,
+    ONNX_LONG_NAME,
+    SHAPE_QUERIES,
+    STANDARD_DOMAINS,
+    Family,
+    names_of,
+)
 from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.domains.table import made_by, rule_of
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.shapes.onnx_inference import infer_node
 from memplan_cli.shapes.symbolic.bodies import BODIES, Known, type_of
-from memplan_cli.shapes.symbolic.families import BINARY, BY_DATA, UNPREDICTABLE
+from memplan_cli.shapes.symbolic.families import BY_DATA
 from memplan_cli.shapes.symbolic.rules import (
     flattened,
     joined,
@@ -73,32 +82,26 @@ RULES: Mapping[str, Rule] = {
     "DepthToSpace": unpacked_from_channels,
     "Flatten": flattened,
     "Pad": padded,
-    "Resize": resized,
     "Slice": sliced,
     "SpaceToDepth": packed_into_channels,
     "Tile": tiled,
-    "Upsample": resized,
+    **dict.fromkeys(names_of(lambda each: each.family is Family.RESIZING), resized),
     # Windows.
-    "AveragePool": pooled,
     "Conv": convolved,
     "ConvInteger": convolved,
     "DeformConv": convolved,
     "QLinearConv": convolved_quantized,
     "ConvTranspose": transposed,
-    "LpPool": pooled,
-    "MaxPool": pooled,
+    **dict.fromkeys(names_of(lambda each: each.family is Family.POOLING), pooled),
     # Broadcast.
-    **dict.fromkeys(BINARY, broadcasted),
-    "Div": broadcasted,
-    "Mod": broadcasted,
-    "Where": broadcasted,
+    **dict.fromkeys(names_of(lambda each: each.broadcasts), broadcasted),
 }
 """The rule of each operator that ONNX's inference follows with numbers only."""
 
 _ALIKE = frozenset({"TopK"})
 """Operators whose results all have the shape of the first."""
 
-_ASKED_WITH_ALL = BY_DATA | {"Resize", "Upsample"}
+_ASKED_WITH_ALL = BY_DATA.union(names_of(lambda each: each.family is Family.RESIZING))
 """Operators whose shapes ONNX's inference finds by any of their inputs' values."""
 
 _BY_ALL_INPUTS = _ASKED_WITH_ALL | {"Range"}
@@ -113,7 +116,9 @@ _SAY_SHAPES = (INT32, INT64, BOOL)
 _MOST_INSIDE = 4096
 """Nodes of subgraphs that are looked at, each as often as it runs."""
 
-_NOT_ALONE = frozenset({*UNPREDICTABLE, *NEED_WORKAROUND})
+_NOT_ALONE = frozenset(
+    {*CONTROL_FLOW, *names_of(lambda each: each.is_random), *NEED_WORKAROUND}
+)
 """Operators that ONNX's inference is not asked about node by node."""
 
 
@@ -138,7 +143,7 @@ def interpret(
     for tensor in graph.initializer:
         types.setdefault(tensor.name, type_of(tensor.data_type, tuple(tensor.dims)))
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    values = Values.over(graph, types, opsets.get("", opsets.get("ai.onnx", 1)))
+    values = Values.over(graph, types, opsets.get(ONNX, opsets.get(ONNX_LONG_NAME, 1)))
     found = _Walk(RULES if rules is None else rules).over(graph, values, types, wanted)
     for name in wanted:
         values.of(name)
@@ -167,7 +172,7 @@ class _Walk:
             other = rule_of(node)
             if other is not None and not _is_whole(node, types):
                 _note(found, types, made_by(values, node, other))
-            if node.domain not in ("", "ai.onnx"):
+            if node.domain not in STANDARD_DOMAINS:
                 continue
             if not _is_whole(node, types):
                 rule = self.rules.get(node.op_type)
@@ -240,9 +245,9 @@ def _needed(
     """Return the values that shapes hang on, and those behind them."""
     needed = set(wanted)
     for node in reversed(graph.node):
-        if node.domain not in ("", "ai.onnx") and rule_of(node) is None:
+        if node.domain not in STANDARD_DOMAINS and rule_of(node) is None:
             continue
-        if not needed.isdisjoint(node.output) and node.op_type not in ("Shape", "Size"):
+        if not needed.isdisjoint(node.output) and node.op_type not in SHAPE_QUERIES:
             needed.update(node.input)
             for _, body in subgraphs(node):
                 needed.update(free_names(body))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan_cli.core.operators import CONTROL_FLOW, Family, operator
 from memplan_cli.shapes.symbolic.elements import (
     chosen,
     divide,
@@ -27,9 +28,7 @@ from memplan_cli.shapes.symbolic.families import (
     BY_DATA,
     MOVES,
     REDUCED,
-    TRUTH,
     UNARY,
-    UNPREDICTABLE,
 )
 from memplan_cli.shapes.symbolic.values import (
     BOOL,
@@ -74,14 +73,14 @@ def _results(values: Values, node: NodeProto) -> Results:
         return (rule(values, node),)
     given = [values.of(name) if name else None for name in node.input]
     wanted = [value for name, value in zip(node.input, given, strict=True) if name]
-    if node.op_type in UNPREDICTABLE:
+    if node.op_type in CONTROL_FLOW or operator(node).is_random:
         return ()
     if all(value is not None and value.is_known for value in wanted):
         return _evaluated(values, node, given)
-    if node.op_type in MOVES:
-        return _moved(values, node)
     if node.op_type in _ON_ELEMENTS:
         return (_ON_ELEMENTS[node.op_type](values, node),)
+    if node.op_type in MOVES:
+        return _moved(values, node)
     return ()
 
 
@@ -101,11 +100,11 @@ def _evaluated(values: Values, node: NodeProto, given: Sequence[Value | None]) -
 
 
 def _moved(values: Values, node: NodeProto) -> Results:
-    places = MOVES[node.op_type]
+    places = operator(node).moves
     arrays: list[Array | None] = []
     kind = 0
     for at, name in enumerate(node.input):
-        data = places is None or at in places
+        data = at in places
         value = None if not name else values.operand(name) if data else values.of(name)
         if name and (value is None or not (data or value.is_known)):
             return ()
@@ -150,7 +149,8 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
     if operands is None:
         return None
     function = BINARY[node.op_type]
-    kind = BOOL if node.op_type in TRUTH else operands[0].kind
+    is_truth = operator(node).family in (Family.COMPARISON, Family.LOGIC)
+    kind = BOOL if is_truth else operands[0].kind
     found = reduce(
         lambda a, b: Value(_mapped(function, a, b), kind), operands[1:], operands[0]
     )

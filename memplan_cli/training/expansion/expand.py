@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS, operator
 from memplan_cli.onnx_io.load import reads, subgraphs
 from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.backward import dependants
@@ -24,7 +25,6 @@ from memplan_cli.training.forward.tensors import (
     constant_values,
     infer_tensors,
 )
-from memplan_cli.training.rules import WITHOUT_GRADIENT
 from memplan_cli.training.tape import Call, Phase, Pool, Tape
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
             if node.op_type == "If":
                 for _, body in subgraphs(node):
                     inner = {
-                        n.output[0] for n in body.node if n.op_type not in WITHOUT_GRADIENT
+                        n.output[0] for n in body.node if not operator(n).has_zero_gradient
                     }
                     changed |= _expand_nodes(body, tape, inner, opset)
             written = _written(node, tape, opset)
@@ -120,7 +120,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
 
 def _written(node: NodeProto, tape: Tape, opset: int) -> list[NodeProto] | None:
     """Return what stands for a node; None where the node has a rule or nothing is known."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in tape.rules:
+    if node.domain not in STANDARD_DOMAINS or node.op_type in tape.rules:
         return None
     call = Call(node, reads(node), (), (), tape)
     tape.nodes = []

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from memplan_cli.core.operators import CONTROL_FLOW, Family, is_random, operator
 from memplan_cli.training.forward.tensors import UNKNOWN, constant_values, infer_tensors
 
 if TYPE_CHECKING:
@@ -30,12 +31,8 @@ _ROUNDS = 8
 _MANY = 4096
 """Elements; what is larger stays as it is."""
 
-_GROWING = frozenset(
-    {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
-)
-"""A few bytes in, any number of bytes out: computed only where inference knows how many."""
-
-_UNPREDICTABLE = frozenset({"If", "Loop", "Scan", "NonZero", "Multinomial", "Bernoulli"})
+_GROWING = frozenset({Family.GENERATOR, Family.PADDING, Family.REPETITION, Family.RESIZING})
+"""A few bytes in, any number of bytes out: computed only if inference knows how many."""
 
 
 def fold_shapes(model: ModelProto) -> None:
@@ -64,7 +61,8 @@ def _value(
     values: Mapping[str, Array],
     model: ModelProto,
 ) -> Array | None:
-    if len(node.output) != 1 or node.domain or node.op_type in _UNPREDICTABLE:
+    is_computed = not is_random(node) and node.op_type not in CONTROL_FLOW
+    if len(node.output) != 1 or node.domain or not is_computed:
         return None
     if node.op_type == "Shape":
         sizes = tensors.get(node.input[0], UNKNOWN).sizes
@@ -101,5 +99,5 @@ def _is_small_and_whole(
     if made.dtype not in _WHOLE or not all(name in values for name in node.input if name):
         return False
     if made.sizes is None:
-        return node.op_type not in _GROWING
+        return operator(node).family not in _GROWING
     return prod(made.sizes) <= _MANY

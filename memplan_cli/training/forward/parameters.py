@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper, numpy_helper
 
+from memplan_cli.core.operators import Family, operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.training.forward.tensors import FLOATS, tensor_of
@@ -78,21 +79,13 @@ _LEARNED_AT: Mapping[str, frozenset[int]] = {
 """Where operators take what training changes, so that bounds, scales of a resize, running
 statistics and the like stay as they are when no parameters are named."""
 
-_MOVES = frozenset(
-    {
-        "Cast",
-        "Concat",
-        "Expand",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators that a weight may pass before it is used."""
+_REARRANGING = frozenset({Family.JOIN, Family.PERMUTATION, Family.REPETITION, Family.SLICE})
+
+
+def _passes_a_weight_on(node: NodeProto) -> bool:
+    """Whether a weight may pass this operator before it is used."""
+    traits = operator(node)
+    return traits.is_view or traits.family in _REARRANGING or traits.name == "Cast"
 
 
 def candidates(graph: GraphProto) -> dict[str, Parameter]:
@@ -166,7 +159,7 @@ def _learned(graph: GraphProto, known: Mapping[str, Parameter]) -> set[str]:
             if index in places and name in origin:
                 found.update(origin[name])
         moved = [origin[name] for name in node.input if name in origin]
-        if node.op_type in _MOVES and moved:
+        if moved and _passes_a_weight_on(node):
             for name in node.output:
                 origin[name] = tuple(part for parts in moved for part in parts)
     return found

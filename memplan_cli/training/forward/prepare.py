@@ -13,6 +13,7 @@ from onnx import (
     version_converter,
 )
 
+from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import inlined
 from memplan_cli.onnx_io.load import graphs
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 OLDEST_OPSET = 18
 """Reductions take their axes as an input, ScatterElements adds: the forms the rules write."""
-
-_LONG_NAME = "ai.onnx"
-"""Another name of the standard domain, which rules know as ``""``."""
 
 _IR_WITH_METADATA = 10
 """The first ONNX IR version whose nodes have metadata."""
@@ -46,7 +44,7 @@ def prepare(model: ModelProto) -> ModelProto:
     ready.ir_version = max(ready.ir_version, _IR_WITH_METADATA)
     for graph in graphs(ready.graph):
         for node in graph.node:
-            node.domain = "" if node.domain == _LONG_NAME else node.domain
+            node.domain = canonical_domain(node.domain)
         _lift_constants(graph)
     return ready
 
@@ -54,7 +52,7 @@ def prepare(model: ModelProto) -> ModelProto:
 def opset_of(model: ModelProto) -> int:
     """Return the version of the standard operators that a model uses."""
     return max(
-        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0
+        (o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=0
     )
 
 
@@ -189,7 +187,7 @@ def _lift_constants(graph: GraphProto) -> None:
 
 def constant_of(node: NodeProto) -> TensorProto | None:
     """Return a Constant node's tensor under its output's name; None for what is no tensor."""
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
         return None
     attribute = node.attribute[0]
     value = helper.get_attribute_value(attribute)

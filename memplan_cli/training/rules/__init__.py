@@ -51,34 +51,12 @@ RULES: Mapping[str, Rule] = {
     kind: rule for family in FAMILIES.values() for kind, rule in family.items()
 }
 
-WITHOUT_GRADIENT = frozenset(
-    {
-        "ArgMax",
-        "ArgMin",
-        "Bernoulli",
-        "Ceil",
-        "ConstantOfShape",
-        "EyeLike",
-        "Floor",
-        "Hardmax",
-        "Multinomial",
-        "NonZero",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Round",
-        "Shape",
-        "Sign",
-        "Size",
-    }
-)
-"""Operators whose results do not change when their inputs change a little."""
-
 UNFELT_INPUTS: Mapping[str, frozenset[int]] = {
     "CastLike": frozenset({1}),
     "OneHot": frozenset({0, 1}),
     "Range": frozenset({1}),
 }
-"""Inputs of operators with a rule of which the same is true: a type, a place, an end."""
+"""Inputs of operators with a rule that change nothing if they change a little: a type, a place, an end."""
 
 RESULTS_WITH_RULES: Mapping[str, int] = {"If": 64, "SoftmaxCrossEntropyLoss": 2, "Split": 64}
 """How many results a rule goes back from, where that is more than the first; 64 stands for all."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, helper
 
+from memplan_cli.core.operators import is_random
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import captures, graphs, subgraphs
 from memplan_cli.onnx_io.nodes import live_nodes
@@ -45,25 +46,10 @@ def if_(call: Call) -> Gradients:
     return (*[""] * first, *(found.get(name, "") for name in names))
 
 
-_RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
-
-
 def _refuse_random(call: Call) -> None:
     bodies = [body for _, body in subgraphs(call.node)]
     for node in (node for body in bodies for inner in graphs(body) for node in inner.node):
-        if node.op_type not in _RANDOM or (
-            node.op_type == "Dropout" and not any(node.input[2:])
-        ):
+        if not is_random(node):
             continue
         raise ModelError(
             f"{node.op_type} {node.name or node.output[0]!r} in a branch of If"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
+from memplan_cli.core.operators import Family, names_of
 from memplan_cli.training.rules.broadcast import unbroadcast
 from memplan_cli.training.tape import UnknownShapeError
 
@@ -298,17 +299,14 @@ RULES: Mapping[str, Rule] = {
     "Concat": concat,
     "DepthToSpace": depth_to_space,
     "Expand": expand,
-    "Flatten": reshape,
     "Pad": pad,
-    "Reshape": reshape,
     "ReverseSequence": reverse_sequence,
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,
     "Split": split,
-    "Squeeze": reshape,
     "Tile": tile,
     "Transpose": transpose,
     "Trilu": trilu,
-    "Unsqueeze": reshape,
+    **dict.fromkeys(names_of(lambda each: each.family is Family.RESHAPE), reshape),
 }
 """The rule of each operator of this family."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.table import operator
+from memplan_cli.core.operators import Family, operator, qualified_name
 from memplan_cli.transforms.chunking.axes.terms import Role
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import VarId
     from memplan_cli.transforms.chunking.axes.terms import Node
     from memplan_cli.transforms.chunking.graph import Graph
-
-_PRODUCTS = frozenset({"MatMul", "Gemm", "com.microsoft:FusedMatMul"})
 
 _SMALL = 4
 """What is so many times smaller than the tensor computed again stays as it is."""
@@ -68,7 +66,7 @@ def crossed_chains(graph: Graph, budget: int) -> list[Chain]:
 def _chains(graph: Graph, at: int, budget: int) -> Iterator[Chain]:
     """Yield what a product's large inputs are made by, along the axis that is not summed."""
     op = graph.ops[at]
-    if operator(op) not in _PRODUCTS:
+    if operator(op).family is not Family.MATRIX_PRODUCT:
         return
     for split in graph.splits(at):
         cut = [place for place in (0, 1) if split.inputs[place] is not None]
@@ -122,14 +120,14 @@ def _read(graph: Graph, at: int, var: VarId, axis: int) -> list[tuple[VarId, int
 
 def is_log_softmax(node: Node, axis: int) -> bool:
     """Whether an op normalises an axis by its logarithm."""
-    return operator(node.op) == "LogSoftmax" and _own_axis(node, -1) == axis
+    return qualified_name(node.op) == "LogSoftmax" and _own_axis(node, -1) == axis
 
 
 def puts_one(graph: Graph, node: Node, axis: int) -> bool:
     """Whether an op adds to one element of each row, rows being the last axis."""
     put, made = node.shape(1) or (), node.made
     return (
-        operator(node.op) == "ScatterElements"
+        qualified_name(node.op) == "ScatterElements"
         and graph.program.vars[node.op.inputs[1]].dtype == "int64"
         and node.text("reduction", "none") == "add"
         and _own_axis(node, 0) == axis == len(made) - 1

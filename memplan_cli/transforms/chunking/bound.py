@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.aliasing import VIEWS
+from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class _Needs:
             return 0
         graph, made = self.graph, op.outputs[0]
         in_place = self.aliasing.replaced_by(op)
-        may = range(len(op.inputs)) if op.type in VIEWS else in_place
+        may = range(len(op.inputs)) if operator(op).is_view else in_place
         inputs = {op.inputs[at] for at in may if at < len(op.inputs)}
         return max((min(graph.bytes(v), graph.bytes(made)) for v in inputs if v), default=0)
 
@@ -132,7 +132,7 @@ class _Needs:
         """Return the var whose bytes a view shows."""
         while self.aliasing.views and (at := self.graph.flow.producer.get(var)) is not None:
             op = self.graph.ops[at]
-            if op.type not in VIEWS or var != op.outputs[0]:
+            if not operator(op).is_view or var != op.outputs[0]:
                 break
             var = op.inputs[0]
         return var

@@ -8,11 +8,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.dataflow import dataflow
+from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.axes.table import splits
 from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_of
-from memplan_cli.transforms.chunking.axes.windows import NCHWC, ROWS
+from memplan_cli.transforms.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

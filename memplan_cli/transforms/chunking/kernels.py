@@ -29,13 +29,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS, reduced_axes
-from memplan_cli.transforms.chunking.axes.table import operator
+from memplan_cli.core.operators import MICROSOFT, Exactness, Family, operator, qualified_name
+from memplan_cli.transforms.chunking.axes.normalisation import reduced_axes
 from memplan_cli.transforms.chunking.axes.terms import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from memplan_cli.core.program import Op
     from memplan_cli.transforms.chunking.axes.terms import Node, Range, Split
 
 _LEAST: Mapping[Role, int] = {
@@ -49,12 +50,7 @@ _LEAST: Mapping[Role, int] = {
 
 _LEAST_OF_SUMS = 4
 
-SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
-
-_TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
-"""Functions whose last elements, those that fill no register, have another formula."""
-
-_PRODUCTS = frozenset({"Conv", "com.microsoft:FusedConv"})
+_PRODUCTS = frozenset({"Conv", f"{MICROSOFT}.FusedConv"})
 """Convolutions that are computed as a product."""
 
 _REGISTERS = 64
@@ -69,9 +65,15 @@ def _block(columns: int, summed: int) -> int:
     return min(depth, summed)
 
 
+def is_sum(op: Op) -> bool:
+    """Whether an op adds up elements along axes, so that its result depends on their order."""
+    traits = operator(op)
+    return traits.family is Family.REDUCTION and traits.exact is Exactness.NONE
+
+
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
-    if operator(node.op) in SUMS:
+    if is_sum(node.op):
         rows = prod(node.made) // split.extent
         return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
     return _LEAST[split.role]
@@ -85,16 +87,16 @@ def _sums_rows(node: Node) -> bool:
 
 def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a kernel gives the same bits in these pieces as for the whole."""
-    kind, narrowest = operator(node.op), least(node, split)
+    narrowest, has_scalar_tail = least(node, split), operator(node.op).has_scalar_tail
     row = prod(node.made) // split.extent
     pieces = tuple(pieces)
-    if kind in SUMS and not _begin_alike(node, split, pieces):
+    if is_sum(node.op) and not _begin_alike(node, split, pieces):
         return False
     if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
         return False
     return all(
         stop - start >= narrowest
-        and not (kind in _TOGETHER and (stop - start) * row % _REGISTERS)
+        and not (has_scalar_tail and (stop - start) * row % _REGISTERS)
         for start, stop in pieces
     )
 
@@ -102,7 +104,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
 def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a product's sums are cut into the same blocks as those of the whole."""
     read, weight = node.shape(0) or (), node.shape(1) or ()
-    if split.role is Role.TILES and operator(node.op) in _PRODUCTS:
+    if split.role is Role.TILES and qualified_name(node.op) in _PRODUCTS:
         beside, summed = prod(node.made[2:]) // split.extent, prod(weight[1:])
     elif split.role is Role.COLUMNS and len(read) > 1:
         beside, summed = 1, read[-2] if node.integer("transA", 0) else read[-1]
@@ -114,7 +116,7 @@ def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
 
 def _leaves_one_row(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a fused attention computes one row alone, in the whole or in a piece."""
-    is_blocked = operator(node.op) == "com.microsoft:MultiHeadAttention"
+    is_blocked = qualified_name(node.op) == f"{MICROSOFT}.MultiHeadAttention"
     if not is_blocked or split.role is not Role.QUERIES:
         return False
     elements = (node.shape(0) or (0,))[-1] + node.made[-1]

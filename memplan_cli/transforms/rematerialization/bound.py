@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.core.operators import operator
 from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
-from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS, find_values
+from memplan_cli.transforms.rematerialization.values import find_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -260,9 +261,9 @@ def _touched_again(values: Values, value: int) -> set[int]:
     """Return what a copy touches that makes a value and no optional output besides."""
     at = values.made[value]
     op = values.flow.ops[at]
-    made = {values.of[var] for var in op.outputs if var in values.of}
-    left_out = made - {value, values.of.get(op.outputs[0])}
-    return _touched(values, op, at) - (left_out if op.type in OPTIONAL_OUTPUTS else set())
+    optional = operator(op).optional_outputs
+    left_out = {values.of.get(op.outputs[at]) for at in optional if at < len(op.outputs)}
+    return _touched(values, op, at) - (left_out - {value})
 
 
 def _overwritten(values: Values, op: Op, terms: Terms) -> int:

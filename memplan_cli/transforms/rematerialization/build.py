@@ -11,9 +11,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Block, Op, Program, VarId
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -128,11 +128,15 @@ class _Builder:
         return time in times and (var, time) not in self._made
 
     def _emit_copy(self, at: int, time: int) -> None:
+        """Add a copy of an op. It makes an optional output only if that is read again."""
         op = self._values.flow.ops[at]
+        optional = operator(op).optional_outputs
         inputs = tuple(self._at(var, time) if var else var for var in op.inputs)
         outputs = tuple(
-            self._twin(var, time) if self._is_wanted(op, var, time) else VarId("")
-            for var in op.outputs
+            self._twin(var, time)
+            if var and (at not in optional or self._is_due(var, time))
+            else VarId("")
+            for at, var in enumerate(op.outputs)
         )
         self._reads.update(
             dict.fromkeys(
@@ -141,12 +145,6 @@ class _Builder:
         )
         copy = op._replace(inputs=inputs, outputs=outputs)
         self._ops.append((copy, self._place))
-
-    def _is_wanted(self, op: Op, var: VarId, time: int) -> bool:
-        """Whether a copy needs an output; what nothing reads may be live to the end of a run."""
-        if not var or op.type not in OPTIONAL_OUTPUTS:
-            return bool(var)
-        return var == op.outputs[0] or self._is_due(var, time)
 
     def _twin(self, var: VarId, time: int) -> VarId:
         """Return a name for a copy, for now: no name of a model has a zero byte."""

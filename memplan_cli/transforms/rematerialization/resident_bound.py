@@ -48,6 +48,6 @@ def _makers(intermediates: Bound, terms: Terms) -> Iterator[_Maker]:
     """
     for at, op in enumerate(intermediates.ops):
         made = [number(terms.results, var) for var in op.outputs if var in terms.results]
-        if made and op.type not in SHARE_VIEWS.views:
+        if made and not SHARE_VIEWS.is_view(op):
             touched = 0 if op.bodies else intermediates.need_at(at)
             yield _Maker(touched, sum(made), max(made))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.analysis.cost import node_work
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.precedence import overwritten
+from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, STANDARD_DOMAINS, operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
-OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
-"""Ops that may be asked for their first output alone. No BatchNormalization: in training mode
-ONNX Runtime writes the running statistics without looking (SIGSEGV)."""
-
-_RUNTIME_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml"}
+_RUNTIME_DOMAINS = STANDARD_DOMAINS | {MICROSOFT, NCHWC, ML}
 """Domains whose ops are known to have neither side effects nor state, if not random."""
 
 
@@ -143,20 +139,16 @@ def _roots(
         for at, var in enumerate(op.outputs):
             if not var or var in kept_vars:
                 continue
-            base = op.inputs[0] if at == 0 and _is_view(op, aliasing) else None
+            base = op.inputs[0] if at == 0 and aliasing.is_view(op) else None
             same = base in roots and var in sizes and sizes.get(base) == sizes[var]
             roots[var] = roots[base] if same and base is not None else var
     return roots
 
 
-def _is_view(op: Op, aliasing: Aliasing) -> bool:
-    return op.type in aliasing.views and op.domain in STANDARD_DOMAINS
-
-
 def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
-    made = op.outputs[:1] if op.type in OPTIONAL_OUTPUTS else op.outputs
+    optional = operator(op).optional_outputs
     return sum(
         sizes[other].coefficient
-        for other in made
-        if other != var and _is_number(sizes.get(other))
+        for at, other in enumerate(op.outputs)
+        if at not in optional and other != var and _is_number(sizes.get(other))
     )

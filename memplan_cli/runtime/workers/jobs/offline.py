@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.types import bytes_of, dtype_name
 from memplan_cli.onnx_io.writing.columns import (
     cut_columns,
@@ -69,7 +69,7 @@ def run(job: Json) -> Json:
 
 def _has_blocks(path: Path) -> bool:
     """Whether a graph has convolutions over blocks of channels."""
-    return any(n.domain == BLOCKED for g in graphs(load_model(path).graph) for n in g.node)
+    return any(n.domain == NCHWC for g in graphs(load_model(path).graph) for n in g.node)
 
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:

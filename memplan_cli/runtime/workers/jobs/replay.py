@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from memplan_cli.analysis.aliasing import BRANCHES
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.operators import operator
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.arrays import array_dtype, unpacked
@@ -96,7 +96,7 @@ class _Replay:
         branch read. The runtime runs a branch in an order of its own, and writes results of
         it as outputs while others still read.
         """
-        if node.op_type not in BRANCHES:
+        if not operator(node).runs_one_body:
             return {}
         bound = [name for name in names if self._is_bound(name)]
         return {name: self.memory(self.places[name].bytes) for name in bound}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import OPERATORS
 from memplan_cli.transforms.chunking.axes.terms import Edit, Part, aligned
 
 if TYPE_CHECKING:
@@ -43,25 +44,8 @@ def piece_shape(node: Node, split: Split, piece: Range) -> Edit:
     return Edit(constants={1: tuple(shape)})
 
 
-ONE_INPUT = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil",
-    "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
-    "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu",
-    "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
-    "Swish", "Tan", "Tanh", "ThresholdedRelu",
-)  # fmt: skip
-
-MORE_INPUTS = (
-    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal",
-    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or",
-    "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
-)  # fmt: skip
-
-_CONTRIB = ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")
-
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((*ONE_INPUT, *MORE_INPUTS), elementwise),
-    **dict.fromkeys((f"com.microsoft:{name}" for name in _CONTRIB), elementwise),
+    **{each.qualified_name: elementwise for each in OPERATORS if each.is_elementwise},
     "CastLike": _first_input,
     "Dropout": _first_input,
     "Expand": elementwise,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT
 from memplan_cli.transforms.chunking.axes.terms import Edit, Part, Role
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     )
 
 _QUERY, _KEY, _VALUE = 0, 1, 2
-
-_MICROSOFT = "com.microsoft"
 
 
 def _broadcast(shape: Dims | None, axis: int, scale: int = 1) -> Part | None:
@@ -123,12 +122,12 @@ def _fewer_heads(node: Node, split: Split, piece: Range) -> Edit:
 
 
 RULES: Mapping[str, Rule] = {
-    f"{_MICROSOFT}:Attention": _attention,
-    f"{_MICROSOFT}:GroupQueryAttention": _grouped,
-    f"{_MICROSOFT}:MultiHeadAttention": _multi_head,
+    f"{MICROSOFT}.Attention": _attention,
+    f"{MICROSOFT}.GroupQueryAttention": _grouped,
+    f"{MICROSOFT}.MultiHeadAttention": _multi_head,
 }
 
 EDITS: Mapping[str, Editor] = {
-    f"{_MICROSOFT}:{kind}": _fewer_heads
+    f"{MICROSOFT}.{kind}": _fewer_heads
     for kind in ("GroupQueryAttention", "MultiHeadAttention")
 }

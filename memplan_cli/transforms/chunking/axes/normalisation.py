@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT, Family, names_of
 from memplan_cli.transforms.chunking.axes.terms import Edit, Part, aligned
 
 if TYPE_CHECKING:
@@ -145,29 +146,22 @@ def _picked(node: Node) -> tuple[Split, ...]:
     )
 
 
-REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
-
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(names_of(lambda each: each.family is Family.SOFTMAX), _softmax),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _before_axis),
     "SimplifiedLayerNormalization": _before_axis,
-    **dict.fromkeys(
-        (
-            "com.microsoft:SkipLayerNormalization",
-            "com.microsoft:SkipSimplifiedLayerNormalization",
-        ),
-        _before_last,
-    ),
+    f"{MICROSOFT}.SkipLayerNormalization": _before_last,
+    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _before_last,
     "LpNormalization": _off_axis,
     "BatchNormalization": _batch_normalisation,
     "InstanceNormalization": _instance_normalisation,
     "GroupNormalization": _group_normalisation,
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), partial(_first_axes, count=2)),
-    **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _picked),
+    **dict.fromkeys(
+        names_of(lambda each: each.family is Family.GLOBAL_POOLING),
+        partial(_first_axes, count=2),
+    ),
+    **dict.fromkeys(names_of(lambda each: each.family is Family.REDUCTION), _reduce),
+    **dict.fromkeys(names_of(lambda each: each.family is Family.ARG_REDUCTION), _picked),
 }
 
 EDITS: Mapping[str, Editor] = {"GroupNormalization": _fewer_groups}

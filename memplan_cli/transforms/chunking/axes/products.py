@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import MICROSOFT
 from memplan_cli.transforms.chunking.axes.terms import Part, Role, aligned
 
 if TYPE_CHECKING:
@@ -96,5 +97,5 @@ RULES: Mapping[str, Rule] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,
-    "com.microsoft:FusedMatMul": _fused_matmul,
+    f"{MICROSOFT}.FusedMatMul": _fused_matmul,
 }

@@ -1,10 +1,10 @@
-"""The splits of every operator that has some, by its domain and type."""
+"""The splits of every operator that has some, by its qualified name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
+from memplan_cli.core.operators import qualified_name
 from memplan_cli.transforms.chunking.axes import (
     attention,
     elementwise,
@@ -20,7 +20,6 @@ from memplan_cli.transforms.chunking.axes.terms import Edit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.program import Op
     from memplan_cli.transforms.chunking.axes.terms import Editor, Node, Range, Rule, Split
 
 RULES: Mapping[str, Rule] = {
@@ -33,7 +32,7 @@ RULES: Mapping[str, Rule] = {
     **indexing.RULES,
     **windows.RULES,
 }
-"""Operators of other domains stand under ``domain:type``."""
+"""By the operator's qualified name."""
 
 EDITS: Mapping[str, Editor] = {
     **elementwise.EDITS,
@@ -45,14 +44,9 @@ EDITS: Mapping[str, Editor] = {
 }
 
 
-def operator(op: Op) -> str:
-    """Return what the tables call an operator."""
-    return op.type if op.domain in STANDARD_DOMAINS else f"{op.domain}:{op.type}"
-
-
 def splits(node: Node) -> tuple[Split, ...]:
     """Return every way to compute an op in pieces: of rules, what has more than one piece."""
-    rule = RULES.get(operator(node.op))
+    rule = RULES.get(qualified_name(node.op))
     if rule is None or node.op.is_random or node.op.bodies:
         return ()
     if any(shape is not None and 0 in shape for shape in (*node.inputs, *node.outputs)):
@@ -62,5 +56,5 @@ def splits(node: Node) -> tuple[Split, ...]:
 
 def edit(node: Node, split: Split, piece: Range) -> Edit:
     """Return what a piece of an op has in place of the op's own sizes and padding."""
-    editor = EDITS.get(operator(node.op))
+    editor = EDITS.get(qualified_name(node.op))
     return editor(node, split, piece) if editor else Edit()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.core.operators import MICROSOFT, NCHWC
 from memplan_cli.transforms.chunking.axes.terms import Edit, Part, Role, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.transforms.chunking.axes.terms import Editor, Node, Range, Rule, Split
-
-NCHWC = "com.microsoft.nchwc"
-"""ONNX Runtime's convolutions over blocks of channels."""
 
 _SPATIAL = 2
 """The axes of samples and channels come first."""
@@ -228,18 +226,18 @@ RULES: Mapping[str, Rule] = {
     "SpaceToDepth": _to_depth,
     **dict.fromkeys(_POOLS, _pool),
     "Resize": _resize,
-    "com.microsoft:FusedConv": _conv,
-    f"{NCHWC}:Conv": _conv,
-    f"{NCHWC}:MaxPool": _samples_and_tiles,
-    f"{NCHWC}:ReorderInput": _reordered,
-    f"{NCHWC}:ReorderOutput": _reordered,
+    f"{MICROSOFT}.FusedConv": _conv,
+    f"{NCHWC}.Conv": _conv,
+    f"{NCHWC}.MaxPool": _samples_and_tiles,
+    f"{NCHWC}.ReorderInput": _reordered,
+    f"{NCHWC}.ReorderOutput": _reordered,
 }
 
 PADDED: Mapping[str, Editor] = {
     "Conv": _piece_pads,
     **dict.fromkeys(_POOLS, _piece_pads),
-    "com.microsoft:FusedConv": _piece_pads,
-    **{f"{NCHWC}:{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
+    f"{MICROSOFT}.FusedConv": _piece_pads,
+    **{f"{NCHWC}.{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
 }
 """Operators of which tiles have a padding of their own; pieces of other axes keep it."""
 

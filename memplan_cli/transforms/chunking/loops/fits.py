@@ -7,11 +7,11 @@ from itertools import product as cartesian
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import qualified_name
 from memplan_cli.core.symbolic.bounds import range_of
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
-from memplan_cli.transforms.chunking.axes.table import operator
-from memplan_cli.transforms.chunking.kernels import SUMS, keeps_bits
+from memplan_cli.transforms.chunking.kernels import is_sum, keeps_bits
 from memplan_cli.transforms.chunking.loops.sized import same_split
 from memplan_cli.transforms.chunking.ranges import computed_for, result_part
 
@@ -153,7 +153,7 @@ def _sums_are_long(program: Program, graph: Graph, region: Region, bounds: Bound
     for at in region.splits:
         op = graph.ops[at]
         read = program.vars[op.inputs[0]].shape if op.inputs and op.inputs[0] else None
-        if operator(op) in SUMS and read and _least(read[-1], bounds) < _LEAST_OF_SUM:
+        if is_sum(op) and read and _least(read[-1], bounds) < _LEAST_OF_SUM:
             return False
     return True
 
@@ -178,8 +178,8 @@ def _of_products(graph: Graph, region: Region, program: Program, bounds: Bounds)
 
 def _is_flat_product(node: Node) -> bool:
     """Whether the samples of a product are rows of one: its second operand is a matrix."""
-    kind = operator(node.op)
-    return kind in ("MatMul", "com.microsoft:FusedMatMul") and len(node.shape(1) or ()) == 2
+    kind = qualified_name(node.op)
+    return kind in ("MatMul", "com.microsoft.FusedMatMul") and len(node.shape(1) or ()) == 2
 
 
 def _least(dim: Dim, bounds: Bounds) -> int:

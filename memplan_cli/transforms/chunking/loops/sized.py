@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
+from memplan_cli.core.operators import STANDARD_DOMAINS, qualified_name
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
-from memplan_cli.transforms.chunking.axes.table import edit, operator
+from memplan_cli.transforms.chunking.axes.table import edit
 from memplan_cli.transforms.chunking.axes.terms import Edit, Role
 from memplan_cli.transforms.chunking.axes.windows import PADDED
 from memplan_cli.transforms.chunking.graph import Graph
@@ -88,7 +88,7 @@ def _is_plain(node: Node, split: Split) -> bool:
     if any(part.before or part.after for part in parts):
         return False
     # What other sizes have for padding, the operator's own attributes say.
-    is_known = operator(node.op) in PADDED or shape_input(node.op) is not None
+    is_known = qualified_name(node.op) in PADDED or shape_input(node.op) is not None
     return is_known or edit(node, split, (0, 1)) == Edit()
 
 

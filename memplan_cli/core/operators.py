@@ -1,0 +1,469 @@
+"""The registry of operators: one row for each, with the traits that more than one room needs.
+
+A trait is a statement about the operator's definition, in every opset. Functions that compute
+something for one purpose (a shape, a gradient, a cost, the pieces of a chunk) are not here: they
+are in the table ``RULES`` of their family's file, and where a rule fits a whole family, that table
+takes the family's operators from here.
+
+An operator without a row has no traits: it is a kernel of which nothing is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ONNX = ""
+ONNX_LONG_NAME = "ai.onnx"
+ML = "ai.onnx.ml"
+MICROSOFT = "com.microsoft"
+NCHWC = "com.microsoft.nchwc"
+"""Operators on blocks of channels, which ONNX Runtime's optimizer writes for CPUs."""
+
+STANDARD_DOMAINS = frozenset({ONNX, ONNX_LONG_NAME})
+"""Both names of the standard domain."""
+
+
+def canonical_domain(domain: str) -> str:
+    """Return a domain by its short name: the standard one is ``""``."""
+    return ONNX if domain == ONNX_LONG_NAME else domain
+
+
+class Family(Enum):
+    """What an operator computes. Each operator belongs to one family."""
+
+    # Elementwise: an element of the result depends on one element of each tensor.
+    UNARY = "function of the first input; further inputs are parameters"
+    ARITHMETIC = "arithmetic of broadcast tensors"
+    COMPARISON = "comparison of broadcast tensors"
+    LOGIC = "logic of broadcast tensors"
+    BITWISE = "bitwise operation on broadcast tensors"
+    SELECTION = "choice between broadcast tensors"
+    # Data movement.
+    RESHAPE = "the same elements in the same order, in another shape"
+    PERMUTATION = "all elements in another order"
+    REPETITION = "all elements, some more than once"
+    SLICE = "elements at regular places"
+    GATHER = "elements at places that another input lists"
+    SCATTER = "a copy of the first input with some elements replaced"
+    MASK = "a copy of the first input with some elements zeroed"
+    JOIN = "several tensors side by side"
+    PADDING = "a tensor with elements around it"
+    # Sums over axes.
+    REDUCTION = "reduction of axes"
+    ARG_REDUCTION = "index of an axis's extreme element"
+    CUMULATION = "running reduction along an axis"
+    SORTING = "sorting"
+    MATRIX_PRODUCT = "product of two matrices"
+    CONTRACTION = "sum of products over indices of an equation"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    RECURRENT = "recurrent layer"
+    POOLING = "reduction of windows"
+    GLOBAL_POOLING = "reduction of all spatial axes"
+    SOFTMAX = "exponential normalization of an axis"
+    NORMALIZATION = "normalization by statistics"
+    LOSS = "loss"
+    # Everything else.
+    RESIZING = "interpolation to another size"
+    GENERATOR = "tensor described by numbers"
+    SHAPE_QUERY = "dims of a tensor"
+    RANDOM = "random numbers"
+    CONTROL_FLOW = "subgraphs"
+    SEQUENCE = "sequences and optional values"
+    OTHER = "anything else"
+
+
+_BROADCASTING = frozenset(
+    {Family.ARITHMETIC, Family.COMPARISON, Family.LOGIC, Family.BITWISE, Family.SELECTION}
+)
+
+
+class Exactness(Enum):
+    """For which element types an operator has one right answer, to the bit, in every runtime."""
+
+    NONE = "none: kernels may round differently"
+    INTEGERS = "integers and bool"
+    NUMBERS = "integers, bool and IEEE floats"
+    ALL = "all: no arithmetic is done on elements"
+
+
+EVERY_INPUT: Sequence[int] = range(sys.maxsize)
+"""Positions of all inputs, for operators that take any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The traits of one operator.
+
+    Attributes:
+        name: ``op_type``.
+        domain: by its short name.
+        is_view: the first result is the first input's bytes, in the same order.
+        in_place: positions of inputs that the first result may be written over. Each element of
+            the result depends on the element of such an input at the same place, or on elements
+            that are read before it is written.
+        moves: positions of inputs whose elements the results consist of, unchanged.
+        keeps_shape: the first result has the dims of the first input.
+        shape_from: position of the first input whose values, not only its dims, decide the dims
+            of the results; None if there is none.
+        size_from_data: the number of elements of the results depends on elements of the data;
+            there are no more than in the data.
+        optional_outputs: positions of results that a kernel need not be asked for.
+        flops: operations for each element of the result, or of the first input in families that
+            reduce; see `memplan_cli.analysis.cost`.
+        exact: the element types for which results do not depend on the kernel.
+        has_scalar_tail: ONNX Runtime's CPU kernel computes the elements that fill no vector
+            register by another formula, so that a piece has other bits than the whole.
+        has_zero_gradient: the results do not change if an input changes a little.
+        is_random: draws random numbers.
+        random_with: is random only if there is an input at this position.
+        repeats_body: may run its subgraph more than once.
+    """
+
+    name: str
+    family: Family = Family.OTHER
+    domain: str = ONNX
+    is_view: bool = False
+    in_place: tuple[int, ...] = ()
+    moves: Sequence[int] = ()
+    keeps_shape: bool = False
+    shape_from: int | None = None
+    size_from_data: bool = False
+    optional_outputs: tuple[int, ...] = ()
+    flops: int = 1
+    exact: Exactness = Exactness.NONE
+    has_scalar_tail: bool = False
+    has_zero_gradient: bool = False
+    is_random: bool = False
+    random_with: int | None = None
+    repeats_body: bool = False
+
+    @property
+    def qualified_name(self) -> str:
+        """The name, behind the domain and a dot if that is not the standard domain."""
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+    @property
+    def runs_one_body(self) -> bool:
+        """Whether one of the subgraphs is run, once, and its results are the op's."""
+        return self.family is Family.CONTROL_FLOW and not self.repeats_body
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether all inputs are broadcast together, and the result has the dims of that."""
+        return self.family in _BROADCASTING
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether each element of the results depends on one element of each tensor."""
+        return self.family is Family.UNARY or self.broadcasts
+
+
+class ProgramOp(Protocol):
+    """An op of a `Program`."""
+
+    @property
+    def type(self) -> str: ...  # noqa: D102
+    @property
+    def domain(self) -> str: ...  # noqa: D102
+    @property
+    def inputs(self) -> Sequence[str]: ...  # noqa: D102
+
+
+class ProtoNode(Protocol):
+    """A ``NodeProto``."""
+
+    @property
+    def op_type(self) -> str: ...  # noqa: D102
+    @property
+    def domain(self) -> str: ...  # noqa: D102
+    @property
+    def input(self) -> Sequence[str]: ...  # noqa: D102
+
+
+def operator(op: ProgramOp | ProtoNode) -> Operator:
+    """Return the traits of the operator of an op or a node."""
+    return lookup(op.domain, op.type if hasattr(op, "type") else op.op_type)
+
+
+def lookup(domain: str, name: str) -> Operator:
+    """Return the traits of an operator. One without a row has none."""
+    return _REGISTRY.get((domain, name)) or Operator(name, domain=canonical_domain(domain))
+
+
+def qualified_name(op: ProgramOp | ProtoNode) -> str:
+    """Return ``Conv``, or ``com.microsoft.FusedConv`` for an operator of another domain."""
+    name = op.type if hasattr(op, "type") else op.op_type
+    return name if op.domain in STANDARD_DOMAINS else f"{op.domain}.{name}"
+
+
+def is_random(op: ProgramOp | ProtoNode) -> bool:
+    """Whether two runs of an op may give different results for the same inputs.
+
+    A Dropout draws numbers only if it is given a training mode. Subgraphs are not looked into.
+    """
+    traits = operator(op)
+    if not traits.is_random or traits.random_with is None:
+        return traits.is_random
+    inputs = op.inputs if hasattr(op, "inputs") else op.input
+    return any(inputs[traits.random_with :][:1])
+
+
+_NONE, _INTEGERS, _NUMBERS, _ALL = Exactness
+
+_FIRST, _BOTH = (0,), (0, 1)
+
+_unary = partial(Operator, family=Family.UNARY, keeps_shape=True)
+_pointwise = partial(_unary, in_place=_FIRST)
+_step = partial(_pointwise, has_zero_gradient=True)
+_function = partial(_pointwise, flops=10)
+_arithmetic = partial(Operator, family=Family.ARITHMETIC)
+_comparison = partial(Operator, family=Family.COMPARISON, exact=_NUMBERS)
+_logic = partial(Operator, family=Family.LOGIC, exact=_INTEGERS)
+_bitwise = partial(Operator, family=Family.BITWISE)
+_move = partial(Operator, moves=_FIRST, flops=0, exact=_ALL)
+_reshape = partial(_move, family=Family.RESHAPE, is_view=True)
+_scatter = partial(
+    Operator, family=Family.SCATTER, moves=(0, 2), in_place=_FIRST, keeps_shape=True, flops=0
+)
+_reduction = partial(Operator, family=Family.REDUCTION, shape_from=1)
+_index = partial(Operator, family=Family.ARG_REDUCTION, has_zero_gradient=True)
+_product = partial(Operator, family=Family.MATRIX_PRODUCT)
+_convolution = partial(Operator, family=Family.CONVOLUTION)
+_recurrent = partial(Operator, family=Family.RECURRENT)
+_pooling = partial(Operator, family=Family.POOLING)
+_global_pooling = partial(Operator, family=Family.GLOBAL_POOLING)
+_softmax = partial(Operator, family=Family.SOFTMAX, keeps_shape=True, flops=5)
+_normalization = partial(Operator, family=Family.NORMALIZATION, keeps_shape=True, flops=8)
+_generator = partial(Operator, family=Family.GENERATOR, flops=0)
+_random = partial(Operator, family=Family.RANDOM, is_random=True, has_zero_gradient=True)
+_query = partial(
+    Operator, family=Family.SHAPE_QUERY, flops=0, exact=_ALL, has_zero_gradient=True
+)
+_control_flow = partial(Operator, family=Family.CONTROL_FLOW)
+_sequence = partial(Operator, family=Family.SEQUENCE)
+
+OPERATORS: tuple[Operator, ...] = (
+    # Functions of each element.
+    _pointwise("Abs", exact=_INTEGERS),
+    _function("Acos", has_scalar_tail=True),
+    _function("Acosh"),
+    _function("Asin", has_scalar_tail=True),
+    _function("Asinh"),
+    _function("Atan", has_scalar_tail=True),
+    _function("Atanh"),
+    _pointwise("BitwiseNot", exact=_INTEGERS),
+    _pointwise("Cast", flops=0),
+    _unary("CastLike", flops=0),
+    _step("Ceil"),
+    _function("Celu"),
+    _pointwise("Clip"),
+    _function("Cos", has_scalar_tail=True),
+    _function("Cosh"),
+    _unary("Dropout", is_random=True, random_with=2, optional_outputs=(1,)),
+    _function("Elu"),
+    _function("Erf"),
+    _function("Exp"),
+    _step("Floor"),
+    _function("Gelu"),
+    _pointwise("HardSigmoid"),
+    _function("HardSwish"),
+    _unary("Identity", is_view=True, moves=_FIRST, flops=0, exact=_ALL),
+    _unary("IsInf"),
+    _unary("IsNaN"),
+    _pointwise("LeakyRelu"),
+    _function("Log", has_scalar_tail=True),
+    _function("Mish", has_scalar_tail=True),
+    _pointwise("Neg", exact=_INTEGERS),
+    _pointwise("Not", exact=_INTEGERS),
+    _pointwise("PRelu"),
+    _pointwise("Reciprocal", flops=4),
+    _pointwise("Relu"),
+    _step("Round"),
+    _function("Selu"),
+    _pointwise("Shrink"),
+    _function("Sigmoid"),
+    _step("Sign", exact=_INTEGERS),
+    _function("Sin", has_scalar_tail=True),
+    _function("Sinh"),
+    _function("Softplus", has_scalar_tail=True),
+    _pointwise("Softsign"),
+    _pointwise("Sqrt", flops=4),
+    _function("Swish"),
+    _function("Tan", has_scalar_tail=True),
+    _function("Tanh"),
+    _pointwise("ThresholdedRelu"),
+    # Tensors that are broadcast together. Of those with any number of inputs, the first two are
+    # combined before a third is read.
+    _arithmetic("Add", in_place=_BOTH, exact=_INTEGERS),
+    _arithmetic("Div", in_place=_BOTH, flops=4),
+    _arithmetic("Max", in_place=_BOTH, exact=_INTEGERS),
+    _arithmetic("Mean", in_place=_BOTH),
+    _arithmetic("Min", in_place=_BOTH, exact=_INTEGERS),
+    _arithmetic("Mod"),
+    _arithmetic("Mul", in_place=_BOTH, exact=_INTEGERS),
+    _arithmetic("Pow", in_place=_BOTH, flops=4),
+    _arithmetic("Sub", in_place=_BOTH, exact=_INTEGERS),
+    _arithmetic("Sum", in_place=_BOTH),
+    _comparison("Equal"),
+    _comparison("Greater"),
+    _comparison("GreaterOrEqual"),
+    _comparison("Less"),
+    _comparison("LessOrEqual"),
+    _logic("And"),
+    _logic("Or"),
+    _logic("Xor"),
+    _bitwise("BitShift"),  # a shift by more than the width has no defined result
+    _bitwise("BitwiseAnd", exact=_INTEGERS),
+    _bitwise("BitwiseOr", exact=_INTEGERS),
+    _bitwise("BitwiseXor", exact=_INTEGERS),
+    Operator("Where", Family.SELECTION, moves=(1, 2), flops=0, exact=_ALL),
+    # Data movement.
+    _reshape("Flatten"),
+    _reshape("Reshape", shape_from=1),
+    _reshape("Squeeze", shape_from=1),
+    _reshape("Unsqueeze", shape_from=1),
+    _move("DepthToSpace", Family.PERMUTATION),
+    _move("ReverseSequence", Family.PERMUTATION, keeps_shape=True),
+    _move("SpaceToDepth", Family.PERMUTATION),
+    _move("Transpose", Family.PERMUTATION),
+    _move("Expand", Family.REPETITION, shape_from=1),
+    _move("Tile", Family.REPETITION, shape_from=1),
+    _move("Slice", Family.SLICE, shape_from=1),
+    _move("Split", Family.SLICE, shape_from=1),
+    _move("CenterCropPad", Family.PADDING, shape_from=1, exact=_NONE),
+    _move("Pad", Family.PADDING, moves=(0, 2), shape_from=1),
+    _move("Concat", Family.JOIN, moves=EVERY_INPUT),
+    _move("Compress", Family.GATHER, size_from_data=True),
+    _move("Gather", Family.GATHER),
+    _move("GatherElements", Family.GATHER),
+    _move("GatherND", Family.GATHER),
+    # A scatter may add up what goes to the same place, so it is not exact.
+    _scatter("Scatter", in_place=()),
+    _scatter("ScatterElements"),
+    _scatter("ScatterND"),
+    _scatter("TensorScatter", moves=(0, 1)),
+    _move("Trilu", Family.MASK, in_place=_FIRST, keeps_shape=True),
+    # Reductions. Sums of integers are not exact: ONNX Runtime 1.31.1 computes them in another type.
+    _reduction("ReduceL1"),
+    _reduction("ReduceL2"),
+    _reduction("ReduceLogSum"),
+    _reduction("ReduceLogSumExp"),
+    _reduction("ReduceMax", exact=_INTEGERS),
+    _reduction("ReduceMean"),
+    _reduction("ReduceMin", exact=_INTEGERS),
+    _reduction("ReduceProd"),
+    _reduction("ReduceSum"),
+    _reduction("ReduceSumSquare"),
+    _index("ArgMax"),
+    _index("ArgMin"),
+    Operator("CumSum", Family.CUMULATION, keeps_shape=True, exact=_INTEGERS),
+    Operator("NonMaxSuppression", Family.SORTING),
+    Operator("NonZero", size_from_data=True, has_zero_gradient=True),
+    Operator("TopK", Family.SORTING, shape_from=1),
+    Operator("Unique", Family.SORTING, size_from_data=True),
+    # Products.
+    _product("Gemm"),
+    _product("MatMul"),
+    _product("MatMulInteger"),
+    Operator("Einsum", Family.CONTRACTION),
+    _convolution("Conv"),
+    _convolution("ConvInteger"),
+    _convolution("ConvTranspose"),
+    Operator("Attention", Family.ATTENTION),
+    _recurrent("GRU"),
+    _recurrent("LSTM"),
+    _recurrent("RNN"),
+    # Windows and sizes.
+    _pooling("AveragePool"),
+    _pooling("LpPool"),
+    _pooling("MaxPool", optional_outputs=(1,)),
+    _global_pooling("GlobalAveragePool"),
+    _global_pooling("GlobalMaxPool"),
+    Operator("AffineGrid", shape_from=1),
+    Operator("Col2Im", shape_from=1),
+    Operator("DFT", shape_from=1),
+    Operator("MaxUnpool", shape_from=1),
+    Operator("STFT", shape_from=1),
+    Operator("Resize", Family.RESIZING, shape_from=1, flops=8),
+    Operator("Upsample", Family.RESIZING, shape_from=1, flops=8),
+    # Normalization. A row is reduced before any element of it is written. A BatchNormalization's
+    # statistics are optional by definition, but ONNX Runtime 1.31 writes them without looking.
+    _softmax("Hardmax", has_zero_gradient=True),
+    _softmax("LogSoftmax", in_place=_FIRST),
+    _softmax("Softmax", in_place=_FIRST),
+    _normalization("BatchNormalization", flops=2),
+    _normalization("GroupNormalization"),
+    _normalization("InstanceNormalization"),
+    _normalization("LRN"),
+    _normalization("LayerNormalization", optional_outputs=(1, 2)),
+    _normalization("LpNormalization"),
+    _normalization("MeanVarianceNormalization"),
+    _normalization("RMSNormalization"),
+    Operator("SoftmaxCrossEntropyLoss", Family.LOSS, flops=8),
+    # Tensors that are described by numbers.
+    _generator("BlackmanWindow", shape_from=0),
+    _generator("Constant", shape_from=0),
+    _generator("ConstantOfShape", shape_from=0, exact=_ALL, has_zero_gradient=True),
+    _generator("EyeLike", keeps_shape=True, exact=_ALL, has_zero_gradient=True),
+    _generator("HammingWindow", shape_from=0),
+    _generator("HannWindow", shape_from=0),
+    _generator("MelWeightMatrix", shape_from=0),
+    _generator("OneHot", shape_from=1),
+    _generator("Range", shape_from=0, exact=_INTEGERS),
+    _query("Shape"),
+    _query("Size"),
+    _random("Bernoulli", keeps_shape=True),
+    _random("Multinomial"),
+    _random("RandomNormal"),
+    _random("RandomNormalLike", keeps_shape=True),
+    _random("RandomUniform"),
+    _random("RandomUniformLike", keeps_shape=True),
+    # Subgraphs, sequences.
+    _control_flow("If"),
+    _control_flow("Loop", repeats_body=True),
+    _control_flow("Scan", repeats_body=True),
+    _control_flow("SequenceMap", repeats_body=True),
+    _sequence("Optional", moves=_FIRST),
+    _sequence("OptionalGetElement", moves=_FIRST),
+    _sequence("SequenceAt", moves=_FIRST),
+    _sequence("SequenceConstruct", moves=EVERY_INPUT),
+    _sequence("SplitToSequence", moves=_FIRST, shape_from=1),
+    # ONNX Runtime's own.
+    _unary("BiasGelu", domain=MICROSOFT, flops=10),
+    _unary("FastGelu", domain=MICROSOFT, flops=10),
+    _unary("Gelu", domain=MICROSOFT, flops=10),
+    _unary("QuickGelu", domain=MICROSOFT, flops=10),
+    _convolution("FusedConv", domain=MICROSOFT),
+    _product("FusedGemm", domain=MICROSOFT),
+    _product("FusedMatMul", domain=MICROSOFT),
+    _convolution("Conv", domain=NCHWC),
+    _pooling("AveragePool", domain=NCHWC),
+    _pooling("MaxPool", domain=NCHWC),
+    _global_pooling("GlobalAveragePool", domain=NCHWC),
+    _global_pooling("GlobalMaxPool", domain=NCHWC),
+    Operator("Upsample", Family.RESIZING, domain=NCHWC, flops=8),
+)
+"""One row for each operator that has a trait."""
+
+_REGISTRY: Mapping[tuple[str, str], Operator] = {
+    (domain, traits.name): traits
+    for traits in OPERATORS
+    for domain in (STANDARD_DOMAINS if traits.domain == ONNX else (traits.domain,))
+}
+
+
+def names_of(trait: Callable[[Operator], object]) -> tuple[str, ...]:
+    """Return the names of the standard domain's operators that have a trait, in order of rows."""
+    return tuple(traits.name for traits in OPERATORS if not traits.domain and trait(traits))
+
+
+CONTROL_FLOW = frozenset(names_of(lambda each: each.family is Family.CONTROL_FLOW))
+SHAPE_QUERIES = frozenset(names_of(lambda each: each.family is Family.SHAPE_QUERY))
