@@ -10,7 +10,6 @@ import pytest
 
 from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
-from memplan_cli.checking.certificates.packing import _height, _Row
 from memplan_cli.checking.certificates.refused import RefusedError
 from memplan_cli.checking.certificates.states import check_states
 from memplan_cli.checking.certificates.tasks import Task, Tasks
@@ -148,13 +147,6 @@ def test_a_node_that_takes_no_memory_has_to_run_all_the_same() -> None:
     tasks = Tasks({0: Task()}, {}, {}, 8)
     with pytest.raises(RefusedError, match="state 1 has no move for 0"):
         check_states(tasks, [[Move((), (), 1)], []], 9)
-
-
-def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
-    rows = {"a": _Row(0, 4, 8, 0), "b": _Row(1, 3, 0, 4), "c": _Row(2, 2, 6, 2)}
-    assert _height(rows) == 8
-    with pytest.raises(RefusedError, match="lies on the bytes"):
-        _height({**rows, "d": _Row(1, 3, 1, 4)})
 
 
 @pytest.mark.parametrize("of", ["plan_sha256", "graph_sha256"])

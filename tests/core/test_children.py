@@ -52,6 +52,12 @@ def gone(process: int) -> bool:
     return False
 
 
+def _hear_signals() -> None:
+    """Undo the ignoring of signals that a shell or nohup has set."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("sent", "late"),
     [
@@ -70,7 +76,7 @@ def test_a_child_ends_with_its_parent(
     ready = note if late else tmp_path / "pid.ready"
     with subprocess.Popen(
         [sys.executable, "-c", STARTS, WAITS, str(note), str(late)], stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
+        preexec_fn=_hear_signals,  # noqa: PLW1509 - no thread runs here
     ) as parent:  # fmt: skip
         for _ in range(1000):
             if ready.exists() and note.read_text():
