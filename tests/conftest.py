@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from warm_workers import WarmWorkers
 
 # What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# MEMPLAN_EXAMPLES=1000 tries more examples of each property.
+settings.register_profile(
+    "house",
+    deadline=None,
+    max_examples=int(os.environ.get("MEMPLAN_EXAMPLES", "50")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.core.program import Block, Op, Program, VarId
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=24, deadline=None)
 
 
 class Trace:

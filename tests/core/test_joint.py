@@ -41,7 +41,7 @@ def all_sizes(dims: tuple[str, ...]) -> list[int | None]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 @example(["ceiling((a)/(ceiling((floor((1)/(1 + 1)))/(a + 1))))"])
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=3))
 def test_no_size_within_bounds_is_above_the_bound(dims: list[str]) -> None:

@@ -105,9 +105,11 @@ def test_a_score_leaves_out_what_was_judged_to_be_equivalent() -> None:
 _PLANTED = """
 import sys
 from pathlib import Path
+from benchmarks.code_changes import definitions
 from benchmarks.random_edits import mutants
 from benchmarks.random_runs import Job, preload, run_cold
-file = "memplan_cli/core/problem.py"
+(found, _), = definitions(Path("memplan_cli"))["align"]
+file = str(found)
 test = "tests/core/test_problem.py"
 preload()
 for mutant in mutants(Path(file).read_text(), file):

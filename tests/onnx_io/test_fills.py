@@ -92,7 +92,7 @@ def test_a_field_that_is_written_over_is_made_by_the_run(tmp_path: Path) -> None
     place=st.integers(0, ROWS * WIDE - 1),
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_the_bits_of_all_elements_are_one_element_s(
     tmp_path: Path, *, value: float, differs: bool, place: int

@@ -45,7 +45,7 @@ def run(model: ModelProto) -> list[Any]:
 
 
 @given(model=constant_models())
-@settings(max_examples=60)
+@settings(max_examples=24)
 def test_what_is_folded_is_what_the_runtime_computes(model: ModelProto) -> None:
     import onnxruntime
 

@@ -266,7 +266,7 @@ def test_other_files_are_no_inputs(net: ModelProto, tmp_path: Path) -> None:
 
 
 QUIET = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -27,7 +27,7 @@ from packing_problems import full_problems, problems, tiny_problems
 if TYPE_CHECKING:
     from memplan_cli.packing.pieces import Piece
 
-EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "30"))
 
 every_allocator = pytest.mark.parametrize("name", list(ALLOCATORS))
 # The first search of a process loads compiled code, which takes longer than any example.

@@ -77,7 +77,7 @@ def test_a_thinned_square_of_ten_thousand_is_lowered_by_ejection_chains() -> Non
     assert found.height <= 1.15 * lower_bound(problem)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=24)
 @given(problem=problems())
 def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
@@ -110,7 +110,7 @@ def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=24)
 @given(problem=full_problems())
 def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
     for piece in reduce(problem).pieces:

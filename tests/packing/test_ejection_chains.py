@@ -39,7 +39,7 @@ def test_the_waiting_buffer_of_highest_priority_comes_first_and_a_chain_can_be_u
     assert placement_of(state) == start.placement
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=24)
 @given(problem=full_problems(), work=st.integers(100, 200_000))
 def test_a_lowered_placement_is_safe_with_any_amount_of_work(
     problem: Problem, work: int
@@ -52,7 +52,7 @@ def test_a_lowered_placement_is_safe_with_any_amount_of_work(
         assert is_safe(piece, found)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=24)
 @given(problem=problems(), placed=st.integers(0, 14))
 def test_a_completed_placement_is_safe_and_as_tall_as_was_asked(
     problem: Problem, placed: int

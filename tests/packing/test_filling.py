@@ -40,7 +40,7 @@ def lowest(piece: Piece, offsets: list[int], index: int) -> int:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(problem=problems(), data=st.data())
 def test_each_buffer_is_filled_in_at_its_lowest_place(
     problem: Problem, data: st.DataObject

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 many = settings(
-    max_examples=int(os.environ.get("MEMPLAN_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("MEMPLAN_EXAMPLES", "40")),
     deadline=None,
     derandomize=True,
 )

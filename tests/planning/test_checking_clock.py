@@ -150,7 +150,7 @@ def test_blocks_that_are_nested_too_deeply_are_refused_in_words() -> None:
         checked_plan(data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(st.permutations(range(len(LEVEL2.order[0].nodes))))
 def test_any_other_order_of_the_nodes_is_refused_unless_it_frees_the_same(
     places: list[int],

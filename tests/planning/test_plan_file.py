@@ -222,7 +222,7 @@ JUNK: list[object] = [
 ]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(place=st.sampled_from(EVERYWHERE), junk=st.sampled_from(JUNK))
 def test_junk_anywhere_is_refused_or_does_no_harm(
     place: tuple[Any, ...], junk: object
@@ -242,7 +242,7 @@ def test_junk_anywhere_is_refused_or_does_no_harm(
     assert plan.digest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(place=st.sampled_from(EVERYWHERE))
 def test_what_is_missing_anywhere_is_refused_or_does_no_harm(place: tuple[Any, ...]) -> None:
     data = of(LEVEL2)

@@ -25,7 +25,7 @@ LONG_SWAP = block(
     op("v <- e", kind="Reshape"), op("s2 <- v", kind="Reshape"),
 )  # fmt: skip
 
-thorough = settings(max_examples=400, deadline=None)
+thorough = settings(max_examples=160, deadline=None)
 
 
 @thorough
@@ -36,7 +36,7 @@ def test_no_read_is_clobbered_at_any_level(made: Program, seed: int) -> None:
         replay(made, spans_of(placed, needs), seed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(made=programs(), seed=st.integers(0, 1000))
 def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
     made: Program, seed: int
@@ -54,7 +54,7 @@ def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
                 assert held == var or (held not in pinned and var not in pinned)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(made=programs(), seed=st.integers(0, 1000), level=st.sampled_from([0, 1, 2]))
 def test_no_read_is_clobbered_in_the_plans_own_order(
     made: Program, seed: int, level: int
@@ -68,7 +68,7 @@ def test_no_read_is_clobbered_in_the_plans_own_order(
     assert done.plan.report.memory.planned == sum(a.height for a in done.plan.arenas)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(made=programs())
 def test_levels_never_get_worse(made: Program) -> None:
     for level in (0, 1, 2):

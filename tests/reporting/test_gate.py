@@ -271,7 +271,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_baseline_with_anything_anywhere_is_read_or_refused(
     tmp_path: Path, data: st.DataObject

@@ -125,7 +125,7 @@ def test_a_kernel_that_spreads_its_inputs_first_allocates_its_output_last() -> N
     assert kernel[2:] == [512, 768, 2048, -768, -512]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(traces_that_keep_some(), SETTINGS, st.integers(1, 3), st.integers(256, 4 << 20))
 def test_an_arena_holds_what_a_plain_one_holds(
     trace: AllocationTrace, arena: ArenaSettings, runs: int, limit: int
@@ -139,7 +139,7 @@ def test_an_arena_holds_what_a_plain_one_holds(
     assert limited == reference.held if reference.held <= limit else limited > limit
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(traces_that_keep_some())
 def test_an_endless_region_is_as_high_as_a_plain_one(trace: AllocationTrace) -> None:
     reference = ReferenceArena(ArenaSettings(initial=1 << 40, max_dead_bytes=1))

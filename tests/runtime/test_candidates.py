@@ -116,7 +116,7 @@ def test_other_providers_and_what_only_data_decides_have_none() -> None:
     assert not has_pattern(executed(branch))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=16)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=24))
 def test_what_an_arena_is_said_to_hold_is_what_two_runs_make_it_hold(
     pairs: list[tuple[int, int]],

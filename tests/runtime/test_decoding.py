@@ -120,7 +120,7 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(
     like=shapes,
     lengths=st.lists(st.integers(1, 4), min_size=1, max_size=5),

@@ -79,7 +79,7 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))
 def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
     pairs: list[tuple[int, int]],

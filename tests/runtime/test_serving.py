@@ -49,7 +49,7 @@ def served(extent: Extent) -> SampledSizes:
 
 
 @given(st.lists(traces(), min_size=1, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=24)
 def test_one_region_for_all_never_grows_whatever_the_sequence(
     each: list[AllocationTrace],
 ) -> None:

@@ -169,7 +169,7 @@ def test_keys_are_names_whatever_yaml_makes_of_them() -> None:
     assert values == {"dims": {"on": 1, "12": 2, "null": 3, "2024-01-01": 4}}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=80))
 def test_any_text_is_settings_or_a_settings_error(text: str) -> None:
     for read in (read_yaml, read_prototxt, read_pyproject):

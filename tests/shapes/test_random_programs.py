@@ -336,7 +336,7 @@ def same(one: float, other: float) -> bool:
     return bool(np.isclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_no_size_and_no_element_is_another_than_the_reference_evaluators(
     machine: Machine,

@@ -76,7 +76,7 @@ def encoders() -> Pair:
     return session(model), session(made)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(SIZES)
 def test_an_encoder_in_loops_gives_the_bits_of_the_whole(
     encoders: Pair, size: tuple[int, int]
@@ -113,7 +113,7 @@ def task_peak(model: onnx.ModelProto) -> int:
     return search_loops(task_of(model), 1 << 40).before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(
     st.integers(1, 500), st.integers(1, 60), st.sampled_from([1, 4, 8]), st.integers(1, 9999)
 )

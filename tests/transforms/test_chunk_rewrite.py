@@ -234,7 +234,7 @@ MODELS = (
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(data=st.data())
 def test_any_region_in_any_number_of_pieces_gives_the_same_bits(data: st.DataObject) -> None:
     model = data.draw(st.sampled_from(MODELS))

@@ -61,7 +61,7 @@ def check(before: Program, after: Program, copies: tuple[Op, ...]) -> None:
        st.sampled_from(("outputs counted", "outputs left out")))  # fmt: skip
 @example(2594, 35, 0.7, "outputs counted")  # a copy left out freed no work, and took bytes
 @example(16247, 35, 0.9, "outputs counted")  # as much work and bytes, with one copy fewer
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=48, deadline=None)
 def test_a_budget_changes_no_result(
     seed: int, length: int, share: float | None, how: str
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_budget_changes_no_result(
 
 
 @given(st.integers(0, 10**6), st.integers(4, 40), st.integers(0, 39), st.integers(0, 39))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=48, deadline=None)
 def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int) -> None:
     tested = some_program(seed, length)
     ops = tested.body.ops
@@ -103,7 +103,7 @@ def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int
 
 
 @given(st.integers(0, 10**6), st.integers(2, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 def test_no_bound_is_above_what_brute_force_reaches(seed: int, length: int) -> None:
     tested = some_program(seed, length)
     plan = terms(tested)

@@ -71,7 +71,7 @@ def programs(draw: st.DrawFn) -> Program:
     return program("x", " ".join(outputs), *lines)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(programs())
 def test_no_order_of_the_file_is_below_the_bound(tested: Program) -> None:
     assert bound_of(tested) <= resident(tested)
