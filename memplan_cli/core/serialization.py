@@ -1,9 +1,19 @@
-"""Frozen data as JSON, by what its types declare.
+"""Frozen records as JSON: the format of a class, and `to_json`, which writes it.
 
-A dataclass or a named tuple is an object with a key for each field. Where a file is laid out
-otherwise, the class says so in ``json_keys``: the keys in their order, nested ones with a dot,
-each with the attribute behind it. A key whose attribute is no field, but a property or a
-constant, is written too, and has to say the same when it is read (`deserialization`).
+A dataclass or a named tuple is an object with one key per field, in the order of the fields.
+A class declares what differs:
+
+- ``schema``, a constant, is its first key, and names the format of the whole file.
+- ``field(default=..., metadata=OPTIONAL)`` or ``SPARSE``: see `Presence`.
+- ``field(metadata=json_form(...))``: the value in the file is not the value of the field.
+- ``json_keys`` lists the keys of the file in their order, if they are not the fields. An item is
+  the name of an attribute, or a pair of key and attribute. Both may have dots: the key ``a.b`` is
+  ``b`` in the object ``a``, and the attribute ``a.b`` is ``b`` of the attribute ``a``. An
+  attribute that is not a field (a property, a constant) is written, and has to agree with the
+  fields when it is read.
+- ``past_keys`` lists keys of earlier versions, which are accepted and ignored.
+
+`deserialization` reads the same format and `json_schema` describes it.
 """
 
 from __future__ import annotations
@@ -16,50 +26,60 @@ from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType
-from typing import (
-    Any,
-)
+from typing import TYPE_CHECKING, Any
 
-Json = dict[str, Any]
-"""An object of JSON: what a file's schema lays out, as dictionaries."""
+if TYPE_CHECKING:
+    from memplan_cli.core.json_types import Json, Kind
 
-
-Kind = Any
-"""A type as `typing` has it, for which there is no type."""
-
-
-Reader = Callable[[Any], Any]
+Keys = tuple[str | tuple[str, str], ...]
+"""The keys of a file in order: attributes, or pairs of a key and its attribute."""
 
 
 class Presence(Enum):
-    """Whether a file has to hold a key."""
+    """Whether a key has to be in a file."""
 
-    REQUIRED = "always written, and refused where it is missing"
+    REQUIRED = "always written; a file without it is refused"
     OPTIONAL = "always written; where it is missing, the field has its default"
-    SPARSE = "written and read only where the field differs from its default"
-    PAST = "not written any more, and passed over where an earlier version wrote it"
+    SPARSE = "written only where the field differs from its default"
+    PAST = "written by earlier versions; accepted and ignored"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a value stands in a file where that is not as its field declares it.
+    """The value of a key where it is not the value of the field.
 
     Attributes:
-        kind: the type there; None: the field's.
-        write: from the attribute to that type.
-        read: from what was read, its type checked, to the attribute.
+        kind: its type in the file; None: the field's type.
+        write: from the field's value to the file's.
+        read: from the file's value, whose type has been checked, to the field's.
     """
 
     kind: Kind = None
     write: Callable[[Any], object] | None = None
-    read: Reader | None = None
+    read: Callable[[Any], Any] | None = None
 
 
 PLAIN = Form()
 
+OPTIONAL: Mapping[str, object] = {"presence": Presence.OPTIONAL}
+"""Metadata of a field that is always written and need not be in a file."""
 
-SORTED = Form(write=lambda table: dict(sorted(table.items())))
-"""A table by name."""
+SPARSE: Mapping[str, object] = {"presence": Presence.SPARSE}
+"""Metadata of a field that is written only where it differs from its default."""
+
+
+def json_form(
+    *,
+    kind: Kind = None,
+    write: Callable[[Any], object] | None = None,
+    read: Callable[[Any], Any] | None = None,
+) -> Mapping[str, object]:
+    """Return metadata of a field whose value in the file is another: see `Form`."""
+    return {"form": Form(kind, write, read)}
+
+
+SORTED = json_form(write=lambda table: dict(sorted(table.items())))
+"""Metadata of a mapping that is written in the order of its names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,57 +88,35 @@ class Key:
 
     Attributes:
         name: the key; ``a.b`` is ``b`` in the object ``a``.
-        of: the attribute, with dots through others; by default the one named like the key.
+        attribute: the attribute that it holds, with dots through others.
         presence: whether it has to be there.
-        form: how the value is written.
+        form: how the attribute's value is written.
     """
 
     name: str
-    of: str = ""
+    attribute: str
     presence: Presence = Presence.REQUIRED
     form: Form = PLAIN
 
-    @property
-    def field(self) -> str:
-        """Return the attribute behind the key."""
-        return self.of or self.name
-
-    def written(self, value: Any) -> Any:  # noqa: ANN401 - of any attribute, and JSON
-        """Return the attribute's value as JSON."""
+    def value(self, record: object) -> object:
+        """Return the value of the key for a record, as JSON."""
+        value = attrgetter(self.attribute)(record)
         return to_json(self.form.write(value) if self.form.write else value)
 
 
-Keys = tuple[str | Key, ...]
-
-
-def optional(*names: str, form: Form = PLAIN) -> Keys:
-    """Return keys of fields that have their default where a file does not hold them."""
-    return tuple(Key(name, presence=Presence.OPTIONAL, form=form) for name in names)
-
-
-def sparse(*names: str, form: Form = PLAIN) -> Keys:
-    """Return keys of fields that are written only where they differ from their default."""
-    return tuple(Key(name, presence=Presence.SPARSE, form=form) for name in names)
-
-
-def past(*names: str) -> Keys:
-    """Return keys that earlier versions wrote."""
-    return tuple(Key(name, presence=Presence.PAST) for name in names)
-
-
 KeyTree = dict[str, Any]
-"""Keys by name; nested ones as a tree of their own."""
+"""Keys by name; where a key is an object of keys with dots, a tree of its own."""
 
 
-def to_json(value: Any) -> Any:  # noqa: ANN401 - whatever can be written, and JSON
-    """Return a value as JSON has it; a number that is not finite is null."""
+def to_json(value: Any) -> Any:  # noqa: ANN401 - any record, and JSON
+    """Return a value as JSON. Numbers that are not finite become null."""
     kind: Kind = type(value)
     if kind in (str, int, bool, NoneType):
         return value
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
     if _is_dataclass(kind):
-        return _written(value, kind, key_tree(kind))
+        return _object(value, kind, key_tree(kind))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return dict(zip(kind._fields, map(to_json, value), strict=True))
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -127,7 +125,7 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - whatever can be written, and J
 
 
 def _is_dataclass(kind: Kind) -> bool:
-    # Of what `is_dataclass` says yes to, mypy no longer believes that it can be cached.
+    # After a direct call of `is_dataclass`, mypy no longer accepts the type as a cache key.
     return is_dataclass(kind)
 
 
@@ -143,16 +141,18 @@ def _scalar(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-def _written(outer: object, kind: Kind, tree: KeyTree) -> Json:
-    found: Json = {}
+def _object(record: object, kind: Kind, tree: KeyTree) -> Json:
+    """Return the keys of a tree with their values for a record."""
+    written: Json = {}
     for name, key in tree.items():
         if isinstance(key, dict):
-            found[name] = _written(outer, kind, key)
+            written[name] = _object(record, kind, key)
+        elif key.presence is Presence.SPARSE:
+            if attrgetter(key.attribute)(record) != _defaults(kind)[key.attribute]:
+                written[name] = key.value(record)
         elif key.presence is not Presence.PAST:
-            value = attrgetter(key.field)(outer)
-            if key.presence is not Presence.SPARSE or value != _defaults(kind)[key.field]:
-                found[name] = key.written(value)
-    return found
+            written[name] = key.value(record)
+    return written
 
 
 @cache
@@ -169,9 +169,21 @@ def key_tree(kind: Kind) -> KeyTree:
 
 
 def keys_of(kind: Kind) -> tuple[Key, ...]:
-    """Return the keys of a class: those it lists, or its fields."""
+    """Return the keys of a class: those of ``json_keys`` or its fields, then past ones."""
+    formats = {item.name: item.metadata for item in fields(kind)} if is_dataclass(kind) else {}
     listed: Keys = getattr(kind, "json_keys", None) or field_names(kind)
-    return tuple(item if isinstance(item, Key) else Key(item) for item in listed)
+    if schema_name(kind):
+        listed = ("schema", *listed)
+    pairs = ((item, item) if isinstance(item, str) else item for item in listed)
+    current = (Key(name, attribute, **formats.get(attribute, {})) for name, attribute in pairs)
+    past = (Key(name, name, Presence.PAST) for name in getattr(kind, "past_keys", ()))
+    return (*current, *past)
+
+
+def schema_name(kind: Kind) -> str | None:
+    """Return the format that a class names in ``schema``, such as ``memplan.plan/1``."""
+    name = getattr(kind, "schema", None)
+    return name if isinstance(name, str) else None
 
 
 def field_names(kind: Kind) -> tuple[str, ...]:
@@ -181,6 +193,7 @@ def field_names(kind: Kind) -> tuple[str, ...]:
 
 @cache
 def _defaults(kind: Kind) -> Mapping[str, object]:
+    """Return the default of each field of a dataclass; `MISSING` for a field without one."""
     return {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
         for item in fields(kind)

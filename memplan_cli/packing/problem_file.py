@@ -16,9 +16,10 @@ import csv
 import io
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.json_types import Count, NotNegative  # noqa: TC001 - types to read by
 from memplan_cli.core.problem import (
     Buffer,
     BufferId,
@@ -28,7 +29,7 @@ from memplan_cli.core.problem import (
     lower_bound,
     violations,
 )
-from memplan_cli.core.serialization import Form, Key, Keys
+from memplan_cli.core.serialization import Keys, json_form
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.packing import portfolio
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-SCHEMA = "memplan.pack/1"
 COLUMNS = ("id", "lower", "upper", "size")
 LONGEST_LINE = 64 * 1024
 """Bytes; real lines have some dozens."""
@@ -44,28 +44,39 @@ LONGEST_LINE = 64 * 1024
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
+_MICROSECONDS = json_form(write=lambda seconds: round(seconds, 6))
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A problem and the best layout found for it.
+    """A problem and the best layout that was found for it.
 
-    ``capacity`` is in bytes, None when none was asked for; ``seconds`` is wall time.
+    Attributes:
+        problem: the problem.
+        layout: the layout.
+        lower_bound: a height that no layout is below.
+        seconds: the wall time of the search.
+        capacity: the bytes that the layout has to fit; None: as few as possible.
     """
 
-    schema: ClassVar[str] = SCHEMA
     json_keys: ClassVar[Keys] = (
-        "schema",
-        Key("buffers", "problem.buffers", form=Form(write=len)),
+        "buffers",
         "lower_bound",
-        Key("height", "layout.height"),
-        Key("proved", "layout.proved"),
-        Key("seconds", form=Form(write=lambda seconds: round(seconds, 6))),
+        ("height", "layout.height"),
+        ("proved", "layout.proved"),
+        "seconds",
     )
 
     problem: Problem
     layout: Layout
     lower_bound: int
-    seconds: float
+    seconds: NotNegative = field(metadata=_MICROSECONDS)
     capacity: int | None = None
+
+    @property
+    def buffers(self) -> Count:
+        """Return the number of buffers."""
+        return len(self.problem.buffers)
 
     @property
     def passed(self) -> bool:

@@ -56,7 +56,15 @@ def report_of(decided: Decided, reuses: int) -> Report:
     foldable = foldable_at(decided, peak)
     memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
-        memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
+        memory = Memory(
+            weights=memory.weights,
+            inputs=memory.inputs,
+            outputs=memory.outputs,
+            naive=None,
+            live_peak=None,
+            planned=None,
+            total=None,
+        )
     before = (None, None, None) if memory.planned is None else _original(decided, memory)
     is_symbolic = number(by_unit(needs.sizes.values())) is None
     symbolic = _expressions(decided) if is_symbolic and not silent else {}

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from memplan_cli.core.serialization import Json, Key, Keys, sparse, to_json
+from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
-
-SCHEMA = "memplan.fit/1"
 
 LARGEST_DIM = 2**31 - 1
 """What no dim of a real run is above; a need that fits up to here does not depend on it."""
@@ -23,10 +21,12 @@ LARGEST_DIM = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that one binding needs: what the contract calls weights, inputs, outputs, planned.
+    """Bytes that one binding needs.
 
-    ``process`` is the highest of a process with a session, weights and outputs included, where
-    that is what has to fit.
+    Attributes:
+        weights, inputs, outputs, planned: as in a report.
+        process: the highest resident bytes of a process with a session, with weights and
+            outputs; None: tensors have to fit, not the process.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -34,7 +34,7 @@ class Need:
         "inputs",
         "outputs",
         "planned",
-        *sparse("process"),
+        "process",
         "total",
     )
 
@@ -42,25 +42,28 @@ class Need:
     inputs: int
     outputs: int
     planned: int
-    process: int | None = None
+    process: int | None = field(default=None, metadata=SPARSE)
 
     @property
     def total(self) -> int:
-        """All of it together."""
+        """Return the bytes that have to fit."""
         if self.process is not None:
             return self.process + self.inputs
         return self.weights + self.inputs + self.outputs + self.planned
 
 
 Evaluate = Callable[[Mapping[str, int]], Need | None]
-"""What a binding needs; None where it is more than any machine has."""
+"""From a binding to the bytes that it needs; None: more than any machine has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One answer: these values fit, and the next value of the first symbol does not.
+    """A binding that fits, while the next value of its first symbol does not.
 
-    ``beyond`` is what that next value needs, None where no machine has it.
+    Attributes:
+        dims: the binding.
+        need: the bytes that it needs.
+        beyond: the bytes that the next value needs; None: more than any machine has.
     """
 
     dims: Mapping[str, int]
@@ -68,16 +71,38 @@ class Point:
     beyond: Need | None
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """What a run with these values really took from the system, in bytes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittingPoint:
+    """A binding that fits, while the next value of its first symbol does not, as it is written.
 
     Attributes:
-        dims: the values.
-        provider: where it ran.
-        taken: the highest of its process; ``of`` is ``process``. Where the system does not
-            say that, what the arena reserved, weights in it included; ``of`` is ``arena``.
-        inputs: what the caller holds.
+        dims: the binding.
+        weights, inputs, outputs, planned, process, total: the bytes that it needs.
+        beyond: the bytes that the next value needs, with the overhead; null: more than any
+            machine has.
+    """
+
+    dims: Mapping[str, int]
+    weights: int
+    inputs: int
+    outputs: int
+    planned: int
+    process: int | None = field(default=None, metadata=SPARSE)
+    total: int
+    beyond: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The bytes that a run with a binding took from the system.
+
+    Attributes:
+        dims: the binding.
+        provider: ONNX Runtime's name of the execution provider.
+        taken: the highest resident bytes of the process, or, if these are unknown, the bytes
+            that the arena reserved, with the weights in it.
+        inputs: the bytes of the inputs.
+        of: ``process`` or ``arena``: whose bytes ``taken`` are.
         runs: how many values were run until this one.
     """
 
@@ -89,17 +114,53 @@ class Confirmation:
     runs: int = 1
 
     def total(self, overhead: int) -> int:
-        """What to hold against the memory: what was taken, inputs, overhead."""
+        """Return the bytes to compare with the memory size."""
         return self.taken + self.inputs + overhead
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """The largest values that fit a memory size; no points: not even 1 fits."""
+class ConfirmedRun:
+    """The bytes that a run with a binding took from the system, as they are written.
 
-    schema: ClassVar[str] = SCHEMA
+    Attributes:
+        dims: the binding.
+        provider: ONNX Runtime's name of the execution provider.
+        taken: the bytes of the process or of the arena.
+        inputs: the bytes of the inputs.
+        of: ``process`` or ``arena``: whose bytes ``taken`` are.
+        runs: how many values were run until this one.
+        total: the bytes to compare with the memory size: taken, inputs and overhead.
+    """
+
+    dims: Mapping[str, int]
+    provider: str
+    taken: int
+    inputs: int
+    of: str
+    runs: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The largest values of dimensions that fit a memory size.
+
+    Attributes:
+        model: the model's file.
+        memory: the memory size.
+        overhead: bytes of the process that the search adds to every need.
+        unknown: the dimensions that were searched for.
+        dims: the numbers of the others.
+        points: the bindings that fit; empty: not even 1 fits.
+        least: the bytes that the smallest binding needs.
+        expressions: the need of one plan for all values, by unit; empty: there is none.
+        plans: the number of exact plans that the search made.
+        confirmed: the run of the answer, if it was run.
+        of: ``process`` if the predicted process has to fit, ``tensors`` if what is planned.
+        warnings: remarks for the user.
+    """
+
     json_keys: ClassVar[Keys] = (
-        "schema",
         "model",
         "memory",
         "overhead",
@@ -107,11 +168,11 @@ class Fit:
         "unknown",
         "dims",
         "passed",
-        Key("points", "rows"),
+        ("points", "rows"),
         "least",
         "expressions",
         "plans",
-        Key("confirmed", "run"),
+        ("confirmed", "run"),
         "warnings",
     )
 
@@ -122,41 +183,47 @@ class Fit:
     dims: Mapping[str, int]
     points: tuple[Point, ...]
     least: Need | None
-    """What the smallest binding needs."""
     expressions: Mapping[str, int] = field(default_factory=dict)
-    """The need as a sum by unit, of one plan for all values; empty where there is none."""
     plans: int = 0
-    """How many exact plans the search made."""
     confirmed: Confirmation | None = None
     of: str = "tensors"
-    """What has to fit: ``process`` as predicted, or ``tensors`` as planned."""
     warnings: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether something fits, and, where it was run, really did."""
+        """Whether a binding fits, and did so when it was run."""
         if not self.points:
             return False
-        seen = self.confirmed
-        return seen is None or seen.total(self.overhead) <= self.memory
+        run = self.confirmed
+        return run is None or run.total(self.overhead) <= self.memory
 
     @property
-    def rows(self) -> tuple[Json, ...]:
-        """Return the points as a file has them: what is beyond holds the overhead too."""
+    def rows(self) -> tuple[FittingPoint, ...]:
+        """Return the points as they are written."""
         return tuple(
-            {
-                "dims": point.dims,
-                **to_json(point.need),
-                "beyond": point.beyond and point.beyond.total + self.overhead,
-            }
+            FittingPoint(
+                dims=point.dims,
+                weights=point.need.weights,
+                inputs=point.need.inputs,
+                outputs=point.need.outputs,
+                planned=point.need.planned,
+                process=point.need.process,
+                total=point.need.total,
+                beyond=None if point.beyond is None else point.beyond.total + self.overhead,
+            )
             for point in self.points
         )
 
     @property
-    def run(self) -> Json | None:
-        """Return what the run took, with the overhead as one number too."""
-        seen = self.confirmed
-        return None if seen is None else {**to_json(seen), "total": seen.total(self.overhead)}
+    def run(self) -> ConfirmedRun | None:
+        """Return the confirmation as it is written."""
+        run = self.confirmed
+        if run is None:
+            return None
+        total = run.total(self.overhead)
+        return ConfirmedRun(
+            run.dims, run.provider, run.taken, run.inputs, run.of, run.runs, total
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from memplan_cli.analysis.liveness import Timeline
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.core.serialization import Json
     from memplan_cli.planning.decided import Decided
     from memplan_cli.settings.settings import Settings
 

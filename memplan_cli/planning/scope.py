@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.json_types import MAX_BYTES
 from memplan_cli.core.program import intermediates
-from memplan_cli.core.results.placements import MAX_BYTES
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of

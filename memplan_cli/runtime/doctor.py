@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.observations import CPU, CUDA
-from memplan_cli.core.serialization import Form, Key, Keys, sparse
+from memplan_cli.core.serialization import SPARSE, Keys, json_form
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.recorded import recorded_settings
@@ -17,7 +18,7 @@ from memplan_cli.runtime.installed import hardware, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 _WHEELS = (
@@ -32,10 +33,20 @@ _WHEELS = (
 _PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
 
 
-_BY_PROVIDER = Form(
+@dataclass(frozen=True, slots=True)
+class ProviderState:
+    """Whether a session on a provider could be created, and the error if not."""
+
+    works: bool
+    reason: str
+
+
+_AS_TABLE = json_form(kind=Mapping[str, str], write=dict)
+_BY_PROVIDER = json_form(
+    kind=Mapping[str, ProviderState],
     write=lambda probes: {
-        probe.provider: {"works": probe.works, "reason": probe.reason} for probe in probes
-    }
+        probe.provider: ProviderState(probe.works, probe.reason) for probe in probes
+    },
 )
 
 
@@ -44,29 +55,29 @@ class Diagnosis:
     """The state of the environment.
 
     Attributes:
-        python: version and platform.
-        versions: installed packages that matter, with their versions.
-        listed: providers the runtime claims to have; a claim, no more.
-        probes: for each provider we use, whether a session really got it.
+        python: its version and the platform.
+        versions: the relevant packages that are installed, with their versions.
+        listed: the providers that the runtime lists, whether or not they work.
+        probes: for each provider, whether a session could be created on it.
         problems: what is wrong, and what to do about it.
-        file: what a model file says of itself, where one was looked at.
+        file: facts from the metadata of a model file, if one was given.
     """
 
     json_keys: ClassVar[Keys] = (
         "python",
-        Key("versions", form=Form(write=dict)),
+        "versions",
         "listed",
-        Key("providers", "probes", form=_BY_PROVIDER),
+        ("providers", "probes"),
         "problems",
-        *sparse("file", form=Form(write=dict)),
+        "file",
     )
 
     python: str
-    versions: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...] = field(metadata=_AS_TABLE)
     listed: tuple[str, ...]
-    probes: tuple[ProviderProbe, ...]
+    probes: tuple[ProviderProbe, ...] = field(metadata=_BY_PROVIDER)
     problems: tuple[str, ...]
-    file: tuple[tuple[str, str], ...] = ()
+    file: tuple[tuple[str, str], ...] = field(default=(), metadata={**SPARSE, **_AS_TABLE})
 
 
 def diagnose(file: Path | None = None) -> Diagnosis:

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from memplan_cli.settings.choices import TargetChoice
-from memplan_cli.settings.keys import KEYS, names, one_of
+from memplan_cli.settings.keys import KEYS, OneOf, names
 from memplan_cli.settings.written import Entry, Place, Value, wrong
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 READERS: Mapping[str, Reader] = {
     **KEYS,
     "exclude": names,
-    "target": one_of(*get_args(TargetChoice)),
+    "target": OneOf(get_args(TargetChoice)),
 }
 """The reader of each field, those included that no file may set."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
@@ -107,22 +108,25 @@ def seconds(value: Value) -> float:
     return float(content)
 
 
-def one_of(*choices: object) -> Reader:
-    """Return a reader of one of a few literals."""
-    expected = f"{', '.join(str(c) for c in choices[:-1])} or {choices[-1]}"
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The reader of one of a few literals."""
 
-    def read(value: Value) -> object:
+    choices: tuple[object, ...]
+
+    def __call__(self, value: Value) -> object:
+        """Read one of the literals."""
         # True == 1: the type must be the same too.
-        for choice in choices:
+        for choice in self.choices:
             if type(value.content) is type(choice) and value.content == choice:
                 return choice
+        words = [str(choice) for choice in self.choices]
         hint = ""
         if isinstance(value.content, str):
-            close = get_close_matches(value.content, [str(c) for c in choices], n=1)
+            close = get_close_matches(value.content, words, n=1)
             hint = f"did you mean {close[0]}?" if close else ""
+        expected = f"{', '.join(words[:-1])} or {words[-1]}"
         raise wrong(value.at, f"expected {expected}, not {described(value)}", hint)
-
-    return read
 
 
 def dims(value: Value) -> Mapping[str, int]:
@@ -186,7 +190,7 @@ def increase(value: Value) -> object:
 
 def metrics(value: Value) -> tuple[str, ...]:
     """Read one metric or a list of them."""
-    read = one_of(*METRICS)
+    read = OneOf(METRICS)
     listed = items(value) if value.kind == "list" else (value,)
     return tuple(cast("str", read(item)) for item in listed)
 
@@ -212,15 +216,15 @@ KEYS: Mapping[str, Reader] = {
     "mem_param.optimize_train": boolean,
     "mem_param.optimize_test": boolean,
     "mem_param.exclude_blob": names,
-    "level": one_of(*get_args(choices.Level)),
-    "phase": one_of(*get_args(choices.PhaseChoice)),
-    "order": one_of(*get_args(choices.OrderChoice)),
+    "level": OneOf(get_args(choices.Level)),
+    "phase": OneOf(get_args(choices.PhaseChoice)),
+    "order": OneOf(get_args(choices.OrderChoice)),
     "fold_constants": boolean,
-    "external_weights": one_of(*get_args(choices.ExternalWeightsChoice)),
-    "notes": one_of(*get_args(choices.NotesChoice)),
-    "recompute": one_of(*get_args(choices.RecomputeChoice)),
-    "chunk": one_of(*get_args(choices.ChunkChoice)),
-    "kv_cache": one_of(*get_args(choices.CacheChoice)),
+    "external_weights": OneOf(get_args(choices.ExternalWeightsChoice)),
+    "notes": OneOf(get_args(choices.NotesChoice)),
+    "recompute": OneOf(get_args(choices.RecomputeChoice)),
+    "chunk": OneOf(get_args(choices.ChunkChoice)),
+    "kv_cache": OneOf(get_args(choices.CacheChoice)),
     "capacity": positive,
     "checkpoints": names,
     "budget": budget,

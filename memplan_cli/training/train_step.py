@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, NodeProto, helper
 
+from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.assemble import LEARNING_RATE, STEP, Ends, Plan, assemble
@@ -93,7 +94,7 @@ class TrainStep:
     state: Mapping[str, Parameter]
     gradients: Mapping[str, str]
     fixed: Mapping[str, str] = field(default_factory=dict)
-    shared: Mapping[str, int] = field(default_factory=dict)
+    shared: Mapping[str, Count] = field(default_factory=dict)
 
 
 def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:

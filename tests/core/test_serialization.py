@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.core.deserialization import Check, MisfitError, Range, from_json, one_of
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.json_types import Check, Range, one_of
 from memplan_cli.core.serialization import (
+    OPTIONAL,
     SORTED,
-    Form,
-    Key,
+    SPARSE,
     Keys,
-    optional,
-    past,
-    sparse,
+    json_form,
     to_json,
 )
 
@@ -51,28 +50,29 @@ class Outer:
 
     schema: ClassVar[str] = "outer/1"
     json_keys: ClassVar[Keys] = (
-        "schema",
         "rows",
-        Key("count.rows", "size"),
-        Key("count.limit", "limit"),
-        Key("inner.first", "inner"),
-        Key("table", form=SORTED),
-        *optional("words"),
-        *sparse("note"),
-        *past("older"),
-        Key(
-            "far", form=Form(float | None, None, lambda far: math.inf if far is None else far)
-        ),
+        ("count.rows", "size"),
+        ("count.limit", "limit"),
+        ("inner.first", "inner"),
+        "table",
+        "words",
+        "note",
+        "far",
     )
+    past_keys: ClassVar[tuple[str, ...]] = ("older",)
 
     name: str
     rows: Sequence[Row]
     limit: int
     inner: Inner
-    table: Mapping[str, float | None]
-    far: float
-    words: tuple[Annotated[str, one_of("a", "b")], ...] = ()
-    note: str = ""
+    table: Mapping[str, float | None] = field(metadata=SORTED)
+    far: float = field(
+        metadata=json_form(
+            kind=float | None, read=lambda far: math.inf if far is None else far
+        )
+    )
+    words: tuple[Annotated[str, one_of("a", "b")], ...] = field(default=(), metadata=OPTIONAL)
+    note: str = field(default="", metadata=SPARSE)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

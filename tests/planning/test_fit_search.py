@@ -111,10 +111,10 @@ def test_a_run_takes_its_arena_its_inputs_and_the_overhead() -> None:
     assert not fit(run, 99).passed
     told = fit(run).run
     assert told is not None
-    assert (told["taken"], told["inputs"], told["total"]) == (60, 30, 100)
+    assert (told.taken, told.inputs, told.total) == (60, 30, 100)
 
 
 def test_what_is_beyond_holds_the_overhead_too() -> None:
     (row,) = fit(None).rows
-    assert row["total"] == 10
-    assert row["beyond"] == 21
+    assert row.total == 10
+    assert row.beyond == 21

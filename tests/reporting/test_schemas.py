@@ -124,5 +124,5 @@ def test_there_is_no_other_schema() -> None:
 
 
 def test_the_report_in_a_plan_is_a_report() -> None:
-    inside = json.loads(schema_text("plan"))["$defs"]["report"]["properties"]
+    inside = json.loads(schema_text("plan"))["$defs"]["Report"]["properties"]
     assert inside == json.loads(schema_text("report"))["properties"]

@@ -2,67 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from memplan_cli.core.bindings import Provenance
-from memplan_cli.core.deserialization import one_of
-from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
-from memplan_cli.core.serialization import Keys, optional
+from memplan_cli.core.json_types import Count, Natural, one_of
+from memplan_cli.core.serialization import OPTIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes, as in `figures.DEFINITIONS`; None where some size is not a number."""
+    """The bytes of a model, as `figures.DEFINITIONS` defines them; null: a size is unknown."""
 
-    json_keys: ClassVar[Keys] = (
-        "weights",
-        "inputs",
-        "outputs",
-        "naive",
-        "live_peak",
-        *optional("resident", "foldable"),
-        "planned",
-        "total",
-        "order_bound",
-        "order_proved",
-    )
-
-    weights: int
-    inputs: int | None
-    outputs: int | None
-    naive: int | None
-    live_peak: int | None
-    planned: int | None
-    total: int | None
-    order_bound: int | None = None
+    weights: Count
+    inputs: Count | None
+    outputs: Count | None
+    naive: Count | None
+    live_peak: Count | None
+    resident: Count | None = field(default=None, metadata=OPTIONAL)
+    foldable: Count | None = field(default=None, metadata=OPTIONAL)
+    planned: Count | None
+    total: Count | None
+    order_bound: Count | None = None
     order_proved: bool = False
-    foldable: int | None = None
-    resident: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BoundDim:
-    """The number that a dim has, and who said it: `bindings.Provenance`."""
+    """The number that a dimension is bound to.
 
-    value: int
+    Attributes:
+        value: the number.
+        source: an option or a settings file, the data of an input, or an assumption.
+    """
+
+    value: Count
     source: Annotated[str, one_of(*get_args(Provenance))]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Total bytes of a plan for these dims alone, beside one plan that is valid for several."""
+    """The bytes of a plan for one binding, beside a plan that is valid for several.
 
-    dims: Mapping[str, int]
+    Attributes:
+        dims: the numbers of the dimensions.
+        memory: the bytes of a plan for these numbers alone.
+    """
+
+    dims: Mapping[str, Count]
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalWeights:
-    """Weights that left the model file: the file they lie in now, and their bytes there."""
+    """Weights that were moved out of the model file.
+
+    Attributes:
+        file: the file that holds them.
+        bytes: their size in it.
+    """
 
     file: str = ""
     bytes: Natural = 0

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from memplan_cli.core.deserialization import one_of
-from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
-from memplan_cli.core.serialization import Keys, sparse
+from memplan_cli.core.json_types import Natural, one_of
+from memplan_cli.core.serialization import SPARSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FORMS = ("concat", "cast", "operator", "shared", "constant")
-"""How a graph extends a cache: a Concat; one between Casts; an operator with past and present;
-one that writes into its past itself; not at all."""
+"""How a graph extends a cache: a Concat; a Concat between Casts; an operator with past and
+present; an operator that writes into its past itself; not at all."""
 
 
 class CacheBuffer(NamedTuple):
-    """An input and the output that replaces it: one buffer, ``capacity`` long along ``axis``.
+    """A cache input and the output that replaces it, in one buffer.
 
-    A constant one has no axis that grows: its ``axis`` is 0 and nothing is written.
+    Attributes:
+        input: the input.
+        output: the output.
+        axis: the axis that grows, ``capacity`` long in the buffer; 0 for a constant cache.
+        form: how the graph extends the cache.
     """
 
     input: str
@@ -30,7 +33,7 @@ class CacheBuffer(NamedTuple):
 
 
 class KeptCache(NamedTuple):
-    """A cache that is left as it was, and why."""
+    """A cache that is not updated in place, and the reason."""
 
     input: str
     output: str
@@ -39,40 +42,37 @@ class KeptCache(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """How a model with caches in place is run.
+    """Caches that a model updates in place, and how such a model is run.
 
-    ``position`` is the input that says how many entries are valid; ``length`` the output that
-    says how many are after the step. ``tokens`` are the input and the axis whose length is the
-    number of new entries, where they are known.
+    Attributes:
+        capacity: the number of entries that each buffer holds; 0: no cache is in place.
+        position: the input with the number of valid entries.
+        length: the output with the number of valid entries after the step.
+        buffers: the caches.
+        tokens: inputs and their axes whose length is the number of new entries, if known.
+        kept: caches that are not updated in place.
+        bytes: the size of all buffers, each once, if known.
+        before: bytes of inputs, outputs and plan of the original's step that fills the
+            capacity.
+        planned_at: the position for which the step was planned.
+        steps: the number of new entries in each step whose outputs were compared with the
+            original's.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "capacity",
-        "position",
-        "length",
-        "buffers",
-        *sparse("tokens", "kept"),
-        *sparse("bytes", "before", "planned_at", "steps"),
-    )
 
     capacity: Natural = 0
     position: str = ""
     length: str = ""
     buffers: tuple[CacheBuffer, ...] = ()
-    tokens: tuple[tuple[str, Natural], ...] = ()
-    kept: tuple[KeptCache, ...] = ()
-    bytes: Natural = 0
-    """Of all buffers, each once, where their sizes are known."""
-    before: tuple[Natural, Natural, Natural] | None = None
-    """Bytes of inputs, outputs and plan of the original's step that fills the capacity."""
-    planned_at: Natural = 0
-    """The position at which the step was planned."""
-    steps: tuple[Natural, ...] = ()
-    """New entries in each step in which outputs were compared with the original's."""
+    tokens: tuple[tuple[str, Natural], ...] = field(default=(), metadata=SPARSE)
+    kept: tuple[KeptCache, ...] = field(default=(), metadata=SPARSE)
+    bytes: Natural = field(default=0, metadata=SPARSE)
+    before: tuple[Natural, Natural, Natural] | None = field(default=None, metadata=SPARSE)
+    planned_at: Natural = field(default=0, metadata=SPARSE)
+    steps: tuple[Natural, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def growing(self) -> tuple[CacheBuffer, ...]:
-        """The buffers that are written."""
+        """The buffers that a step writes."""
         return tuple(each for each in self.buffers if each.form != "constant")
 
     @property
@@ -89,9 +89,9 @@ STEP_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
     "one": lambda *_: 1,
     "five": lambda *_: 5,
 }
-"""What the number of a dim is in a step with some valid and some new entries."""
+"""The rule of a dimension -> its number in a step with so many valid and new entries."""
 
 
 def step_dims(rules: Mapping[str, str], past: int, new: int) -> dict[str, int]:
-    """Return a number for each dim by its rule, a key of `STEP_NUMBERS`."""
+    """Return the number of each dimension by its rule, a key of `STEP_NUMBERS`."""
     return {name: STEP_NUMBERS[rule](past, new) for name, rule in rules.items()}

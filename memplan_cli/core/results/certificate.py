@@ -7,12 +7,12 @@ witness shows, and how it is checked, is said in `memplan_cli.checking.certifica
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
-from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
-from memplan_cli.core.results.placements import Natural, Positive  # noqa: TC001 - types to read by
-from memplan_cli.core.serialization import Key, Keys, sparse, to_json
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.json_types import Natural, Positive, Sha256, one_of
+from memplan_cli.core.serialization import SPARSE, Keys, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 
@@ -26,14 +26,6 @@ MOST_BYTES = 64 << 20
 
 NOT_CHECKABLE = "none"
 """The method of a bound for which there is no witness of a sensible size."""
-
-Digest = Annotated[
-    str,
-    Check(
-        "a SHA-256 in hexadecimal",
-        lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"),
-    ),
-]
 
 
 class Fusion(NamedTuple):
@@ -69,36 +61,48 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dual:
-    """Weights of a linear program's constraints, whose sum bounds what is live at a step.
+    """Dual weights of a linear program, whose sum bounds the bytes live at a step.
 
-    ``replaced`` is the tensor whose bytes the step's result is taken to reuse, if any.
+    Attributes:
+        shares: the weights of tensors.
+        holds: the weights of precedences.
+        replaced: the tensor whose bytes the step's result is assumed to reuse, if any.
     """
 
-    json_keys: ClassVar[Keys] = (*sparse("replaced"), "shares", "holds")
+    json_keys: ClassVar[Keys] = ("replaced", "shares", "holds")
 
     shares: tuple[Share, ...]
     holds: tuple[Hold, ...]
-    replaced: Natural | None = None
+    replaced: Natural | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is live at least at the step of ``node``, in whatever order the others run.
+    """A lower bound of the bytes live at the step of a node, in every order of the others.
 
-    ``before`` and ``after`` name a node that is taken to run before it, or after it. There is
-    one dual for each tensor that the node's result may replace, else one.
+    Attributes:
+        node: the node.
+        duals: one for each tensor that the node's result may replace, or one.
+        before: a node that is assumed to run before it.
+        after: a node that is assumed to run after it.
     """
 
-    json_keys: ClassVar[Keys] = ("node", *sparse("before", "after"), "duals")
+    json_keys: ClassVar[Keys] = ("node", "before", "after", "duals")
 
     node: Natural
     duals: tuple[Dual, ...]
-    before: Natural | None = None
-    after: Natural | None = None
+    before: Natural | None = field(default=None, metadata=SPARSE)
+    after: Natural | None = field(default=None, metadata=SPARSE)
 
 
 class Move(NamedTuple):
-    """A way on from a state: ``nodes`` run, then ``free`` ones that leave no more live."""
+    """A transition between two states of the search.
+
+    Attributes:
+        nodes: nodes that run.
+        free: nodes that run after them and leave no more bytes live.
+        to: the state that is reached.
+    """
 
     nodes: tuple[Natural, ...]
     free: tuple[Natural, ...]
@@ -107,35 +111,39 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderProof:
-    """Why no order of the nodes has a live peak below ``bound``.
+    """The proof that no order of the nodes has a live peak below a bound.
 
-    ``cut``: one step needs as much. ``pair``: of two nodes one runs first, and in either case
-    a step needs as much. ``search``: all states that can be reached with less, each with the
-    moves that lead on; none of them has run everything. ``inside``: a subgraph of one of the
-    nodes, whose block is named, needs as much beside what is always live.
+    Methods: ``cut``: one step needs as much. ``pair``: of two nodes one runs first, and in
+    either case a step needs as much. ``search``: no state that is reachable with less has run
+    all nodes. ``inside``: a subgraph of one of the nodes needs as much, with the bytes that are
+    always live.
+
+    Attributes:
+        bound: the bound in bytes.
+        method: how it is proved.
+        tensors: the tensors that the other parts refer to by index.
+        fusions: pairs of nodes that may run one right after the other.
+        cuts: the bounds of single steps.
+        states: all states that are reachable with less, each with its transitions.
+        inside: the block of the subgraph.
+        why: why there is no proof.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "bound",
-        "method",
-        *sparse("tensors", "fusions", "cuts", "states", "inside", "why"),
-    )
 
     bound: Natural
     method: Annotated[str, one_of("cut", "pair", "search", "inside", NOT_CHECKABLE)]
-    tensors: tuple[str, ...] = ()
-    fusions: tuple[Fusion, ...] = ()
-    cuts: tuple[Cut, ...] = ()
-    states: tuple[tuple[Move, ...], ...] = ()
-    inside: str = ""
-    why: str = ""
+    tensors: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    fusions: tuple[Fusion, ...] = field(default=(), metadata=SPARSE)
+    cuts: tuple[Cut, ...] = field(default=(), metadata=SPARSE)
+    states: tuple[tuple[Move, ...], ...] = field(default=(), metadata=SPARSE)
+    inside: str = field(default="", metadata=SPARSE)
+    why: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockProof:
-    """Why the nodes of a subgraph need as much in any order, beside what the subgraph is given.
+    """The proof of a bound for the nodes of a subgraph, without the subgraph's inputs.
 
-    Proofs of the blocks around it count the bound at the subgraph's node.
+    Proofs of the blocks around it use the bound at the subgraph's node.
     """
 
     block: str
@@ -143,7 +151,15 @@ class BlockProof:
 
 
 class SlotLoad(NamedTuple):
-    """So many tensors of one kind, of at least ``bytes``, are live at a tick."""
+    """Tensors of one dtype and shape that are live at the same tick.
+
+    Attributes:
+        dtype: their element type.
+        shape: their shape; null: any.
+        number: how many there are.
+        bytes: each has at least this size.
+        tick: the tick.
+    """
 
     dtype: str
     shape: tuple[Natural | str, ...] | None
@@ -154,20 +170,33 @@ class SlotLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArenaProof:
-    """Why an arena cannot be lower than ``bound``: its load at one tick, or its slots."""
+    """The proof that an arena cannot be smaller than a bound.
 
-    json_keys: ClassVar[Keys] = ("arena", "bound", "method", *sparse("tick", "slots", "why"))
+    Attributes:
+        arena: the arena.
+        bound: the bound, in multiples of the arena's unit.
+        method: how it is proved: by the load at one tick, or by tensors that need slots.
+        tick: the tick of the load.
+        slots: the tensors that need slots.
+        why: why there is no proof.
+    """
 
     arena: Natural
     bound: Natural
     method: Annotated[str, one_of("load", "slots", NOT_CHECKABLE)]
-    tick: Natural | None = None
-    slots: tuple[SlotLoad, ...] = ()
-    why: str = ""
+    tick: Natural | None = field(default=None, metadata=SPARSE)
+    slots: tuple[SlotLoad, ...] = field(default=(), metadata=SPARSE)
+    why: str = field(default="", metadata=SPARSE)
 
 
 class Passage(NamedTuple):
-    """Bytes that pass from a value to one that is made of it, or ``""``: to the reader."""
+    """Bytes that a value contributes to another one.
+
+    Attributes:
+        value: the value.
+        made: the value that is computed from it; empty: the reader.
+        bytes: the bytes.
+    """
 
     value: str
     made: str
@@ -176,9 +205,12 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What must be there for a reader of the kept value while that is made.
+    """The bytes that must be live for a reader of the kept value while that is computed.
 
-    ``alone`` says that a copy makes the kept value and no optional output besides.
+    Attributes:
+        reader: the reader.
+        alone: whether a copy computes the kept value and no optional output.
+        passages: the bytes, from value to value.
     """
 
     reader: str
@@ -188,53 +220,66 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeProof:
-    """Why no order, with whatever copies of nodes, has a live peak below ``bound``.
+    """The proof that no order has a live peak below a bound, whatever nodes run twice.
 
-    ``step``: one node touches as much. ``kept``: a value is made and kept until it is read,
-    and what cannot be made beside it must be there before. Nodes go by their first result here.
+    Methods: ``step``: one node reads and writes as much. ``kept``: a value is kept until it is
+    read, and values that cannot be computed beside it are live before. Nodes are named by their
+    first output.
+
+    Attributes:
+        bound: the bound in bytes.
+        method: how it is proved.
+        node: the node of ``step``.
+        kept: the value of ``kept``.
+        ways: for each reader of the kept value, the bytes that must be live.
+        why: why there is no proof.
     """
-
-    json_keys: ClassVar[Keys] = ("bound", "method", *sparse("node", "kept", "ways", "why"))
 
     bound: Natural
     method: Annotated[str, one_of("step", "kept", NOT_CHECKABLE)]
-    node: str = ""
-    kept: str = ""
-    ways: tuple[Way, ...] = ()
-    why: str = ""
+    node: str = field(default="", metadata=SPARSE)
+    kept: str = field(default="", metadata=SPARSE)
+    ways: tuple[Way, ...] = field(default=(), metadata=SPARSE)
+    why: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The witnesses of one plan, in the layout of ``memplan.certificate/1``.
+    """The proofs of the bounds of one plan, in the layout of ``memplan.certificate/1``.
 
-    ``blocks`` are subgraphs on whose bounds the proof of the order leans, inner ones first.
+    Attributes:
+        version: the version of memplan that wrote it.
+        graph_sha256: the digest of the planned graph.
+        plan_sha256: the digest of the plan.
+        order: the proof of the order's bound.
+        arenas: the proofs of the arenas' bounds.
+        recompute: the proof of the bound with recomputation.
+        blocks: proofs for subgraphs that the proof of the order uses, inner ones first.
     """
 
     schema: ClassVar[str] = SCHEMA
     producer: ClassVar[str] = "memplan"
     json_keys: ClassVar[Keys] = (
-        "schema",
-        Key("producer.name", "producer"),
-        Key("producer.version", "version"),
+        ("producer.name", "producer"),
+        ("producer.version", "version"),
         "graph_sha256",
         "plan_sha256",
         "order",
-        *sparse("blocks"),
+        "blocks",
         "arenas",
         "recompute",
     )
 
     version: str
-    graph_sha256: Digest
-    plan_sha256: Digest
+    graph_sha256: Sha256
+    plan_sha256: Sha256
     order: OrderProof | None
     arenas: tuple[ArenaProof, ...]
     recompute: RecomputeProof | None
-    blocks: tuple[BlockProof, ...] = ()
+    blocks: tuple[BlockProof, ...] = field(default=(), metadata=SPARSE)
 
     def dumps(self) -> str:
-        """Return the certificate file's text: same certificate, same bytes."""
+        """Return the text of the certificate's file. It is deterministic."""
         lines = [
             f'"{name}": {json.dumps(value, separators=(",", ":"))}'
             for name, value in to_json(self).items()
@@ -243,10 +288,10 @@ class Certificate:
 
 
 def read_certificate(path: Path) -> Certificate:
-    """Read a certificate's file, every type and range in it checked.
+    """Read a certificate's file, and check all types and ranges in it.
 
     Raises:
-        PlanError: it cannot be read, is too large, or is none.
+        PlanError: it cannot be read, is too large, or is not a certificate.
     """
     refuse_endless(path, PlanError)
     try:

@@ -1,11 +1,11 @@
-"""What came out of checking a certificate: a verdict on each part."""
+"""The result of checking a certificate: a verdict on each bound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from memplan_cli.core.deserialization import one_of
+from memplan_cli.core.json_types import one_of
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 
 VERIFIED, REFUSED, NOT_CHECKED = "verified", "refused", "not checkable"
@@ -13,9 +13,15 @@ VERIFIED, REFUSED, NOT_CHECKED = "verified", "refused", "not checkable"
 
 @dataclass(frozen=True, slots=True)
 class PartVerdict:
-    """One bound of a plan: what it says, and whether its witness shows it.
+    """The verdict on one bound of a plan.
 
-    The bound is in multiples of ``unit``, as its arena is.
+    Attributes:
+        part: what is bounded: the order, an arena or recomputation.
+        bound: the bound, in multiples of ``unit``.
+        status: whether the witness of the bound was verified.
+        method: the kind of the witness.
+        reason: why the bound is not verified; empty if it is.
+        unit: the unit of the arena.
     """
 
     part: str
@@ -28,14 +34,13 @@ class PartVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """The verdicts on all parts of a certificate, in the layout of `memplan.verified/1`."""
+    """The verdicts on all parts of a certificate."""
 
-    schema: ClassVar[str] = "memplan.verified/1"
-    json_keys: ClassVar[Keys] = ("schema", "passed", "parts")
+    json_keys: ClassVar[Keys] = ("passed", "parts")
 
     parts: tuple[PartVerdict, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every bound of the plan was shown."""
+        """Whether every bound of the plan was verified."""
         return all(part.status == VERIFIED for part in self.parts)

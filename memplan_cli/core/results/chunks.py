@@ -1,21 +1,21 @@
-"""Regions in pieces as reported: each with its axis, its pieces, what it saves and costs."""
+"""Chunking as reported: the regions computed in pieces, and what they save and cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from memplan_cli.core.json_types import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
-from memplan_cli.core.serialization import Keys, optional, sparse
+from memplan_cli.core.serialization import OPTIONAL, SPARSE
 
 _MOST_NAMES = 4
-"""Tensors of a bound that are named in words."""
+"""The number of tensors of a bound that are named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A range of an axis of a weight, cut once in the file: ``start <= at < stop``."""
+    """A slice of a weight, stored in the file: ``[start, stop)`` along an axis."""
 
     weight: str
     axis: int
@@ -24,30 +24,23 @@ class Cut:
 
 
 NewWeight = tuple[int, ...] | Cut
-"""What a constant of pieces is: whole numbers, or a part of a weight."""
+"""The value of a new constant: whole numbers, or a slice of a weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRegion:
-    """Nodes that are computed piece by piece together.
+    """Nodes that are computed together, piece by piece.
 
-    ``tensor`` is the one that the region was grown from, sliced along ``axis``; ``before`` is
-    the fullest step when it was chosen, ``after`` the region's own fullest step since.
-    ``flops_increase`` is the added work, as a share of the model's. Where the region is a loop
-    whose pieces the graph sizes by each request, ``trips`` is their number as an expression,
-    and ``pieces`` the most that it gets within the bounds.
+    Attributes:
+        tensor: the tensor that the region was grown from.
+        axis: the axis along which it is sliced.
+        pieces: the number of pieces; in a loop, the largest number within the bounds.
+        nodes: the number of nodes in the region.
+        before: the live peak in bytes before the region was chunked.
+        after: the live peak inside the region since.
+        flops_increase: the added work, as a share of the model's.
+        trips: in a loop whose pieces depend on the request, their number as an expression.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "tensor",
-        "axis",
-        "pieces",
-        "nodes",
-        "before",
-        "after",
-        "flops_increase",
-        *sparse("trips"),
-    )
 
     tensor: str
     axis: Natural
@@ -56,11 +49,11 @@ class ChunkedRegion:
     before: Natural
     after: Natural
     flops_increase: float
-    trips: str = ""
+    trips: str = field(default="", metadata=SPARSE)
 
 
 class WholeTensor(NamedTuple):
-    """A tensor that has to be there whole, and its bytes."""
+    """A tensor that is needed whole, and its bytes."""
 
     tensor: str
     bytes: Natural
@@ -68,39 +61,38 @@ class WholeTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """What is computed in pieces, and whether that was enough for the budget.
+    """The regions that are computed in pieces, and whether they met the budget.
 
-    ``bound`` is what no choice of regions gets below: the bytes of ``bound_tensors``, less what
-    share memory, which ``bound_node`` needs whole; without a node, what the graph gives.
+    Attributes:
+        regions: the regions.
+        nodes: nodes of the written graph beyond those of the file; negative with loops.
+        flops_increase: the added work, as a share of the model's.
+        budget: the bytes that were asked for; None: no budget.
+        met: whether the plan is within the budget.
+        bound: a lower bound of the peak for every choice of regions.
+        bound_node: the node that needs ``bound_tensors`` whole; empty: the graph's outputs.
+        bound_tensors: the tensors whose bytes, shared ones once, make the bound.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "regions",
-        "nodes",
-        "flops_increase",
-        *optional("budget", "met", "bound", "bound_node", "bound_tensors"),
-    )
 
     regions: tuple[ChunkedRegion, ...] = ()
     nodes: int = 0
-    """Nodes of the written graph more than of the file's; loops may leave fewer."""
     flops_increase: float = 0.0
-    budget: int | None = None
-    met: bool = True
-    bound: int | None = None
-    bound_node: str = ""
-    bound_tensors: tuple[WholeTensor, ...] = ()
+    budget: int | None = field(default=None, metadata=OPTIONAL)
+    met: bool = field(default=True, metadata=OPTIONAL)
+    bound: int | None = field(default=None, metadata=OPTIONAL)
+    bound_node: str = field(default="", metadata=OPTIONAL)
+    bound_tensors: tuple[WholeTensor, ...] = field(default=(), metadata=OPTIONAL)
 
     @property
     def needs(self) -> str:
-        """What makes the bound, in words; nothing where nobody knows one."""
+        """Explain which operator sets the lower bound; empty if there is none."""
         if not self.bound:
             return ""
-        most = self.bound_tensors[:_MOST_NAMES]
-        names = ", ".join(f"{each.tensor} {format_size(each.bytes)}" for each in most)
-        left = len(self.bound_tensors) - len(most)
-        rest = f" and {left} more" if left else ""
-        told = f" ({names}{rest})" if names else ""
+        first = self.bound_tensors[:_MOST_NAMES]
+        names = ", ".join(f"{tensor.tensor} {format_size(tensor.bytes)}" for tensor in first)
+        remaining = len(self.bound_tensors) - len(first)
+        rest = f" and {remaining} more" if remaining else ""
+        tensors = f" ({names}{rest})" if names else ""
         if not self.bound_node:
-            return f"the outputs need {format_size(self.bound)} whole{told}"
-        return f"{self.bound_node} needs {format_size(self.bound)} whole{told}"
+            return f"the outputs need {format_size(self.bound)} whole{tensors}"
+        return f"{self.bound_node} needs {format_size(self.bound)} whole{tensors}"

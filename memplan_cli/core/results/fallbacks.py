@@ -1,11 +1,11 @@
-"""Fallbacks: where less was done than was asked for, each with a code for programs."""
+"""Fallbacks: what was done instead of what was asked for, each with a code for programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from memplan_cli.core.deserialization import one_of
+from memplan_cli.core.json_types import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,17 +25,23 @@ CODES: Mapping[str, str] = {
     ALL_SLOWER: "every way to run the file takes longer than is allowed; the fastest is given",
     WEIGHTS_UNPACKED: "the runtime failed on weights packed into the file, which has them plain",
 }
-"""Every code, and what it says."""
+"""Every code and its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One thing that was done otherwise than asked for: ``what`` was done, and ``why``."""
+    """One thing that was not done as asked.
+
+    Attributes:
+        code: the kind, for programs.
+        what: what was done instead.
+        why: the reason.
+    """
 
     code: Annotated[str, one_of(*CODES)]
     what: str
     why: str
 
     def __str__(self) -> str:
-        """Return it as a line."""
+        """Return the fallback on one line."""
         return f"{self.what}: {self.why} ({self.code})"

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
+from memplan_cli.core.json_types import Natural  # noqa: TC001 - a type to read by
 
 
 class ConstantTensor(NamedTuple):
-    """A tensor that hangs on initializers and constants alone, and the type of its node.
+    """A tensor that depends on initializers and constants only.
 
-    ``left`` says why it cannot be folded, or nothing.
+    Attributes:
+        name: the tensor.
+        op: the operator of the node that produces it.
+        bytes: its size.
+        left: why it cannot be folded; empty if it can.
     """
 
     name: str
@@ -21,7 +25,13 @@ class ConstantTensor(NamedTuple):
 
 
 class Unfolded(NamedTuple):
-    """A constant tensor that stays a node's result, and why."""
+    """A constant tensor that is still computed by a node.
+
+    Attributes:
+        name: the tensor.
+        op: the operator of the node.
+        reason: why it was not folded.
+    """
 
     name: str
     op: str
@@ -30,10 +40,13 @@ class Unfolded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What became initializers, what did not, and what that does to the weights.
+    """The result of constant folding.
 
-    ``added`` are the bytes of the new initializers, ``dropped`` those of weights that nobody
-    else reads.
+    Attributes:
+        tensors: tensors that became initializers.
+        left: constant tensors that did not.
+        added: bytes of the new initializers.
+        dropped: bytes of initializers that are no longer used.
     """
 
     tensors: tuple[ConstantTensor, ...] = ()

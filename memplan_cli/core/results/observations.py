@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from memplan_cli.core.serialization import SORTED, Form, Key, Keys, optional, past, sparse
+from memplan_cli.core.json_types import Count, NotNegative, Range, one_of
+from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, json_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,28 +15,31 @@ if TYPE_CHECKING:
 Setting = str | int | bool
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that a process with a session may take, where nobody says another limit."""
+"""The default limit in seconds of a process that runs a session."""
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 
 PROVIDERS: Mapping[str, str] = {"cpu": CPU, "cuda": CUDA}
-"""What users call a provider -> ONNX Runtime's name of it."""
+"""The name of a provider in options -> ONNX Runtime's name."""
 
 OPTION_ENUMS: Mapping[str, str] = {
     "execution_order": "ExecutionOrder",
     "graph_optimization_level": "GraphOptimizationLevel",
     "execution_mode": "ExecutionMode",
 }
-"""Attributes of ``SessionOptions`` that take a member of an enum of ONNX Runtime's."""
+"""Attributes of ``SessionOptions`` -> the enum of ONNX Runtime that they take."""
 
 EXTEND_STRATEGIES: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
 """``arena_extend_strategy``, which ``OrtArenaCfg`` takes as a number."""
 
 
+_SCOPE = {**OPTIONAL, **SORTED}
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """ONNX Runtime's own option names, each in the scope where it has to be set.
+    """Options of ONNX Runtime under its own names, by the scope where they are set.
 
     Attributes:
         session: attributes of ``SessionOptions``; enum values by name.
@@ -46,17 +50,12 @@ class RuntimeSettings:
         io_binding: outputs to bind to the buffer of an input: ``{output: input}``.
     """
 
-    json_keys: ClassVar[Keys] = (
-        *optional("session", "session_config", "arena", "provider", "run_config", form=SORTED),
-        *sparse("io_binding", form=SORTED),
-    )
-
-    session: Mapping[str, Setting] = field(default_factory=dict)
-    session_config: Mapping[str, str] = field(default_factory=dict)
-    arena: Mapping[str, Setting] = field(default_factory=dict)
-    provider: Mapping[str, Setting] = field(default_factory=dict)
-    run_config: Mapping[str, str] = field(default_factory=dict)
-    io_binding: Mapping[str, str] = field(default_factory=dict)
+    session: Mapping[str, Setting] = field(default_factory=dict, metadata=_SCOPE)
+    session_config: Mapping[str, str] = field(default_factory=dict, metadata=_SCOPE)
+    arena: Mapping[str, Setting] = field(default_factory=dict, metadata=_SCOPE)
+    provider: Mapping[str, Setting] = field(default_factory=dict, metadata=_SCOPE)
+    run_config: Mapping[str, str] = field(default_factory=dict, metadata=_SCOPE)
+    io_binding: Mapping[str, str] = field(default_factory=dict, metadata={**SPARSE, **SORTED})
 
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
         """Return these settings with those of ``other`` on top, scope by scope."""
@@ -72,158 +71,154 @@ class RuntimeSettings:
 
 
 UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-"""The graph runs as it stands in the file."""
+"""Settings under which the graph runs as it is in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessBytes:
-    """What a process takes beyond the same one with the runtime imported and nothing loaded.
+    """Bytes of a process beyond the same process with the runtime imported and nothing loaded.
 
     Attributes:
-        load: the highest resident bytes when the session stands.
-        run: the highest with the first runs.
-        private: anonymous bytes after them, which no other process shares.
-        file: bytes of mapped files after them, which are shared and can be dropped.
-        device: bytes on CUDA devices after them, the context included; None on others, and
-            where nobody says it.
+        load: the highest resident bytes until the session exists.
+        run: the highest resident bytes until the end of the first runs.
+        private: anonymous resident bytes after them, which no other process shares.
+        file: resident bytes of mapped files after them, which are shared and evictable.
+        device: bytes on CUDA devices after them, with the context; None: on other devices, or
+            unknown.
     """
 
-    json_keys: ClassVar[Keys] = ("load", "run", "private", "file", *sparse("device"))
-
-    load: int
-    run: int
-    private: int
-    file: int
-    device: int | None = None
+    load: Count
+    run: Count
+    private: Count
+    file: Count
+    device: Count | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Processes that hold the same model at once, in fresh processes of their own.
+    """The memory of several processes that hold the same model at the same time.
 
     Attributes:
-        count: how many.
-        original, optimized: their proportional bytes, Python and the runtime included: a page
-            that n of them share counts an n-th to each. None where the system does not say.
+        count: the number of processes.
+        original: their proportional bytes (PSS) with the original model, Python and the runtime
+            included; None: unknown.
+        optimized: the same with the written model.
     """
 
-    count: int
-    original: int | None = None
-    optimized: int | None = None
+    count: Annotated[int, Range(1)]
+    original: Count | None = None
+    optimized: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Bytes a run needs; None is what was not measured (or cannot be predicted).
+    """Bytes that a run needs; None: not measured, or not predictable.
+
+    Times are not written to files, because they differ from run to run.
 
     Attributes:
-        first_run_peak: most bytes of intermediates and outputs live in the first run.
-        steady_peak: the same from the second run on, memory pattern's block included.
-        held: bytes reserved by the arena, weights in it included.
-        scratch: the arena's high-water mark above the tensors: kernels' workspace.
+        first_run_peak: the most bytes of intermediates and outputs live in the first run.
+        steady_peak: the same from the second run on, with the block of the memory pattern.
+        held: bytes reserved by the arena, with the weights in it.
+        scratch: the arena's high-water mark above the tensors: the workspace of kernels.
         weights: bytes of weights in the arena.
         milliseconds: median time of a run.
-        effort: median milliseconds of processor time of a run, all threads together: what
-            a busy machine hardly changes.
-        process: what the whole process takes, where the system says it.
-
-    Times are there to compare with: no two runs take the same, so no file has them.
+        effort: median processor time of a run in milliseconds, over all threads. It depends
+            little on the load of the machine.
+        process: bytes of the whole process.
     """
 
     json_keys: ClassVar[Keys] = (
         "first_run_peak",
         "steady_peak",
-        *optional("held", "scratch", "weights", "process"),
-        *past("milliseconds"),
+        "held",
+        "scratch",
+        "weights",
+        "process",
     )
+    past_keys: ClassVar[tuple[str, ...]] = ("milliseconds",)
 
-    first_run_peak: int | None
-    steady_peak: int | None
-    held: int | None = None
-    scratch: int | None = None
-    weights: int | None = None
+    first_run_peak: Count | None
+    steady_peak: Count | None
+    held: Count | None = field(default=None, metadata=OPTIONAL)
+    scratch: int | None = field(default=None, metadata=OPTIONAL)
+    weights: int | None = field(default=None, metadata=OPTIONAL)
     milliseconds: float | None = None
     effort: float | None = None
-    process: ProcessBytes | None = None
+    process: ProcessBytes | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRatio:
-    """Time of a run of the written model over that of the original, both in turn.
+    """The time of a run of the written model over that of the original, run alternately.
 
-    ``low`` and ``high`` are the quartiles of the rounds' ratios.
+    Attributes:
+        median: the median of the ratios of all rounds.
+        low: their lower quartile.
+        high: their upper quartile.
+        rounds: the number of rounds.
     """
 
-    median: float
-    low: float
-    high: float
-    rounds: int
+    median: NotNegative
+    low: NotNegative
+    high: NotNegative
+    rounds: Annotated[int, Range(1)]
 
 
-_MAY_BE_INFINITE = Form(
+_INFINITE_AS_NULL = json_form(
     kind=float | None, read=lambda number: math.inf if number is None else number
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output that is not the same.
+    """One output that differs between two runs.
 
     Attributes:
-        output: its name, with an index where it is a sequence.
+        output: its name, with an index if it is a sequence.
         elements: how many elements have other bits.
-        max_abs_diff: the largest distance between two elements.
-        beyond: how many elements the tolerance does not excuse.
-        reason: why there was nothing to compare element by element.
+        max_abs_diff: the largest distance between two elements; null: infinite.
+        beyond: how many elements differ by more than the tolerance.
+        reason: why the elements could not be compared; empty if they were.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "output",
-        "elements",
-        Key("max_abs_diff", form=_MAY_BE_INFINITE),
-        "beyond",
-        "reason",
-    )
 
     output: str
     elements: int
-    max_abs_diff: float
+    max_abs_diff: float = field(metadata=_INFINITE_AS_NULL)
     beyond: int
     reason: str = ""
 
 
+Outcome = Annotated[str, one_of("passed", "failed")]
+
+
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The verdict of a comparison, and of what else was asked for.
+    """The verdict on a written model.
 
-    ``status`` is ``passed``, ``failed``, ``nondeterministic`` (the original differs from
-    itself by more than the tolerance, so nothing is shown) or ``skipped``. ``replay`` is
-    ``passed``, ``failed`` or None where no replay was asked for. ``donated`` is the verdict
-    on two steps with each donated pair in one buffer, None where nothing is donated.
+    Attributes:
+        status: the comparison of outputs; ``nondeterministic``: two runs of the original differ
+            by more than the tolerance.
+        provider: ONNX Runtime's name of the execution provider.
+        max_abs_diff: the largest difference of all outputs; null: unknown or infinite.
+        bit_identical: whether all outputs have the same bits.
+        replay: the run in one poisoned arena; null: not asked for.
+        differences: the outputs that differ.
+        notes: remarks for the user.
+        donated: two steps with each donated pair in one buffer; null: nothing is donated.
     """
 
-    json_keys: ClassVar[Keys] = (
-        "status",
-        "provider",
-        "max_abs_diff",
-        "bit_identical",
-        "replay",
-        "differences",
-        "notes",
-        *sparse("donated"),
-    )
-
-    status: str
+    status: Annotated[str, one_of("passed", "failed", "nondeterministic", "skipped")]
     provider: str
     max_abs_diff: float | None = None
     bit_identical: bool | None = None
-    replay: str | None = None
+    replay: Outcome | None = None
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
-    donated: str | None = None
+    donated: Outcome | None = field(default=None, metadata=SPARSE)
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked for holds."""
+        """Whether the comparison and all other checks passed."""
         extras = (self.replay, self.donated)
         return self.status == "passed" and all(e in (None, "passed") for e in extras)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.core.deserialization import Range
+from memplan_cli.core.json_types import Natural, Positive  # noqa: TC001 - types to read by
 from memplan_cli.core.program import var_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_BYTES = 1 << 62
-"""Sizes and offsets from here on are no memory of any machine."""
-
-Natural = Annotated[int, Range(0, MAX_BYTES - 1)]
-Positive = Annotated[int, Range(1, MAX_BYTES - 1)]
-
 
 @dataclass(frozen=True, slots=True)
 class ArenaFacts:
-    """One contiguous region; the integers are multiples of ``unit``."""
+    """One contiguous region of memory.
+
+    Attributes:
+        id: its number.
+        unit: ``1``, or a product of symbols by which all integers are multiplied.
+        height: its size.
+        lower_bound: a size that no layout is below.
+        alignment: every offset is a multiple of this number.
+    """
 
     id: Natural
     unit: str
@@ -32,9 +34,19 @@ class ArenaFacts:
 class Placement(NamedTuple):
     """One tensor's place: bytes ``[offset, offset + bytes)`` for ticks ``[first, last)``.
 
-    ``slot`` is its slot's number at levels 0 and 1. ``alias_of`` names the tensor whose
-    bytes it shares, in the same block unless given as ``block/name``. ``pinned`` is why
-    it keeps storage of its own for the whole run.
+    Attributes:
+        name: the tensor.
+        block: the block that produces it; empty: the main graph.
+        dtype: its element type.
+        shape: its dimensions, numbers or symbols.
+        bytes: its size.
+        arena: the arena that it lies in.
+        offset: its first byte in the arena.
+        slot: its slot at levels 0 and 1.
+        first: the tick of its producer.
+        last: the tick after its last use.
+        alias_of: the tensor whose bytes it shares: ``block/name``, or a name of the same block.
+        pinned: why it has storage of its own for the whole run.
     """
 
     name: str
@@ -57,31 +69,42 @@ class Placement(NamedTuple):
 
 
 def in_words(row: Placement, units: Mapping[int, str]) -> str:
-    """Say where a tensor lies and when, for viewers that show what is written at a node.
+    """Return a sentence on where a tensor lies and when, for graph viewers.
 
     Args:
         row: the tensor.
-        units: what the integers of each arena are multiples of.
+        units: the unit of each arena.
     """
     unit = units.get(row.arena, "1")
     times = "" if unit == "1" else f"*{unit}"
     where = f" of arena {row.arena}" if len(units) > 1 else ""
     when = f"steps {row.first} to {max(row.first, row.last - 1)}"
     shared = "" if row.alias_of is None else f", the memory of {row.alias_of}"
-    said = f"{row.bytes}{times} bytes at {row.offset}{times}{where}, {when}{shared}"
-    return f"{row.name}: {said}"
+    place = f"{row.bytes}{times} bytes at {row.offset}{times}{where}, {when}{shared}"
+    return f"{row.name}: {place}"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOrder:
-    """The nodes of one block in the planned order: names, or ``#index`` in the file."""
+    """The planned order of one block.
+
+    Attributes:
+        block: the block; empty: the main graph.
+        nodes: node names, or ``#index`` in the file for nodes without one.
+    """
 
     block: str
     nodes: Sequence[str]
 
 
 class Release(NamedTuple):
-    """Tensors that nothing needs after this node: the ancestor's delete op."""
+    """Tensors that are dead after a node.
+
+    Attributes:
+        step: the tick of the node.
+        node: the node.
+        tensors: the tensors.
+    """
 
     step: Natural
     node: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.compact.spool import spooled
+from memplan_cli.core.json_types import Json  # noqa: TC001 - a type to read by
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.program import var_id
 from memplan_cli.core.results import plan_text
@@ -19,7 +20,7 @@ from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read
     Release,
 )
 from memplan_cli.core.results.report import Report  # noqa: TC001 - a type to read by
-from memplan_cli.core.serialization import Json, Key, Keys, to_json
+from memplan_cli.core.serialization import Keys, to_json
 from memplan_cli.errors import InvalidLayoutError
 
 if TYPE_CHECKING:
@@ -38,17 +39,16 @@ class Plan:
     schema: ClassVar[str] = SCHEMA
     producer: ClassVar[str] = "memplan"
     json_keys: ClassVar[Keys] = (
-        "schema",
-        Key("producer.name", "producer"),
-        Key("producer.version", "version"),
-        Key("model.sha256", "report.model.sha256"),
-        Key("model.graph_sha256", "graph_sha256"),
+        ("producer.name", "producer"),
+        ("producer.version", "version"),
+        ("model.sha256", "report.model.sha256"),
+        ("model.graph_sha256", "graph_sha256"),
         "settings",
         "order",
         "arenas",
         "tensors",
         "releases",
-        Key("unplanned", "report.unplanned"),
+        ("unplanned", "report.unplanned"),
         "report",
     )
 

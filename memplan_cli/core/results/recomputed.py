@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
-from memplan_cli.core.serialization import Key, Keys, optional, sparse
+from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
+from memplan_cli.core.serialization import OPTIONAL, SPARSE
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A program on the trade-off curve: peak in bytes, extra work as a share, copies."""
+    """One program on the trade-off curve of memory and work.
 
-    json_keys: ClassVar[Keys] = ("peak", Key("flops_increase", "extra"), "nodes")
+    Attributes:
+        peak: its live peak in bytes.
+        flops_increase: the added work, as a share of the model's.
+        nodes: how many nodes run twice.
+    """
 
-    peak: int
-    extra: float
-    nodes: int
+    peak: Count
+    flops_increase: float
+    nodes: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What runs twice, what that costs, and whether it was enough.
+    """The nodes that run twice, what that costs, and whether it met the budget.
 
-    ``flops_increase`` is a share of the model's modelled work. ``bound`` is what no order
-    goes below, whatever runs twice, of intermediates alone; ``resident_bound`` with outputs.
+    Attributes:
+        nodes: how many nodes run twice.
+        flops_increase: the added work, as a share of the model's estimated work.
+        budget: the bytes that were asked for; None: no budget.
+        met: whether the plan is within the budget.
+        bound: a lower bound of the live peak of intermediates over all orders and all
+            recomputation.
+        curve: the programs on the trade-off curve.
+        resident_bound: the same lower bound with outputs counted.
     """
 
-    json_keys: ClassVar[Keys] = (
-        "nodes",
-        "flops_increase",
-        *optional("budget", "met", "bound", "curve"),
-        *sparse("resident_bound"),
-    )
-
-    nodes: int = 0
+    nodes: Count = 0
     flops_increase: float = 0.0
-    budget: int | None = None
-    met: bool = True
-    bound: int | None = None
-    curve: tuple[CurvePoint, ...] = ()
-    resident_bound: int | None = None
+    budget: Count | None = field(default=None, metadata=OPTIONAL)
+    met: bool = field(default=True, metadata=OPTIONAL)
+    bound: Count | None = field(default=None, metadata=OPTIONAL)
+    curve: tuple[CurvePoint, ...] = field(default=(), metadata=OPTIONAL)
+    resident_bound: Count | None = field(default=None, metadata=SPARSE)

@@ -1,7 +1,7 @@
-"""The report of a plan: numbers, refusals and warnings; no drawing.
+"""The report of a plan: numbers, refusals and warnings, without their presentation.
 
 Every number is defined in `figures.DEFINITIONS`, in the words that renderers print under it.
-A number that is not known is None, never a guess.
+A number that is not known is None.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
-from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.json_types import Check, Count, Share, one_of
 from memplan_cli.core.results.amounts import BoundDim, ExternalWeights, Memory, Profile
 from memplan_cli.core.results.caches import Caches
 from memplan_cli.core.results.chunks import Chunks
@@ -27,7 +28,7 @@ from memplan_cli.core.results.observations import (
     Validation,
 )
 from memplan_cli.core.results.recomputed import Recompute
-from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
+from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
 from memplan_cli.errors import PlanError
 
 SCHEMA = "memplan.report/1"
@@ -37,47 +38,50 @@ TARGETS = ("portable", "cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Which model the numbers are about.
+    """The model that the numbers are about.
 
-    ``inputs`` are those with a dim that has no number, as the model declares them.
+    Attributes:
+        path: its file.
+        sha256: the digest of the file.
+        nodes: the number of nodes in all blocks.
+        blocks: the number of blocks.
+        intermediates: the number of intermediates.
+        inputs: the inputs with a symbolic dimension, as the model declares them.
     """
-
-    json_keys: ClassVar[Keys] = (
-        "path",
-        "sha256",
-        "nodes",
-        "blocks",
-        "intermediates",
-        *sparse("inputs"),
-    )
 
     path: str
     sha256: str
-    nodes: int
-    blocks: int
-    intermediates: int
-    inputs: tuple[InputShape, ...] = ()
+    nodes: Count
+    blocks: Count
+    intermediates: Count
+    inputs: tuple[InputShape, ...] = field(default=(), metadata=SPARSE)
 
 
 class LiveTensor(NamedTuple):
-    """A tensor that is live at the peak, and what it holds there."""
+    """A tensor that is live at the peak, and its bytes."""
 
     name: str
-    bytes: int
+    bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The step at which most bytes are live, and whose they are, largest first."""
+    """The step at which most bytes are live.
 
-    step: int
+    Attributes:
+        step: the step.
+        node: the node that runs at it.
+        tensors: the live tensors, largest first.
+    """
+
+    step: Count
     node: str
     tensors: tuple[LiveTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A tensor that was left out or reuses no memory, and why."""
+    """A tensor that was left out or reuses no memory, and the reason."""
 
     name: str
     reason: str
@@ -85,41 +89,58 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Donated:
-    """Outputs that reuse the memory of the input they replace, and those that may not."""
+    """Outputs that reuse the memory of the input that they replace.
+
+    Attributes:
+        pairs: the inputs and their outputs.
+        refused: pairs that were asked for and are not safe.
+        bytes: the bytes that the pairs save in ``total``.
+    """
 
     pairs: tuple[tuple[str, str], ...] = ()
     refused: tuple[Refusal, ...] = ()
-    bytes: int = 0
-    """What the pairs save in ``total``."""
+    bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Prediction:
-    """Predicted peaks as a file has them: what it says of the arena leaves the weights out."""
+class PredictedPeaks:
+    """Predicted bytes of a run, as they are written.
 
-    json_keys: ClassVar[Keys] = (
-        "first_run_peak",
-        "steady_peak",
-        *optional("held_without_weights", "process"),
-        *past("held", "scratch", "weights", "milliseconds"),
-    )
+    Attributes:
+        first_run_peak: the most bytes of intermediates and outputs live in the first run.
+        steady_peak: the same from the second run on.
+        held_without_weights: bytes reserved by the arena, without the weights in it.
+        process: bytes of the whole process.
+    """
 
-    first_run_peak: int | None
-    steady_peak: int | None
-    held_without_weights: int | None = None
-    process: ProcessBytes | None = None
+    past_keys: ClassVar[tuple[str, ...]] = ("held", "scratch", "weights", "milliseconds")
+
+    first_run_peak: Count | None
+    steady_peak: Count | None
+    held_without_weights: Count | None = field(default=None, metadata=OPTIONAL)
+    process: ProcessBytes | None = field(default=None, metadata=OPTIONAL)
 
 
-def _predictions(peaks: Mapping[str, Peaks]) -> Mapping[str, _Prediction] | None:
+_SIDES = ("original", "optimized")
+
+
+def _by_side(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a table in the order of `_SIDES`; None instead of an empty one."""
+    return {side: peaks[side] for side in _SIDES if side in peaks} or None
+
+
+def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | None:
     return _by_side(
         {
-            side: _Prediction(each.first_run_peak, each.steady_peak, each.held, each.process)
+            side: PredictedPeaks(
+                each.first_run_peak, each.steady_peak, each.held, each.process
+            )
             for side, each in peaks.items()
         }
     )
 
 
-def _predicted(found: Mapping[str, _Prediction] | None) -> Mapping[str, Peaks]:
+def _from_predicted(table: Mapping[str, PredictedPeaks] | None) -> Mapping[str, Peaks]:
     return {
         side: Peaks(
             each.first_run_peak,
@@ -127,139 +148,182 @@ def _predicted(found: Mapping[str, _Prediction] | None) -> Mapping[str, Peaks]:
             each.held_without_weights,
             process=each.process,
         )
-        for side, each in (found or {}).items()
+        for side, each in (table or {}).items()
     }
 
 
-def _by_side(peaks: Mapping[str, Peaks | _Prediction]) -> dict[str, Any] | None:
-    return {side: peaks[side] for side in ("original", "optimized") if side in peaks} or None
-
-
-_PREDICTED = Form(Mapping[str, _Prediction] | None, _predictions, _predicted)
-_OBSERVED = Form(Mapping[str, Peaks] | None, _by_side, lambda found: found or {})
+_PREDICTED = json_form(
+    kind=Mapping[str, PredictedPeaks] | None, write=_to_predicted, read=_from_predicted
+)
+_OBSERVED = json_form(
+    kind=Mapping[str, Peaks] | None, write=_by_side, read=lambda table: table or {}
+)
+_EMPTY_AS_NULL = json_form(
+    kind=Mapping[str, int] | None,
+    write=lambda table: table or None,
+    read=lambda table: table or {},
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """A runtime's side: what it is predicted to need, what it did need, how to set it up."""
+    """Bytes that a runtime needs for a model, and the settings under which it does.
 
-    json_keys: ClassVar[Keys] = (
-        "name",
-        "version",
-        "provider",
-        Key("predicted", form=_PREDICTED),
-        Key("observed", form=_OBSERVED),
-        "settings",
-        *sparse("processes", "settings_sources", "time"),
-    )
+    Attributes:
+        name: the runtime.
+        version: its version.
+        provider: its name of the execution provider.
+        predicted: predicted bytes of the original and the optimized model.
+        observed: bytes that were measured in runs of both.
+        settings: the runtime's options for the optimized model.
+        processes: the memory of several processes with the same model.
+        settings_sources: settings, as ``scope.key``, that follow from a recorded run.
+        time: the time of both models, if they were run alternately.
+    """
 
     name: str
     version: str
     provider: str
-    predicted: Mapping[str, Peaks] = field(default_factory=dict)
-    observed: Mapping[str, Peaks] = field(default_factory=dict)
+    predicted: Mapping[str, Peaks] = field(default_factory=dict, metadata=_PREDICTED)
+    observed: Mapping[str, Peaks] = field(default_factory=dict, metadata=_OBSERVED)
     settings: RuntimeSettings | None = None
-    processes: Together | None = None
+    processes: Together | None = field(default=None, metadata=SPARSE)
     settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
-        default_factory=dict
+        default_factory=dict, metadata=SPARSE
     )
-    """The settings, as ``scope.key``, that follow from what a run was seen to do."""
-    time: TimeRatio | None = None
-    """Where runs were timed in turn."""
+    time: TimeRatio | None = field(default=None, metadata=SPARSE)
 
 
-_OR_NULL = Form(
-    Mapping[str, int] | None, lambda table: table or None, lambda found: found or {}
-)
-_LEVELS = Check(
-    "a table of the levels 0, 1 and 2", lambda table: set(table) == {"0", "1", "2"}
-)
+_LEVELS = ("0", "1", "2")
+_Levels = Annotated[
+    Mapping[str, Count | None],
+    Check(
+        "a table of the levels 0, 1 and 2",
+        lambda table: set(table) == set(_LEVELS),
+        {"propertyNames": {"enum": list(_LEVELS)}, "required": list(_LEVELS)},
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All numbers of one plan, in the layout of ``memplan.report/1``."""
+    """All numbers of one plan, in the layout of ``memplan.report/1``.
+
+    Attributes:
+        model: the model.
+        phase: training if the model has a backward part, else inference (``test``).
+        level: how memory is reused: 0 and 1 whole slots, 2 byte offsets.
+        coverage: the share of intermediates whose size is known.
+        memory: the bytes of the plan.
+        original_live_peak: the live peak of the file's own order.
+        original_planned: the bytes planned for the file's own order.
+        original_resident: the live peak of the file's own order, with outputs.
+        levels: the bytes planned at each level.
+        slot_bound: a lower bound of the bytes of slots in this order; at levels 0 and 1.
+        orders: the live peak of each order that was tried, by the name of its algorithm.
+        chosen_order: the order that was chosen.
+        peak: the step at which most bytes are live.
+        target: the graph that is planned: that of the file, or the one that the runtime makes
+            of it for a provider.
+        certainty: how sure each number of ``memory`` is: `figures.CERTAINTY`.
+        symbolic: expressions for numbers that are null because a size is symbolic.
+        phases: the number of nodes in each phase: forward, backward, update.
+        loss: the tensor of the loss.
+        training_estimate: bytes of the intermediates of the training step of a forward model:
+            ``raw`` without reuse, ``optimized`` as planned.
+        foldable: constant expressions that are live at the peak, largest first.
+        folded: the result of constant folding.
+        external_weights: weights that were moved out of the model file.
+        recompute: nodes that run twice.
+        chunked: regions that are computed piece by piece.
+        caches: caches that are updated in place.
+        donated: outputs that reuse the memory of an input.
+        bindings: the numbers that dimensions of the inputs are bound to.
+        profiles: the bytes for each binding alone, if the plan is valid for several.
+        runtime: what the runtime needs.
+        validation: the comparison of the written model with the original.
+        reuses: how many tensors reuse the memory of another one.
+        unplanned: tensors that are not planned.
+        fallbacks: what was not done as asked.
+        warnings: remarks for the user.
+    """
 
     schema: ClassVar[str] = SCHEMA
     json_keys: ClassVar[Keys] = (
-        "schema",
         "model",
         "phase",
-        *optional("phases", "loss"),
+        "phases",
+        "loss",
         "level",
         "coverage",
         "partial",
-        *optional("bindings"),
+        "bindings",
         "memory",
-        *optional("certainty", "symbolic"),
-        Key("original.live_peak", "original_live_peak"),
-        Key("original.planned", "original_planned"),
-        Key("original.resident", "original_resident", Presence.OPTIONAL),
+        "certainty",
+        "symbolic",
+        ("original.live_peak", "original_live_peak"),
+        ("original.planned", "original_planned"),
+        ("original.resident", "original_resident"),
         "levels",
-        *sparse("slot_bound"),
-        Key("orders.candidates", "orders", Presence.OPTIONAL),
-        Key("orders.chosen", "chosen_order", Presence.OPTIONAL),
+        "slot_bound",
+        ("orders.candidates", "orders"),
+        ("orders.chosen", "chosen_order"),
         "peak",
-        *sparse("foldable", "folded", "external_weights"),
+        "foldable",
+        "folded",
+        "external_weights",
         "recompute",
-        *sparse("chunked", "caches"),
-        *optional("donated"),
-        *sparse("target", "profiles"),
-        *optional("training_estimate", form=_OR_NULL),
+        "chunked",
+        "caches",
+        "donated",
+        "target",
+        "profiles",
+        "training_estimate",
         "runtime",
         "validation",
         "reuses",
         "unplanned",
-        *sparse("fallbacks"),
+        "fallbacks",
         "warnings",
     )
 
     model: ModelFacts
     phase: Annotated[str, one_of("train", "test")]
     level: Annotated[int, one_of(0, 1, 2)]
-    coverage: float
+    coverage: Share
     memory: Memory
-    original_live_peak: int | None
-    original_planned: int | None
-    levels: Annotated[Mapping[str, int | None], _LEVELS]
-    original_resident: int | None = None
-    slot_bound: int | None = None
-    """Bytes below which no slots of this level hold the tensors in this order; level 0 or 1."""
+    original_live_peak: Count | None
+    original_planned: Count | None
+    levels: _Levels
+    original_resident: Count | None = field(default=None, metadata=OPTIONAL)
+    slot_bound: Count | None = field(default=None, metadata=SPARSE)
     peak: Peak | None = None
-    orders: Mapping[str, int] = field(default_factory=dict)
-    """Live peak of each order that was tried, by the name of what made it."""
-    chosen_order: str = "file"
-    target: Annotated[str, one_of(*TARGETS)] = "portable"
-    """Whose graph the numbers are of: the file's, or what the runtime makes of it."""
-    certainty: Mapping[str, Annotated[str, one_of(*CERTAINTY)]] = field(default_factory=dict)
-    """How sure each number of ``memory`` is, in a word of `figures.CERTAINTY`."""
-    symbolic: Mapping[str, str] = field(default_factory=dict)
-    """Expressions, in the model's symbols, for the numbers that are None for that reason."""
-    phases: Mapping[str, int] = field(default_factory=dict)
-    """Number of nodes in each phase: forward, backward, update."""
-    loss: str | None = None
-    training_estimate: Mapping[str, int] = field(default_factory=dict)
-    """The dry run of a forward model, on request: ``raw`` and ``optimized`` bytes of the
-    intermediates of its training step, without reuse and as planned."""
-    foldable: tuple[ConstantTensor, ...] = ()
-    """The constant expressions that are live at the peak, largest first."""
-    folded: Folded = field(default_factory=Folded)
-    external_weights: ExternalWeights = field(default_factory=ExternalWeights)
+    orders: Mapping[str, int] = field(default_factory=dict, metadata=OPTIONAL)
+    chosen_order: str = field(default="file", metadata=OPTIONAL)
+    target: Annotated[str, one_of(*TARGETS)] = field(default="portable", metadata=SPARSE)
+    certainty: Mapping[str, Annotated[str, one_of(*CERTAINTY)]] = field(
+        default_factory=dict, metadata=OPTIONAL
+    )
+    symbolic: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    phases: Mapping[str, int] = field(default_factory=dict, metadata=OPTIONAL)
+    loss: str | None = field(default=None, metadata=OPTIONAL)
+    training_estimate: Mapping[str, int] = field(
+        default_factory=dict, metadata={**OPTIONAL, **_EMPTY_AS_NULL}
+    )
+    foldable: tuple[ConstantTensor, ...] = field(default=(), metadata=SPARSE)
+    folded: Folded = field(default_factory=Folded, metadata=SPARSE)
+    external_weights: ExternalWeights = field(default_factory=ExternalWeights, metadata=SPARSE)
     recompute: Recompute = field(default_factory=Recompute)
-    chunked: Chunks = field(default_factory=Chunks)
-    caches: Caches = field(default_factory=Caches)
-    """Caches that are updated in place; none where the capacity is 0."""
-    donated: Donated = field(default_factory=Donated)
-    bindings: Mapping[str, BoundDim] = field(default_factory=dict)
-    """The numbers that dims of the inputs have, and who said them."""
-    profiles: tuple[Profile, ...] = ()
-    """What each binding needs alone, where the plan holds for several."""
+    chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
+    caches: Caches = field(default_factory=Caches, metadata=SPARSE)
+    donated: Donated = field(default_factory=Donated, metadata=OPTIONAL)
+    bindings: Mapping[str, BoundDim] = field(default_factory=dict, metadata=OPTIONAL)
+    profiles: tuple[Profile, ...] = field(default=(), metadata=SPARSE)
     runtime: RuntimeFacts | None = None
     validation: Validation | None = None
-    reuses: int = 0
+    reuses: Count = 0
     unplanned: tuple[Refusal, ...] = ()
-    fallbacks: tuple[Fallback, ...] = ()
-    """What was done otherwise than asked for, and why: nothing falls back in silence."""
+    fallbacks: tuple[Fallback, ...] = field(default=(), metadata=SPARSE)
     warnings: tuple[str, ...] = ()
 
     @property

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.certified import VERIFIED, Certified, PartVerdict
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,5 +42,5 @@ def _row(part: PartVerdict) -> tuple[str, str, str, str]:
 
 VERIFY: Mapping[str, Callable[[Certified], str]] = {
     **renderers(document, "text"),
-    "json": lambda found: json_text(to_json(found)),
+    "json": lambda found: result_json("verified", found),
 }

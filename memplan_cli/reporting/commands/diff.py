@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_share, format_size
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
 from memplan_cli.reporting.media import renderers
@@ -76,5 +75,5 @@ def metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
 
 RENDERERS: Mapping[str, Callable[[Difference], str]] = {
     **renderers(document, "text", "markdown"),
-    "json": lambda found: result_json("diff", to_json(found)),
+    "json": lambda found: result_json("diff", found),
 }

@@ -15,9 +15,9 @@ from memplan_cli.reporting.plans.sections import known_only
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.serialization import Json
     from memplan_cli.reporting.findings.diff import Difference, MetricChange
 
 _MOST_CHANGES = 500

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_line
+from memplan_cli.reporting.media.json_text import result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -92,5 +91,5 @@ def _terms(need: Need) -> str:
 
 FIT: Mapping[str, Callable[[Fit], str]] = {
     **renderers(document, "text"),
-    "json": lambda fit: json_line(to_json(fit)),
+    "json": lambda fit: result_line("fit", fit),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_size
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import changes
 from memplan_cli.reporting.commands.gate_formats import (
@@ -14,6 +13,7 @@ from memplan_cli.reporting.commands.gate_formats import (
     junit,
     sarif,
 )
+from memplan_cli.reporting.findings.gate import GateVerdicts
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.json_text import result_json
 
@@ -94,11 +94,7 @@ def _markdown(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def _json(verdicts: tuple[Verdict, ...]) -> str:
-    data = {
-        "passed": all(verdict.passed for verdict in verdicts),
-        "models": to_json(verdicts),
-    }
-    return result_json("gate", data)
+    return result_json("gate", GateVerdicts(verdicts))
 
 
 RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {

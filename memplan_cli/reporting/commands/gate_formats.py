@@ -13,7 +13,7 @@ from memplan_cli.reporting.findings.gate import MEANINGS, Finding
 from memplan_cli.reporting.media.json_text import json_text
 
 if TYPE_CHECKING:
-    from memplan_cli.core.serialization import Json
+    from memplan_cli.core.json_types import Json
     from memplan_cli.reporting.findings.gate import Result, Verdict
 
 MOST_CHANGES = 10

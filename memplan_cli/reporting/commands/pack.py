@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media.json_text import json_line
+from memplan_cli.reporting.media.json_text import result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,5 +43,5 @@ def _verdict(packed: Packed) -> str:
 
 PACK: Mapping[str, Callable[[Packed], str]] = {
     "text": _text,
-    "json": lambda packed: json_line(to_json(packed)),
+    "json": lambda packed: result_line("pack", packed),
 }

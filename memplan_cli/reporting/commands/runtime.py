@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.results.observations import (  # noqa: TC001 - types to read by
+    Peaks,
+    RuntimeSettings,
+)
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.json_text import result_json
@@ -15,7 +19,6 @@ from memplan_cli.reporting.snippet import settings_snippet
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
@@ -61,7 +64,7 @@ def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
     **renderers(diagnosis, "text"),
-    "json": lambda found: result_json("doctor", to_json(found)),
+    "json": lambda found: result_json("doctor", found),
 }
 
 
@@ -88,16 +91,32 @@ def _known(size: int | None) -> str:
     return "not known" if size is None else format_size(size)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """The runtime options with which a model needs the least memory.
+
+    Attributes:
+        model: the model's file.
+        provider: ONNX Runtime's name of the execution provider.
+        settings: the options.
+        predicted: predicted bytes of a run; ``held`` is without weights.
+        observed: bytes that were measured; ``held`` is with weights; null: the model was not run.
+        notes: remarks for the user.
+    """
+
+    model: str
+    provider: str
+    settings: RuntimeSettings
+    predicted: Peaks
+    observed: Peaks | None
+    notes: tuple[str, ...]
+
+
 def _settings_json(found: SettingsChoice, model: str) -> str:
-    content = {
-        "model": model,
-        "provider": found.provider,
-        "settings": to_json(found.settings),
-        "predicted": to_json(found.predicted),
-        "observed": to_json(found.observed),
-        "notes": list(found.notes),
-    }
-    return result_json("settings", content)
+    result = ModelSettings(
+        model, found.provider, found.settings, found.predicted, found.observed, found.notes
+    )
+    return result_json("settings", result)
 
 
 def _native(
@@ -138,13 +157,7 @@ def simulation(found: AllocatorComparison) -> doc.Document:
     return doc.Document("", (table, *(doc.Paragraph(line, "soft") for line in words)))
 
 
-def _simulation_json(found: AllocatorComparison) -> str:
-    names = ("allocator", "held", "live", "requests")
-    runs = [{name: getattr(run, name) for name in names} for run in found.simulations]
-    return result_json("simulate", {"planned": found.planned, "simulations": runs})
-
-
 SIMULATE: Mapping[str, Callable[[AllocatorComparison], str]] = {
     **renderers(simulation, "text"),
-    "json": _simulation_json,
+    "json": lambda found: result_json("simulate", found),
 }

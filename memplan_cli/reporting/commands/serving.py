@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.serialization import SORTED, to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.html import draw
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import json_text, result_json
 from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
 from memplan_cli.reporting.snippet import settings_snippet
 
@@ -80,19 +81,33 @@ def settings_text(
     return drawn(doc.Document("", (doc.Code((*lines, *snippet)),)), "text")
 
 
+@dataclass(frozen=True, slots=True)
+class RangeSettings:
+    """The runtime options with which a model needs the least memory for all sizes in bounds.
+
+    Attributes:
+        model: the model's file.
+        provider: ONNX Runtime's name of the execution provider.
+        bounds: the smallest and the largest number of each dimension.
+        settings: the options.
+        serving: what the arena is predicted to hold.
+        notes: remarks for the user.
+    """
+
+    model: str
+    provider: str
+    bounds: Bounds = field(metadata=SORTED)
+    settings: RuntimeSettings
+    serving: ServingSettings
+    notes: tuple[str, ...]
+
+
 def settings_json(
     serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
 ) -> str:
-    """Return the same as JSON."""
-    content = {
-        "model": model,
-        "provider": CPU,
-        "bounds": {name: list(ends) for name, ends in sorted(bounds.items())},
-        "settings": to_json(serving.chosen.settings),
-        "serving": _serving(serving),
-        "notes": list(notes),
-    }
-    return json_text(content)
+    """Return the settings as JSON."""
+    result = RangeSettings(model, CPU, bounds, serving.chosen.settings, serving, notes)
+    return json_text(to_json(result))
 
 
 def _native(
@@ -118,21 +133,6 @@ RANGE_SETTINGS: Mapping[
     "c": _native(c_snippet),
     "cpp": _native(cpp_snippet),
 }
-
-
-def _serving(serving: ServingSettings) -> dict[str, object]:
-    return {
-        "bound": serving.chosen.bound,
-        "live_peak": serving.live,
-        "sizes": serving.sizes,
-        "sizes_simulated": serving.looked_at,
-        "workspace_measured": serving.workspace,
-        "chosen": serving.chosen.name,
-        "candidates": [
-            {"name": one.name, "held": one.highest, "bound": one.bound}
-            for one in serving.candidates
-        ],
-    }
 
 
 def soaked(found: Soak) -> doc.Document:
@@ -231,38 +231,8 @@ def _page(found: Soak) -> str:
     )
 
 
-def _soak_json(found: Soak) -> str:
-    content = {
-        "schema": "memplan.soak/1",
-        "model": found.model,
-        "bounds": {name: list(ends) for name, ends in sorted(found.bounds.items())},
-        "sequence": found.sequence,
-        "seed": found.seed,
-        "requests": {"asked": found.asked, "served": found.courses[0].requests},
-        "passed": found.passed,
-        "differences": list(found.unequal),
-        "exceeded": found.exceeded,
-        "serving": _serving(found.serving),
-        "configurations": [_course(one) for one in found.courses],
-        "notes": list(found.notes),
-    }
-    return json_text(content)
-
-
-def _course(one: Course) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "settings": to_json(one.settings),
-        "growth": one.growth,
-        "highest": one.highest,
-        "held": one.held,
-        "milliseconds": {"median": one.median, "p99": one.slowest, "cpu": one.effort},
-        "samples": [[sample.request, sample.private] for sample in one.samples],
-    }
-
-
 SOAK: Mapping[str, Callable[[Soak], str]] = {
     **renderers(soaked, "text"),
-    "json": _soak_json,
+    "json": lambda found: result_json("soak", found),
     "html": _page,
 }

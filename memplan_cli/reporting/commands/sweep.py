@@ -10,7 +10,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
 from memplan_cli.reporting.findings.assumed import named_dims
-from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SCHEMA
+from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SweepTable
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import json_text
 
@@ -88,7 +88,7 @@ def _sweep_csv(rows: Sequence[Row]) -> str:
 
 SWEEP: Mapping[str, Callable[[Sequence[Row]], str]] = {
     **renderers(document, "text"),
-    "json": lambda rows: json_text({"schema": SCHEMA, "rows": to_json(rows)}),
+    "json": lambda rows: json_text(to_json(SweepTable(tuple(rows)))),
     "jsonl": lambda rows: "".join(
         json.dumps(to_json(row), sort_keys=True) + "\n" for row in rows
     ),

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.figures import DEFINITIONS
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_line
+from memplan_cli.reporting.media.json_text import result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,26 +107,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
     yield from doc.section("Memory to expect, in this order", *blocks)
 
 
-def _json(written: WrittenStep) -> str:
-    step = written.step
-    content = {
-        "path": written.path,
-        "nodes": len(step.model.graph.node),
-        "parameters": [parameter.name for parameter in step.parameters],
-        "loss": step.loss,
-        "running": [parameter.origin for parameter in step.running],
-        "state": list(step.state),
-        "tied": dict(step.shared),
-        "not_trained": dict(step.fixed),
-        "memory": to_json(written.memory),
-        "symbolic": dict(written.symbolic),
-        "recompute": to_json(written.recompute),
-        "written": not written.missed,
-    }
-    return json_line({"schema": "memplan.train-step/1", **content})
-
-
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {
     **renderers(document, "text"),
-    "json": _json,
+    "json": lambda written: result_line("train-step", written),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.results.observations import Validation
+from memplan_cli.core.results.report import RuntimeFacts  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_json
@@ -13,7 +15,7 @@ from memplan_cli.reporting.plans.runtime import evidence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.core.results.observations import Difference, Peaks, Validation
+    from memplan_cli.core.results.observations import Difference, Peaks
     from memplan_cli.core.results.validation import Proof
 
 _MOST_DIFFERENCES = 20
@@ -69,14 +71,22 @@ def _described(difference: Difference) -> str:
     )
 
 
-def _proof_json(proof: Proof) -> str:
-    """Return the verdict with the runtime's side where it was measured.
+@dataclass(frozen=True, slots=True)
+class ValidationResult(Validation):
+    """The verdict on a written model and its original.
 
-    Times are left to the text: the same models give the same JSON.
+    Times are not in it, so that it is deterministic.
+
+    Attributes:
+        runtime: the memory of both models; null: not measured.
     """
-    content = to_json(proof.validation)
-    content["runtime"] = to_json(proof.runtime)
-    return result_json("validate", content)
+
+    runtime: RuntimeFacts | None = None
+
+
+def _proof_json(proof: Proof) -> str:
+    verdict = {item.name: getattr(proof.validation, item.name) for item in fields(Validation)}
+    return result_json("validate", ValidationResult(**verdict, runtime=proof.runtime))
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_share, format_size
-from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_lines
@@ -152,15 +151,15 @@ def _names(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
 
 PEAK_RENDERERS: Mapping[str, Callable[[PeakStory], str]] = {
     **renderers(peak, "text", "markdown"),
-    "json": lambda story: result_json("why-peak", to_json(story)),
+    "json": lambda story: result_json("why-peak", story),
 }
 
 TENSOR_RENDERERS: Mapping[str, Callable[[TensorStory], str]] = {
     **renderers(tensor, "text", "markdown"),
-    "json": lambda story: result_json("why-tensor", to_json(story)),
+    "json": lambda story: result_json("why-tensor", story),
 }
 
 PROCESS_RENDERERS: Mapping[str, Callable[[ProcessStory], str]] = {
     **renderers(process, "text", "markdown"),
-    "json": lambda story: result_json("why-process", to_json(story)),
+    "json": lambda story: result_json("why-process", story),
 }

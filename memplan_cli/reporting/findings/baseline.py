@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.reporting.findings.snapshot import read_snapshot, shortened, snapshot_of
+from memplan_cli.reporting.findings.snapshot import (
+    Snapshot,
+    read_snapshot,
+    shortened,
+    snapshot_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.reporting.findings.snapshot import Snapshot
-
 SCHEMA = "memplan.baseline/1"
 DEFAULT_NAME = "memplan.baseline.json"
 _LARGEST = 256 * 2**20
 """Bytes of a file that is read; one model takes some hundred thousand at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The contents of a baseline file: the numbers of each model."""
+
+    schema: ClassVar[str] = SCHEMA
+
+    models: Mapping[str, Snapshot]
 
 
 def read_baseline(path: Path) -> dict[str, Snapshot]:
@@ -71,13 +83,12 @@ def _is_plan(data: object) -> bool:
 
 
 def dumps(snapshots: Mapping[str, Snapshot]) -> str:
-    """Return the baseline's text: same snapshots, same bytes."""
+    """Return the text of a baseline. It is deterministic."""
     models = {
-        name: to_json(replace(snapshot, tensors=shortened(snapshot)))
+        name: replace(snapshot, tensors=shortened(snapshot))
         for name, snapshot in sorted(snapshots.items())
     }
-    data = {"schema": SCHEMA, "models": models}
-    return json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    return json.dumps(to_json(Baseline(models)), indent=1, ensure_ascii=True) + "\n"
 
 
 def key_of(model: Path, baseline: Path) -> str:

@@ -11,13 +11,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.serialization import Key, Keys
-from memplan_cli.reporting.findings.snapshot import dims_text, known_share
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
+from memplan_cli.reporting.findings.snapshot import Snapshot, dims_text, known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts
+    from memplan_cli.reporting.findings.snapshot import TensorFacts
 
 
 class Kind(Enum):
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One number before and after; None is what was not known."""
+    """One metric before and after; null: unknown."""
 
     json_keys: ClassVar[Keys] = ("name", "before", "after", "change")
 
@@ -73,13 +73,13 @@ class Difference:
     """Everything that changed from one snapshot to another."""
 
     json_keys: ClassVar[Keys] = (
-        Key("before", "before.model"),
-        Key("after", "after.model"),
+        ("before", "before.model"),
+        ("after", "after.model"),
         "nodes",
-        Key("partial.before", "before.partial"),
-        Key("partial.after", "after.partial"),
-        Key("peak_node.before", "before.peak_node"),
-        Key("peak_node.after", "after.peak_node"),
+        ("partial.before", "before.partial"),
+        ("partial.after", "after.partial"),
+        ("peak_node.before", "before.peak_node"),
+        ("peak_node.after", "after.peak_node"),
         "metrics",
         "changes",
         "notes",

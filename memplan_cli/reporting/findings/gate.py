@@ -12,16 +12,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan_cli.core.quantities import Increase, format_change, format_size
-from memplan_cli.core.serialization import Form, Key, Keys
+from memplan_cli.core.serialization import Keys, json_form
 from memplan_cli.errors import UnknownSizeError
-from memplan_cli.reporting.findings.diff import compare, conditions
-from memplan_cli.reporting.findings.snapshot import known_share
+from memplan_cli.reporting.findings.diff import Difference, compare, conditions
+from memplan_cli.reporting.findings.snapshot import Snapshot, known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from memplan_cli.reporting.findings.diff import Difference
-    from memplan_cli.reporting.findings.snapshot import Snapshot
 
 DEFAULT_METRIC = "planned"
 
@@ -75,15 +72,27 @@ MEANINGS: Mapping[Finding, str] = {
 }
 
 
+_EMPTY_AS_NULL = json_form(kind=str | None, write=lambda name: name or None)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One thing found; ``fails`` tells errors from remarks."""
+    """One finding about a model.
+
+    Attributes:
+        finding: the rule that it is about.
+        message: the finding in a sentence.
+        metric: the metric that it is about; null: no single metric.
+        actual: the value of the metric.
+        limit: the largest value that is allowed.
+        before: the value in the baseline.
+    """
 
     json_keys: ClassVar[Keys] = (
-        Key("rule", "finding"),
+        ("rule", "finding"),
         "level",
         "message",
-        Key("metric", form=Form(write=lambda name: name or None)),
+        "metric",
         "actual",
         "limit",
         "before",
@@ -91,32 +100,40 @@ class Result:
 
     finding: Finding
     message: str
-    metric: str = ""
+    metric: str = field(default="", metadata=_EMPTY_AS_NULL)
     actual: int | None = None
     limit: int | None = None
     before: int | None = None
 
     @property
     def fails(self) -> bool:
-        """Whether this alone makes the gate fail."""
+        """Whether the finding makes the gate fail."""
         return self.finding.fails
 
     @property
     def level(self) -> str:
-        """Return how bad it is, in the word of machine-readable formats."""
+        """Return the severity, as machine-readable formats name it."""
         return "error" if self.fails else "warning"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the gate says of one model, and what changed since the baseline."""
+    """The verdict of the gate on one model.
+
+    Attributes:
+        snapshot: the model's numbers.
+        rules: the rules that they were checked against.
+        results: the findings.
+        difference: the changes since the baseline; null: there is no baseline.
+        recorded: whether the model's numbers were written to the baseline.
+    """
 
     json_keys: ClassVar[Keys] = (
-        Key("model", "snapshot.model"),
+        ("model", "snapshot.model"),
         "passed",
         "recorded",
-        Key("coverage", "snapshot.coverage"),
-        Key("partial", "snapshot.partial"),
+        ("coverage", "snapshot.coverage"),
+        ("partial", "snapshot.partial"),
         "metrics",
         "results",
         "difference",
@@ -127,17 +144,30 @@ class Verdict:
     results: tuple[Result, ...] = ()
     difference: Difference | None = None
     recorded: bool = False
-    """Whether the baseline was written with this model's numbers."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found that fails."""
+        """Whether no finding makes the gate fail."""
         return not any(result.fails for result in self.results)
 
     @property
     def metrics(self) -> Mapping[str, int | None]:
-        """Return the metrics asked about, None where one is not known."""
+        """Return the metrics that the rules are about; None: unknown."""
         return {name: self.snapshot.metrics.get(name) for name in self.rules.metrics}
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdicts:
+    """The verdicts of a gate on several models."""
+
+    json_keys: ClassVar[Keys] = ("passed", "models")
+
+    models: tuple[Verdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the gate passes for every model."""
+        return all(verdict.passed for verdict in self.models)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from memplan_cli.core.deserialization import Check, MisfitError, from_json
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.json_types import Natural, Share, one_of
 from memplan_cli.core.results.in_numbers import in_numbers
-from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import nodes_at
-from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
+from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.reporting.findings.hints import how_to_know, path_word
+from memplan_cli.settings.keys import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,9 +60,14 @@ _RECORDED = {
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor: its bytes, how many steps it is live, between which nodes.
+    """One tensor's size and lifetime.
 
-    ``at_peak`` is the bytes that it holds at the peak, 0 where it is not live then.
+    Attributes:
+        bytes: its size.
+        steps: the number of steps at which it is live.
+        made_by: the node that writes it.
+        read_by: its last reader.
+        at_peak: the bytes that it holds at the peak; 0: it is not live there.
     """
 
     bytes: Natural
@@ -71,12 +77,30 @@ class TensorFacts:
     at_peak: Natural = 0
 
 
-_SHARE = Check("a share from 0 to 1", lambda value: 0 <= value <= 1)
+_Metric = Annotated[str, one_of(*METRICS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One model's numbers at one time, with what they were made with."""
+    """The numbers of one model at one time, and the conditions under which they hold.
+
+    Attributes:
+        model: the model's name in the baseline.
+        graph_sha256: the digest of its graph.
+        level: the level of the plan.
+        phase: the phase of the plan.
+        nodes: the number of nodes.
+        memplan: the version of memplan.
+        runtime: the runtime, its version and its provider.
+        metrics: the numbers.
+        peak_node: the node at the peak.
+        tensors: the tensors that cause the numbers.
+        coverage: the share of intermediates whose size is known; below 1 totals are partial.
+        dims: the values, bounds and shapes that it was planned for; None: not recorded.
+        missed: that the plan misses its budget, and by how much. Not in a file.
+        to_run: how to get the numbers that only a run has. Not in a file.
+        to_know: how to get the numbers that are unknown. Not in a file.
+    """
 
     json_keys: ClassVar[Keys] = (
         "graph_sha256",
@@ -85,37 +109,32 @@ class Snapshot:
         "nodes",
         "memplan",
         "runtime",
-        *optional("coverage"),
-        *sparse("dims", form=SORTED),
-        Key("metrics", form=SORTED),
+        "coverage",
+        "dims",
+        "metrics",
         "peak_node",
-        Key("tensors", form=SORTED),
+        "tensors",
     )
 
     model: str
     graph_sha256: str
-    level: Natural
-    phase: str
+    level: Annotated[int, one_of(0, 1, 2)]
+    phase: Annotated[str, one_of("train", "test")]
     nodes: Natural
     memplan: str
     runtime: str
-    metrics: Mapping[str, Natural]
+    metrics: Mapping[_Metric, Natural] = field(metadata=SORTED)
     peak_node: str = ""
-    tensors: Mapping[str, TensorFacts] = field(default_factory=dict)
-    coverage: Annotated[float, _SHARE] = 1.0
-    """Share of the intermediates whose size is known; below 1, totals say too little."""
-    dims: Mapping[str, str] | None = None
-    """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
+    tensors: Mapping[str, TensorFacts] = field(default_factory=dict, metadata=SORTED)
+    coverage: Share = field(default=1.0, metadata=OPTIONAL)
+    dims: Mapping[str, str] | None = field(default=None, metadata={**SPARSE, **SORTED})
     missed: str = field(default="", compare=False)
-    """That the plan misses the budget it was made for, and by how much."""
     to_run: str = field(default="", compare=False)
-    """What makes the numbers that only a run has."""
     to_know: str = field(default="", compare=False)
-    """What makes numbers of the metrics that are none; not in a baseline, which has numbers."""
 
     @property
     def partial(self) -> bool:
-        """Whether totals leave out what has no size."""
+        """Whether the size of some intermediate is unknown, so that totals are partial."""
         return self.coverage < 1.0
 
 

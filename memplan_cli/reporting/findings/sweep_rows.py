@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.serialization import Keys, sparse, to_json
+from memplan_cli.core.serialization import SPARSE, Keys, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 
@@ -20,15 +20,25 @@ SCHEMA = "memplan.sweep/1"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one job; ``error`` says why there are no numbers.
+    """The numbers of one model under one binding, or why there are none.
 
-    ``missing_dims`` and ``missing_inputs`` are those that other models of the sweep were
-    bound by; ``assumed`` is what nobody said of the other dims.
+    Attributes:
+        key: identifies the row in its file.
+        model: the model's file.
+        dims: the binding.
+        status: ``ok``, or what failed.
+        nodes: the number of nodes.
+        intermediates: the number of intermediates.
+        coverage: the share of intermediates whose size is known.
+        weights, inputs, outputs, naive, live_peak, planned, total: as in a report.
+        error: why there are no numbers.
+        missing_dims: dimensions of the sweep's binding that the model does not have.
+        missing_inputs: inputs of the sweep's binding that the model does not have.
+        assumed: the numbers that were assumed for other dimensions.
     """
 
     schema: ClassVar[str] = SCHEMA
     json_keys: ClassVar[Keys] = (
-        "schema",
         "key",
         "model",
         "dims",
@@ -46,7 +56,8 @@ class Row:
         "total",
         "error",
         "missing_dims",
-        *sparse("missing_inputs", "assumed"),
+        "missing_inputs",
+        "assumed",
     )
 
     key: str
@@ -65,8 +76,8 @@ class Row:
     total: int | None = None
     error: str = ""
     missing_dims: tuple[str, ...] = ()
-    missing_inputs: tuple[str, ...] = ()
-    assumed: Mapping[str, int] = field(default_factory=dict)
+    missing_inputs: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    assumed: Mapping[str, int] = field(default_factory=dict, metadata=SPARSE)
 
     @property
     def passed(self) -> bool:
@@ -75,8 +86,17 @@ class Row:
 
     @property
     def partial(self) -> bool:
-        """Whether sizes are missing, so that totals, where there are any, say too little."""
+        """Whether some sizes are unknown, so that the totals are partial."""
         return (self.coverage or 0) < 1 if self.passed else False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTable:
+    """All rows of a sweep."""
+
+    schema: ClassVar[str] = SCHEMA
+
+    rows: tuple[Row, ...]
 
 
 NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)

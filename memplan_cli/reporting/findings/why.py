@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.placements import Placement  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import (
     curve,
     main_arena,
@@ -18,14 +19,13 @@ from memplan_cli.core.results.timeline import (
     occupancies,
     peak_tick,
 )
-from memplan_cli.core.serialization import Key, Keys, Presence
+from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Occupancy
 
@@ -38,13 +38,13 @@ class AtPeak:
     """One piece of memory that is in use at the peak.
 
     Attributes:
-        tensor: the tensor that is live then (of several that share the bytes).
-        bytes: what it holds.
-        made_by: the node that wrote it, or why it is there for the whole run.
+        tensor: the tensor that is live (of several that share the bytes).
+        bytes: its size.
+        made_by: the node that wrote it, or why it is live for the whole run.
         read_by: the node that keeps it alive.
-        waits: steps for which it is kept and not touched, as far as the plan shows.
-        peak_without: the highest the live bytes would come if it were kept only while
-            it is written and last read: the most that recomputing it could gain.
+        waits: the number of steps between its producer and its last reader.
+        peak_without: the live peak if it were live at its producer and its last reader only: the
+            most that recomputing it can gain.
     """
 
     tensor: str
@@ -57,7 +57,17 @@ class AtPeak:
 
 @dataclass(frozen=True, slots=True)
 class PeakStory:
-    """The step at which most bytes are live, and whose they are, largest first."""
+    """The step at which most bytes are live.
+
+    Attributes:
+        step: the step.
+        node: the node that runs at it.
+        bytes: the live bytes, in multiples of ``unit``.
+        unit: the unit of the arena.
+        rows: the live pieces of memory, largest first.
+        coverage: the share of intermediates whose size is known; the others are in no row.
+        chunked: regions that are computed piece by piece, which lowered the peak.
+    """
 
     json_keys: ClassVar[Keys] = (
         "step",
@@ -66,9 +76,9 @@ class PeakStory:
         "unit",
         "coverage",
         "partial",
-        Key("tensors", "rows"),
+        ("tensors", "rows"),
         "lowers_most",
-        Key("chunked", presence=Presence.SPARSE),
+        "chunked",
     )
 
     step: int
@@ -77,9 +87,7 @@ class PeakStory:
     unit: str
     rows: tuple[AtPeak, ...]
     coverage: float = 1.0
-    """Share of the intermediates whose size is known; what has none is not in the rows."""
-    chunked: Chunks = field(default_factory=Chunks)
-    """The regions in pieces, without which the peak would be another."""
+    chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
 
     @property
     def best(self) -> AtPeak | None:
@@ -89,7 +97,7 @@ class PeakStory:
 
     @property
     def partial(self) -> bool:
-        """Whether the rows leave out what has no size."""
+        """Whether the size of some intermediate is unknown."""
         return self.coverage < 1.0
 
     @property
@@ -100,23 +108,23 @@ class PeakStory:
 
 @dataclass(frozen=True, slots=True)
 class TensorStory:
-    """One tensor: who keeps it alive, what shares its memory, why it reuses none.
+    """The lifetime of one tensor, and what else uses its memory.
 
     Attributes:
-        place: where and when it lies.
-        unit: what its bytes and offset are multiples of.
+        place: its place and its live range.
+        unit: the unit of its bytes and its offset.
         made_by: the node that writes it.
-        read_by: the node that keeps it alive: after it, the tensor is dead.
+        read_by: its last reader.
         shares: tensors on the same bytes, as views or in place.
-        held_by: of those, the one that keeps the bytes in use longest.
-        before: the tensor that had the memory just before, if there was one.
+        held_by: of those, the one whose live range ends last.
+        before: the tensor that used the memory just before; null: none did.
         reason: why none did.
-        after: tensors that lie on some of these bytes later.
+        after: tensors that use some of these bytes later.
         at_peak: whether it is live at the peak.
     """
 
     json_keys: ClassVar[Keys] = (
-        Key("tensor", "place"),
+        ("tensor", "place"),
         "unit",
         "made_by",
         "read_by",

@@ -11,8 +11,8 @@ from memplan_cli.reporting.escape import per_unit, terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.serialization import Json
 
 _NODES, _TENSORS = 0, 1
 """The two "processes" that viewers show one below the other."""

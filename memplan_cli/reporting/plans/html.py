@@ -22,9 +22,9 @@ from memplan_cli.reporting.plans.sections import known_only, plan_document
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.core.serialization import Json
     from memplan_cli.reporting.plans.graph_facts import GraphFacts
 
 _MOST_ROWS = 1000

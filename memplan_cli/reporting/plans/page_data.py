@@ -24,8 +24,8 @@ from memplan_cli.reporting.plans.graph_facts import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.serialization import Json
     from memplan_cli.reporting.plans.graph_facts import Region
 
 _LARGE = 400_000

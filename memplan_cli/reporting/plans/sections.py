@@ -195,7 +195,7 @@ def _recomputation(report: Report) -> Iterator[doc.Block]:
     if found.resident_bound is not None:
         line += f", and {format_size(found.resident_bound)} with its outputs"
     rows = (
-        (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
+        (format_size(point.peak), f"{100 * point.flops_increase:.1f}%", str(point.nodes))
         for point in found.curve
     )
     heads = (">live peak", ">more FLOPs", ">nodes recomputed")

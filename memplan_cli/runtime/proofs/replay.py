@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.program import own_name
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
-from memplan_cli.core.serialization import Json, to_json
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.runnable import random_ops
@@ -31,6 +31,7 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.runtime.serving.sizes import SEQUENCES, requests_among
 from memplan_cli.runtime.simulate.arena import UNLIMITED, ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.regions import (
@@ -64,14 +65,16 @@ _REQUESTS = 48
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings, and the bytes that the arena is predicted to hold with them, without weights.
+    """Settings, and the bytes that the arena is predicted to hold under them, without weights.
 
     Attributes:
-        name: the name of the settings in reports.
-        settings: the runtime's own.
-        highest: the most bytes over the simulated sequences.
-        bound: the most bytes over every sequence, or None if that depends on the sequence.
+        name: the name of the settings.
+        settings: the runtime's options.
+        highest: the most bytes held in the simulated sequences of requests.
+        bound: the most bytes held in any sequence; null: it depends on the sequence.
     """
+
+    json_keys: ClassVar[Keys] = ("name", ("held", "highest"), "bound")
 
     name: str
     settings: RuntimeSettings
@@ -81,16 +84,26 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """The settings chosen for all sizes within bounds.
+    """The settings that are chosen for all sizes within bounds.
 
     Attributes:
-        chosen: one of the candidates.
+        chosen: the chosen candidate.
         candidates: all candidates.
-        live: the most bytes in use at once in any single request.
-        looked_at: number of simulated sizes.
-        sizes: number of sizes within the bounds.
-        workspace: whether the workspace of kernels is included.
+        live: the most bytes in use at once in the largest single request.
+        looked_at: how many sizes were simulated.
+        sizes: how many sizes there are.
+        workspace: whether the workspace of kernels was measured and is included.
     """
+
+    json_keys: ClassVar[Keys] = (
+        ("bound", "chosen.bound"),
+        ("live_peak", "live"),
+        "sizes",
+        ("sizes_simulated", "looked_at"),
+        ("workspace_measured", "workspace"),
+        ("chosen", "chosen.name"),
+        "candidates",
+    )
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from memplan_cli.core.json_types import one_of
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.serialization import SORTED, Keys, json_form, to_json
+from memplan_cli.core.symbolic.bounds import Bounds  # noqa: TC001 - a type to read by
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.spec import SessionSpec
-from memplan_cli.runtime.serving.settings import DEFAULTS, NO_ARENA, ONE_REGION, SHRUNK
-from memplan_cli.runtime.serving.sizes import requests
+from memplan_cli.runtime.serving.settings import (
+    DEFAULTS,
+    NO_ARENA,
+    ONE_REGION,
+    SHRUNK,
+    ServingSettings,
+)
+from memplan_cli.runtime.serving.sizes import SEQUENCES, requests
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.runtime.serving.loads import Service
-    from memplan_cli.runtime.serving.settings import ServingSettings
     from memplan_cli.runtime.serving.sizes import Point
 
 _SAMPLES = 200
@@ -55,28 +61,47 @@ class Sample:
     private: int
 
 
+_PAIRS = json_form(
+    kind=tuple[tuple[int, int], ...],
+    write=lambda samples: [(sample.request, sample.private) for sample in samples],
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How one configuration served the requests.
+    """The memory and the time of one configuration for all requests.
 
     Attributes:
-        name: of the configuration.
-        settings: the runtime's own.
-        requests: number of requests served.
-        samples: private memory after requests; empty if the system does not report it.
+        name: the name of the configuration.
+        settings: the runtime's options.
+        requests: how many were served.
+        samples: private memory over the requests; empty: unknown.
         highest: the most resident bytes at any time, beyond those of the process with its
-            session; None if the system does not report it.
-        held: the most bytes that the arena held after a request, without weights; None if the
-            arena belongs to the session, which does not report it.
-        median, slowest: milliseconds of a request: the median, and the 99th percentile.
-        effort: median milliseconds of processor time.
-        digests: of the outputs of some requests, by number.
+            session; null: unknown.
+        held: the most bytes that the arena held after a request, without weights; null: the
+            arena is private to the session.
+        median: the median time of a request in milliseconds.
+        slowest: the 99th percentile of the same.
+        effort: the median processor time of a request in milliseconds.
+        digests: digests of the outputs of some requests, by number.
     """
+
+    json_keys: ClassVar[Keys] = (
+        "name",
+        "settings",
+        "growth",
+        "highest",
+        "held",
+        ("milliseconds.median", "median"),
+        ("milliseconds.p99", "slowest"),
+        ("milliseconds.cpu", "effort"),
+        "samples",
+    )
 
     name: str
     settings: RuntimeSettings
     requests: int
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = field(metadata=_PAIRS)
     highest: int | None
     held: int | None
     median: float
@@ -86,7 +111,7 @@ class Course:
 
     @property
     def growth(self) -> int | None:
-        """The most that private memory had grown after a request, or None without samples."""
+        """Return the largest growth of private memory after a request."""
         return max((sample.private for sample in self.samples), default=None)
 
 
@@ -100,20 +125,37 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """Many requests served with the defaults, the chosen settings, and some hand-made ones.
+    """Many requests of changing size, served under several configurations.
 
     Attributes:
-        model: the file.
-        bounds: of the dims of requests.
-        sequence, seed, asked: order of the requests, its seed, and the wanted number of requests.
-        serving: the chosen settings, and what they are predicted to hold.
-        courses: how each configuration served the requests, the defaults first.
-        notes: remarks for the report.
+        model: the model's file.
+        bounds: the smallest and the largest number of each dimension of a request.
+        sequence: the order of the requests.
+        seed: the seed of their sizes.
+        asked: how many requests were asked for.
+        serving: the chosen settings, and what the arena is predicted to hold.
+        courses: the configurations, the runtime's defaults first.
+        notes: remarks for the user.
     """
 
+    json_keys: ClassVar[Keys] = (
+        "model",
+        "bounds",
+        "sequence",
+        "seed",
+        ("requests.asked", "asked"),
+        ("requests.served", "served"),
+        "passed",
+        ("differences", "unequal"),
+        "exceeded",
+        "serving",
+        ("configurations", "courses"),
+        "notes",
+    )
+
     model: str
-    bounds: Bounds
-    sequence: str
+    bounds: Bounds = field(metadata=SORTED)
+    sequence: Annotated[str, one_of(*SEQUENCES)]
     seed: int
     asked: int
     serving: ServingSettings
@@ -121,8 +163,13 @@ class Soak:
     notes: tuple[str, ...] = ()
 
     @property
+    def served(self) -> int:
+        """Return how many requests the first configuration served."""
+        return self.courses[0].requests
+
+    @property
     def unequal(self) -> tuple[str, ...]:
-        """The configurations whose outputs differ from those of the defaults."""
+        """Return the configurations whose outputs differ from those of the defaults."""
         return unequal(self.courses)
 
     @property

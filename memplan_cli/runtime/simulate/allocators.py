@@ -8,10 +8,12 @@ after the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
+from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
@@ -47,9 +49,9 @@ class Simulation:
     """
 
     allocator: str
-    held: int
-    live: int
-    requests: int
+    held: Count
+    live: Count
+    requests: Count
 
     @property
     def fragmentation(self) -> float:
@@ -59,10 +61,15 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorComparison:
-    """What each allocator needs, and what the static plan of the model needs, in bytes.
+    """The memory of several allocators and of the static plan for a run, in bytes.
 
-    ``planned`` is None where sizes in the plan are not numbers.
+    Attributes:
+        planned: the bytes of the static plan; null: some sizes are symbolic.
+        simulations: the allocators.
+        warnings: remarks for the user. Not in a file.
     """
+
+    json_keys: ClassVar[Keys] = ("planned", "simulations")
 
     planned: int | None
     simulations: tuple[Simulation, ...]
