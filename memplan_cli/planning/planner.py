@@ -21,7 +21,7 @@ from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level
-from memplan_cli.planning.chunking import Chunking, in_pieces
+from memplan_cli.planning.chunking import Chunking, chunk
 from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.notes import (
@@ -121,7 +121,7 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             chunking = Chunking(program)
             phases, scope = _looked_at(program, settings, source)
         if settings.chunk == "auto":
-            chunking = in_pieces(program, scope, settings, source, tell)
+            chunking = chunk(program, scope, settings, source, tell)
         chunking, chosen = _cheaper(chunking, program, settings, source, means)
         phases, scope = _looked_at(chunking.program, settings, source)
         if chunking.facts.regions:

@@ -56,11 +56,6 @@ def for_all(settings: Settings, profiles: Profiles) -> Settings:
             "has several",
             hint="give each --dim one number",
         )
-    if settings.chunk != "none" and profiles:
-        raise SettingsError(
-            "--chunk auto cuts a graph of one size, and --dim has several",
-            hint="give each --dim one number",
-        )
     between = {name: (min(values), max(values)) for name, values in profiles.items()}
     dims = {name: value for name, value in settings.dims.items() if name not in profiles}
     return replace(settings, dims=dims, bounds={**settings.bounds, **between})

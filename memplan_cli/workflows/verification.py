@@ -11,7 +11,6 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.optimized import passed, warned
-from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
@@ -166,7 +165,6 @@ class Verifier:
                 self.check,
                 binding_of(candidate.settings),
             )
-            verdict = with_turns(candidate, path, verdict, self.check)
             plan = _with_verdict(candidate, path, verdict)
             if not passed(plan):
                 return plan

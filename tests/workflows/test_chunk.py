@@ -127,7 +127,7 @@ def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     path = saved(tmp_path, model)
-    with pytest.raises(SettingsError, match="numbers or bounds for the dims: batch"):
+    with pytest.raises(SettingsError, match="needs one value for each dimension"):
         workflows.optimize(path, HALF)
     found = workflows.optimize(path, replace(HALF, dims={"batch": 1}))
     assert found.passed
@@ -212,16 +212,38 @@ def test_a_budget_is_met_by_pieces_or_by_recomputing_whichever_adds_less(
     assert added <= pieces.chunked.flops_increase
 
 
-def test_fit_and_several_dims_are_refused(tmp_path: Path) -> None:
+def test_fit_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, convolutions(size=8, layers=2))
-    options = ("--chunk", "auto", "--budget", "50%")
-    for words in (
-        ("fit", path, "--memory", "1MiB", "--dim", "n=?"),
-        ("optimize", path, "--dim", "n=1,2"),
-    ):
-        found = memplan(*words, *options)
-        assert found.exit_code == 2
-        assert "Traceback" not in found.output
+    options = ("--memory", "1MiB", "--dim", "n=?", "--chunk", "auto", "--budget", "50%")
+    found = memplan("fit", path, *options)
+    assert found.exit_code == 2
+    assert "leave --chunk and --budget out" in found.output
+
+
+FREE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, seq, 16] x) => (float[batch, seq, 16] y) { a = Relu(x) y = Exp(a) }"""
+
+
+@pytest.mark.parametrize("command", ["report", "optimize", "why"])
+@pytest.mark.parametrize(
+    "dims",
+    [
+        (),
+        ("--bounds", "batch=1..4", "--bounds", "seq=8..64"),
+        ("--bounds", "seq=8..64", "--dim", "batch=4"),
+        ("--dim", "batch=1,4", "--dim", "seq=64"),
+    ],
+)
+def test_a_dimension_without_one_value_is_refused(
+    tmp_path: Path, command: str, dims: tuple[str, ...]
+) -> None:
+    path = saved(tmp_path, onnx.parser.parse_model(FREE))
+    found = memplan(command, path, "--chunk", "auto", "--budget", "50%", *dims)
+    assert found.exit_code == 2
+    said = " ".join(found.output.split())
+    assert "--chunk auto needs one value for each dimension" in said
+    assert ("--dim seq=" in said) or ("--dim batch=" in said)
+    assert [each.name for each in tmp_path.iterdir()] == ["net.onnx"]
 
 
 def test_every_report_says_the_regions(tmp_path: Path) -> None:
@@ -238,6 +260,16 @@ def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
     kept = next(node.output[0] for node in model.graph.node if node.op_type == "Softmax")
     plan = workflows.plan(saved(tmp_path, model), replace(HALF, exclude=(kept,)))
     assert kept in plan.by_id
+
+
+def test_a_plan_file_of_an_earlier_version_that_names_trips_is_accepted(
+    tmp_path: Path,
+) -> None:
+    plan = workflows.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
+    written = json.loads(json.dumps(to_json(plan)))
+    assert "trips" not in written["report"]["chunked"]["regions"][0]
+    written["report"]["chunked"]["regions"][0]["trips"] = "batch*seq"
+    assert checked_plan(written).report.chunked == plan.report.chunked
 
 
 def test_a_plan_file_that_says_other_regions_is_refused(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from memplan_cli.core.json_types import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.serialization import OPTIONAL, SPARSE
+from memplan_cli.core.serialization import OPTIONAL
 
 _MOST_NAMES = 4
 """The number of tensors of a bound that are named in a sentence."""
@@ -34,13 +34,14 @@ class ChunkedRegion:
     Attributes:
         tensor: the tensor that the region was grown from.
         axis: the axis along which it is sliced.
-        pieces: the number of pieces; in a loop, the largest number within the bounds.
+        pieces: the number of pieces.
         nodes: the number of nodes in the region.
         before: the live peak in bytes before the region was chunked.
         after: the live peak inside the region since.
         flops_increase: the added work, as a share of the model's.
-        trips: in a loop whose pieces depend on the request, their number as an expression.
     """
+
+    past_keys: ClassVar[tuple[str, ...]] = ("trips",)
 
     tensor: str
     axis: Natural
@@ -49,7 +50,6 @@ class ChunkedRegion:
     before: Natural
     after: Natural
     flops_increase: float
-    trips: str = field(default="", metadata=SPARSE)
 
 
 class WholeTensor(NamedTuple):
@@ -65,7 +65,7 @@ class Chunks:
 
     Attributes:
         regions: the regions.
-        nodes: nodes of the written graph beyond those of the file; negative with loops.
+        nodes: nodes of the written graph beyond those of the file.
         flops_increase: the added work, as a share of the model's.
         budget: the bytes that were asked for; None: no budget.
         met: whether the plan is within the budget.

@@ -10,16 +10,15 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.onnx_io.nodes import keep
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.weights.cut import cut_weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
-    from memplan_cli.core.program import Block, Op, Program, Var
+    from memplan_cli.core.program import Op, Program, Var
     from memplan_cli.core.results.chunks import NewWeight
 
 
@@ -61,16 +60,8 @@ def chunked_model(
             graph.initializer.append(helper.make_tensor(name, _INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
-    return copy, replace(program, body=_as_written(program.body))
-
-
-def _as_written(block: Block) -> Block:
-    """Return a block whose ops have the places that their nodes now have."""
-    ops = tuple(
-        op._replace(source=at, bodies=tuple(map(_as_written, op.bodies)))
-        for at, op in enumerate(block.ops)
-    )
-    return replace(block, ops=ops)
+    ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
+    return copy, replace(program, body=replace(program.body, ops=ops))
 
 
 _INT64 = 7
@@ -93,12 +84,9 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     inputs = [program.vars[var].name if var else "" for var in op.inputs]
     outputs = [program.vars[var].name if var else "" for var in op.outputs]
     if op.source < 0:
-        made = helper.make_node(
+        return helper.make_node(
             op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
         )
-        subgraphs = (_graph(program, body, model) for body in op.bodies)
-        made.attribute.extend(helper.make_attribute("body", graph) for graph in subgraphs)
-        return made
     node = model.graph.node[op.source]
     if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node
@@ -110,19 +98,3 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     keep(copy.attribute, lambda attribute: attribute.name not in changed)
     copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
     return copy
-
-
-def _graph(program: Program, block: Block, model: ModelProto) -> GraphProto:
-    """Return the subgraph of a new op; of what it is given and gives, it declares the rank."""
-    from onnx import helper
-
-    def declared(var: VarId) -> ValueInfoProto:
-        facts = program.vars[var]
-        dims = [dim if isinstance(dim, int) else None for dim in facts.shape or ()]
-        return helper.make_tensor_value_info(facts.name, element_type(facts.dtype), dims)
-
-    nodes = [_node(program, op, model) for op in block.ops]
-    name = block.path.rpartition("/")[2]
-    return helper.make_graph(
-        nodes, name, list(map(declared, block.inputs)), list(map(declared, block.outputs))
-    )

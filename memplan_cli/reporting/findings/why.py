@@ -215,20 +215,13 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
     if name in refused:
         return SettingsError(f"{name!r} is not planned: {refused[name]}")
     known = (*plan.by_id, *(other for other in refused if other not in plan.by_id))
-    regions = (
-        (number, each)
-        for number, each in enumerate(plan.report.chunked.regions, start=1)
-        if each.tensor == name
-    )
-    number, region = next(regions, (0, None))
+    regions = (each for each in plan.report.chunked.regions if each.tensor == name)
+    region = next(regions, None)
     if region is not None:
-        piece = (
-            f"loop{number}.body/{name}__loop{number}" if region.trips else f"{name}__chunk1"
-        )
         return SettingsError(
             f"{name!r} is never whole: its region is computed in {region.pieces} pieces along "
             f"axis {region.axis}",
-            hint=f"pieces are tensors of their own: --tensor {piece}",
+            hint=f"pieces are tensors of their own: --tensor {name}__chunk1",
         )
     close = [other for other in known if other.endswith(f"/{name}")][:3]
     close = close or get_close_matches(name, known, n=3)

@@ -22,11 +22,9 @@ def pieces(found: Chunks, most: int) -> Iterator[doc.Block]:
     if not found.regions and found.budget is None:
         return
     count = len(found.regions)
-    loops = any(region.trips for region in found.regions)
-    how = "in loops" if loops else "in pieces"
     more = f"{abs(found.nodes)} nodes {'more' if found.nodes >= 0 else 'fewer'}"
     line = (
-        f"{count} {'region' if count == 1 else 'regions'} {how}, {more}, "
+        f"{count} {'region' if count == 1 else 'regions'} in pieces, {more}, "
         f"{100 * found.flops_increase:.1f}% more work"
     )
     if found.budget is not None:
@@ -43,7 +41,7 @@ def _row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:
     return (
         doc.Name(region.tensor),
         str(region.axis),
-        f"up to {region.pieces}" if region.trips else str(region.pieces),
+        str(region.pieces),
         str(region.nodes),
         format_size(region.before),
         format_size(region.after),

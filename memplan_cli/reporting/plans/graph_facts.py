@@ -83,10 +83,8 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     """Return the regions that are computed in pieces, in order of time.
 
     A region's pieces, in any order, are followed by what joins them: a piece behind a join
-    begins the next region. A region that is a loop is all that its subgraph makes.
+    begins the next region.
     """
-    if any(each.trips for each in plan.report.chunked.regions):
-        return _loops(plan)
     spans: list[tuple[int, int]] = []
     is_open = False
     for tick, node in sorted(nodes_at(plan).items()):
@@ -99,19 +97,6 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             spans[-1] = spans[-1][0], tick
             is_open = True
     return tuple(Region(_label(plan, at, *span), *span) for at, span in enumerate(spans))
-
-
-def _loops(plan: Plan) -> tuple[Region, ...]:
-    """Return the regions that are loops, inner ones before those around them."""
-    found = []
-    for number, each in enumerate(plan.report.chunked.regions, start=1):
-        inside = re.compile(rf"(^|/)loop{number}_*\.body($|/)")
-        there = [tensor for tensor in plan.tensors if inside.search(tensor.block)]
-        if there:
-            first, last = min(t.first for t in there), max(t.last for t in there)
-            label = f"{each.tensor}: at most {each.pieces} pieces along axis {each.axis}"
-            found.append(Region(label, first, last))
-    return tuple(sorted(found, key=lambda region: region.last - region.first))
 
 
 def region_of(tensor: Placement, found: Sequence[Region]) -> int:

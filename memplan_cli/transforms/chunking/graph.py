@@ -16,7 +16,7 @@ from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_o
 from memplan_cli.transforms.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import numpy as np
 
@@ -30,11 +30,6 @@ _FEW_ROWS = 8
 """Rows below which no two pieces of them keep the bits."""
 
 
-def _any(node: Node, split: Split) -> bool:
-    del node, split
-    return True
-
-
 @dataclass(frozen=True)
 class Graph:
     """What growing and rewriting regions ask of a program; ops are their indices.
@@ -42,7 +37,6 @@ class Graph:
     Attributes:
         kept: Vars that stay one tensor: excluded ones, the loss.
         blocked: Vars whose channels lie in blocks behind the columns, whatever their dims say.
-        accepts: Which splits the form can write in which pieces come.
     """
 
     program: Program
@@ -52,7 +46,6 @@ class Graph:
     results: frozenset[VarId]
     weights: frozenset[VarId]
     blocked: frozenset[VarId]
-    accepts: Callable[[Node, Split], bool] = field(default=_any, repr=False)
     _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
 
@@ -62,7 +55,6 @@ class Graph:
         program: Program,
         facts: Facts,
         kept: Collection[VarId] = (),
-        accepts: Callable[[Node, Split], bool] | None = None,
     ) -> Graph:
         """Return the graph of a program."""
         weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
@@ -77,7 +69,6 @@ class Graph:
             results,
             frozenset(weights),
             blocked,
-            accepts or _any,
         )
 
     @property
@@ -100,9 +91,7 @@ class Graph:
             self._splits[at] = tuple(
                 each
                 for each in found
-                if self._leaves_weights(at, each)
-                and self._keeps_blocks(at, each)
-                and (node is None or self.accepts(node, each))
+                if self._leaves_weights(at, each) and self._keeps_blocks(at, each)
             )
         return self._splits[at]
 

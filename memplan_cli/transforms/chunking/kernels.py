@@ -65,7 +65,7 @@ def _block(columns: int, summed: int) -> int:
     return min(depth, summed)
 
 
-def is_sum(op: Op) -> bool:
+def _is_sum(op: Op) -> bool:
     """Whether an op adds up elements along axes, so that its result depends on their order."""
     traits = operator(op)
     return traits.family is Family.REDUCTION and traits.exact is Exactness.NONE
@@ -73,7 +73,7 @@ def is_sum(op: Op) -> bool:
 
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
-    if is_sum(node.op):
+    if _is_sum(node.op):
         rows = prod(node.made) // split.extent
         return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
     return _LEAST[split.role]
@@ -90,7 +90,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     narrowest, has_scalar_tail = least(node, split), operator(node.op).has_scalar_tail
     row = prod(node.made) // split.extent
     pieces = tuple(pieces)
-    if is_sum(node.op) and not _begin_alike(node, split, pieces):
+    if _is_sum(node.op) and not _begin_alike(node, split, pieces):
         return False
     if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
         return False

@@ -117,14 +117,6 @@ class _Ranges(NamedTuple):
     keeping: frozenset[int]
 
 
-def computed_for(
-    graph: Graph, region: Region, wanted: Mapping[VarId, Range]
-) -> dict[int, Range] | None:
-    """Return the range of its split that each op computes; None where one makes nothing."""
-    found = _ranges(graph, region, wanted, None)
-    return None if found is None else found.computed
-
-
 def _ranges(
     graph: Graph, region: Region, wanted: Mapping[VarId, Range], before: _Before | None
 ) -> _Ranges | None:

@@ -233,12 +233,10 @@ RULES: Mapping[str, Rule] = {
     f"{NCHWC}.ReorderOutput": _reordered,
 }
 
-PADDED: Mapping[str, Editor] = {
+EDITS: Mapping[str, Editor] = {
     "Conv": _piece_pads,
     **dict.fromkeys(_POOLS, _piece_pads),
     f"{MICROSOFT}.FusedConv": _piece_pads,
     **{f"{NCHWC}.{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
+    "Resize": _piece_sizes,
 }
-"""Operators of which tiles have a padding of their own; pieces of other axes keep it."""
-
-EDITS: Mapping[str, Editor] = {**PADDED, "Resize": _piece_sizes}

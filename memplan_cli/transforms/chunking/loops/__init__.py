@@ -1,1 +1,0 @@
-"""Regions as a Scan over pieces, whose number and length the graph works out from its inputs."""
