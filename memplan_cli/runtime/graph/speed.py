@@ -13,6 +13,7 @@ from memplan_cli.analysis.cost import FLOPS_PER_BYTE, KERNEL_LAUNCH, node_work
 from memplan_cli.core.operators import NCHWC, operator
 from memplan_cli.core.program import walk
 from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.runtime.run.timing import SLOWEST
 from memplan_cli.runtime.simulate.trace import tensor_bytes
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.simulate.predict import Executed
-
-SLOWEST = 1.05
-"""How much longer a run may take in order to need less memory."""
 
 
 def is_slower_as_written(

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 
-TENSOR_ALIGNMENT = 64
-"""ONNX Runtime aligns tensors to this many bytes."""
-
 SMALL_ALIGNMENT = 16
 """The alignment of every block of the heap (``MALLOC_ALIGNMENT``)."""
 
@@ -114,7 +111,7 @@ class Heap:
 
     def raise_threshold(self, size: int) -> None:
         """Adapt to a freed mapping: from now on, requests up to its size come from the heap."""
-        whole = _up(size + TENSOR_ALIGNMENT + 2 * _HEADER, PAGE)
+        whole = _up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
         if not self.fixed and self.threshold < whole <= _LARGEST_THRESHOLD:
             self.threshold = whole
 
@@ -208,13 +205,17 @@ class ProcessMemory:
         """All resident bytes."""
         return self.anonymous + self.file.total()
 
-    def allocate(self, purpose: str, size: int, alignment: int = TENSOR_ALIGNMENT) -> Block:
+    def allocate(
+        self, purpose: str, size: int, alignment: int = PROFILE.tensor_alignment
+    ) -> Block:
         """Allocate a block and write all of it."""
         block = self.reserve(purpose, size, alignment)
         self.touch(block, 0, size)
         return block
 
-    def reserve(self, purpose: str, size: int, alignment: int = TENSOR_ALIGNMENT) -> Block:
+    def reserve(
+        self, purpose: str, size: int, alignment: int = PROFILE.tensor_alignment
+    ) -> Block:
         """Allocate a block without writing to it."""
         address = self.heap.allocate(size, alignment)
         return Block(purpose, size, address, bytearray(-(-size // PAGE) + 1))

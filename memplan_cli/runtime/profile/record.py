@@ -34,6 +34,8 @@ class RuntimeProfile:
             of 8 bytes for each chunk of 256 (``AllocationRegion``, core/framework/bfc_arena.h).
         pattern_alignment: sizes in a memory pattern's block are rounded up to a multiple of this
             (core/framework/mem_pattern_planner.h).
+        tensor_alignment: tensors are aligned to this (``MlasGetPreferredBufferAlignment``,
+            core/mlas/lib/platform.cpp).
         string_size: one element of a string tensor, a ``std::string`` as the wheels are built.
         eager_operators: standard operators that ``PRIORITY_BASED`` runs as soon as they are ready
             (``PriorityNodeCompare``, core/graph/graph.cc).
@@ -78,6 +80,7 @@ class RuntimeProfile:
     arena_max_extension: int
     arena_handle_ratio: int
     pattern_alignment: int
+    tensor_alignment: int
     string_size: int
     eager_operators: frozenset[str]
     workspace_first: frozenset[str]
@@ -111,6 +114,7 @@ PROFILE = RuntimeProfile(
     arena_max_extension=1 << 30,
     arena_handle_ratio=32,
     pattern_alignment=256,
+    tensor_alignment=64,
     string_size=32,
     eager_operators=frozenset({"Shape", "Size"}),
     workspace_first=frozenset({"Einsum", "Where"}),
