@@ -56,7 +56,7 @@ def test_a_model_is_proved_as_far_as_asked(
         validated,
         measured,
     )
-    assert jobs == ["examine"] * started
+    assert jobs == ["measure" if measured else "run"] * started
 
 
 def test_tuning_says_its_cost_first_and_runs_more(jobs: list[str]) -> None:
@@ -66,7 +66,7 @@ def test_tuning_says_its_cost_first_and_runs_more(jobs: list[str]) -> None:
     assert len(jobs) > 5
     jobs.clear()
     assert memplan("settings", "a.onnx", "--measure", "--provider", "cpu").exit_code == 0
-    assert jobs == ["examine", "examine"]
+    assert jobs == ["measure", "measure"]
     jobs.clear()
     assert memplan("settings", "a.onnx", "--tune", "--provider", "cpu").exit_code == 0
     assert len(jobs) > 2

@@ -163,28 +163,30 @@ class Prediction:
         return self.under_optimisation(), self.as_it_stands()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and those of which nothing is predicted but by a further run.
+        """Return `choices`, and those that only a further run can tell something of.
 
-        These are the order by priority of the optimised graph, whose node numbers the runtime
-        does not tell, and the graph without fusions that cost workspace.
+        These are the optimised graph without fusions that cost workspace, and in the order by
+        priority, for which the runtime does not tell the numbers of its nodes. Of equal ones
+        the first is best: with optimisation, in which runs are shorter as a rule.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
         """
-        found = self.choices()
         if self.written.as_written or self.written.offline:
-            return found
-        optimised = found[0].settings
-        by_priority = replace(optimised.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena)
-        more = [SettingsChoice(by_priority, Peaks(None, None), provider=found[0].provider)]
+            return self.choices()
+        optimised, as_it_stands = self.choices()
+        by_priority = replace(
+            optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
+        )
+        more = [SettingsChoice(by_priority, Peaks(None, None), provider=optimised.provider)]
         fusions = costly_fusions(self.graph.executed.program)
         if fusions:
             conditions = RunConditions.of_check(self.baseline.check, self.baseline.binding)
             less_fused = executed_run(self.written.path, without(fusions), conditions)
             base = settings_for_sizes(without(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
-            more.append(replace(choice, notes=(f"without {', '.join(fusions)}",)))
-        return (*found, *more)
+            more.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
+        return (optimised, *more, as_it_stands)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the rank of a choice; constants that the runtime folds count twice.
