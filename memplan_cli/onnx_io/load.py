@@ -9,6 +9,7 @@ import hashlib
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import inlined, why_endless
@@ -98,6 +99,14 @@ def graph_digest(model: ModelProto) -> str:
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
     return digest.hexdigest()
+
+
+def standard_opset(model: ModelProto) -> int:
+    """Return the version of the standard operators that a model uses; 0 for none."""
+    return max(
+        (each.version for each in model.opset_import if each.domain in STANDARD_DOMAINS),
+        default=0,
+    )
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:

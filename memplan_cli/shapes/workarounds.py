@@ -16,7 +16,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.load import graphs, standard_opset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -198,7 +198,7 @@ def add_masks(model: ModelProto) -> bool:
     from onnx import TensorProto
 
     changed = False
-    old = next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), 0) < 10
+    old = standard_opset(model) < 10
     for graph in graphs(model.graph):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         for data, mask in _unknown_masks(graph, values):

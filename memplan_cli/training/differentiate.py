@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.load import reads, standard_opset
 from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
-from memplan_cli.training.forward.prepare import opset_of
 from memplan_cli.training.forward.tensors import (
     constant_values,
     infer_tensors,
@@ -76,7 +75,9 @@ def differentiate(
         )
     tensors = infer_tensors(model)
     pool = Pool(names_in(graph))
-    tape = Tape(tensors, constant_values(graph), pool, opset=opset_of(model), rules=rules)
+    tape = Tape(
+        tensors, constant_values(graph), pool, opset=standard_opset(model), rules=rules
+    )
     path = live_nodes(nodes, [loss])
     done = sweep(path, {loss: _one(tape, loss)}, parameters, tape)
     forward = _with_additions(nodes, tape, [v.name for v in graph.input])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import standard_opset
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -22,9 +23,7 @@ def converted(model: ModelProto) -> ModelProto:
     """
     from onnx import helper, version_converter
 
-    own = max(
-        (o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=0
-    )
+    own = standard_opset(model)
     copy = type(model)()
     copy.CopyFrom(model)
     if own >= LEAST:

@@ -40,13 +40,6 @@ def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]
     return found
 
 
-def standard_opset(model: ModelProto) -> int:
-    """Return the version of the standard operators that a model uses; 0 for none."""
-    return max(
-        (i.version for i in model.opset_import if i.domain in STANDARD_DOMAINS), default=0
-    )
-
-
 def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from memplan_cli.core.operators import (
     CONTROL_FLOW,
-    ONNX,
-    ONNX_LONG_NAME,
     SHAPE_QUERIES,
     STANDARD_DOMAINS,
     Family,
     names_of,
 )
-from memplan_cli.onnx_io.load import free_names, subgraphs
+from memplan_cli.onnx_io.load import free_names, standard_opset, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.domains.table import made_by, rule_of
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
@@ -142,8 +140,7 @@ def interpret(
         return Found({}, {})
     for tensor in graph.initializer:
         types.setdefault(tensor.name, type_of(tensor.data_type, tuple(tensor.dims)))
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    values = Values.over(graph, types, opsets.get(ONNX, opsets.get(ONNX_LONG_NAME, 1)))
+    values = Values.over(graph, types, standard_opset(model) or 1)
     found = _Walk(RULES if rules is None else rules).over(graph, values, types, wanted)
     for name in wanted:
         values.of(name)

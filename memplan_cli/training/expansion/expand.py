@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator
-from memplan_cli.onnx_io.load import reads, subgraphs
+from memplan_cli.onnx_io.load import reads, standard_opset, subgraphs
 from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
@@ -19,7 +19,6 @@ from memplan_cli.training.expansion.fold import fold_shapes
 from memplan_cli.training.expansion.function import expand_function
 from memplan_cli.training.expansion.loop import loop, scan
 from memplan_cli.training.expansion.recurrent import gru, lstm, rnn
-from memplan_cli.training.forward.prepare import opset_of
 from memplan_cli.training.forward.tensors import (
     UNKNOWN,
     constant_values,
@@ -66,7 +65,7 @@ def expand(
             constant_values(model.graph),
             Pool(names_in(model.graph)),
             Phase.FORWARD,
-            opset=opset_of(model),
+            opset=standard_opset(model),
             rules=rules,
         )
         if not _expand_once(model, tape, (loss, parameters)):
@@ -82,7 +81,7 @@ def _some_rank_is_unknown(model: ModelProto) -> bool:
 
 def _expand_once(model: ModelProto, tape: Tape, path: tuple[str, Sequence[str]]) -> bool:
     loss, parameters = path
-    graph, opset = model.graph, opset_of(model)
+    graph, opset = model.graph, standard_opset(model)
     needs = dependants(graph.node, parameters, tape)
     on_path = {
         node.output[0]

@@ -16,7 +16,7 @@ from onnx import (
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import inlined
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.load import graphs, standard_opset
 from memplan_cli.training.forward.tensors import FLOATS, UNKNOWN, infer_tensors
 
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ def prepare(model: ModelProto) -> ModelProto:
     return ready
 
 
-def opset_of(model: ModelProto) -> int:
-    """Return the version of the standard operators that a model uses."""
-    return max(
-        (o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=0
-    )
-
-
 def _drop_weights_from_inputs(graph: GraphProto) -> None:
     weights = {tensor.name for tensor in graph.initializer}
     kept = [value for value in graph.input if value.name not in weights]
@@ -64,7 +57,7 @@ def _drop_weights_from_inputs(graph: GraphProto) -> None:
 
 
 def _converted(model: ModelProto) -> ModelProto:
-    if opset_of(model) >= OLDEST_OPSET:
+    if standard_opset(model) >= OLDEST_OPSET:
         return model
     old = _old_resizes(model)
     try:
@@ -72,7 +65,7 @@ def _converted(model: ModelProto) -> ModelProto:
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise ModelError(
-            f"the model has opset {opset_of(model)}, a training step needs {OLDEST_OPSET} or"
+            f"the model has opset {standard_opset(model)}, a training step needs {OLDEST_OPSET} or"
             f" later, and it cannot be converted: {reason}",
             hint="export the model again with a later opset",
         ) from error
@@ -94,7 +87,7 @@ def _old_resizes(model: ModelProto) -> list[tuple[str, str]]:
     Raises:
         ModelError: one rounding would not do for all axes, or the scales are not constant.
     """
-    if opset_of(model) >= _FIRST_WITH_PLACES:
+    if standard_opset(model) >= _FIRST_WITH_PLACES:
         return []
     found: list[tuple[str, str]] = []
     for graph in graphs(model.graph):
