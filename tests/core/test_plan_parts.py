@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from builders import block, op, plan_of_text
-from core.test_timeline import plan_named
 from memplan_cli import Settings
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.core.results import certificate, fallbacks
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
-from memplan_cli.core.results.timeline import main_arena
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.temporary import clear_files
-from memplan_cli.errors import PlanError
 
 OPEN = Path("/proc/self/fd")
 
@@ -43,14 +39,6 @@ def test_settings_on_top_replace_their_own_keys_in_every_scope() -> None:
         assert getattr(found, name) == {"kept": "1", "both": "2", "new": "2"}, name
 
 
-def test_of_arenas_of_one_height_the_first_is_drawn() -> None:
-    plan = plan_named("dynamic")
-    arenas = tuple(replace(plan.arenas[0], id=at, unit="batch", height=64) for at in (1, 2, 0))
-    found = main_arena(replace(plan, arenas=arenas))
-    assert found is not None
-    assert found.id == 0
-
-
 def test_a_plan_in_numbers_is_one_arena_in_which_nothing_overlaps() -> None:
     plan = plan_of_text(DYNAMIC, Settings(dims={"batch": 3}))
     found = in_numbers(plan)
@@ -63,20 +51,6 @@ def test_a_plan_in_numbers_is_one_arena_in_which_nothing_overlaps() -> None:
     assert all(isinstance(dim, int) for tensor in found.tensors for dim in tensor.shape)
 
 
-def test_a_certificate_of_the_most_bytes_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('{"no": "certificate"}')
-    monkeypatch.setattr(certificate, "MOST_BYTES", path.stat().st_size)
-    with pytest.raises(PlanError) as found:
-        certificate.read_certificate(path)
-    assert "too large" not in str(found.value)
-    monkeypatch.setattr(certificate, "MOST_BYTES", path.stat().st_size - 1)
-    with pytest.raises(PlanError, match="is too large"):
-        certificate.read_certificate(path)
-
-
 @pytest.mark.skipif(not OPEN.is_dir(), reason="no list of open files")
 def test_files_that_are_cleared_are_closed(tmp_path: Path) -> None:
     for at in range(5):
@@ -85,15 +59,6 @@ def test_files_that_are_cleared_are_closed(tmp_path: Path) -> None:
     clear_files(tmp_path, re.compile(r"a\d\.left"))
     assert list(tmp_path.iterdir()) == []
     assert len(list(OPEN.iterdir())) == before
-
-
-def test_each_code_of_a_fallback_says_something() -> None:
-    told = vars(fallbacks).items()
-    codes = {
-        v for name, v in told if name.isupper() and name != "CODES" and isinstance(v, str)
-    }
-    assert set(fallbacks.CODES) == codes
-    assert all(len(sentence) > 20 for sentence in fallbacks.CODES.values())
 
 
 @pytest.mark.parametrize(

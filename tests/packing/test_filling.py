@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan_cli.packing import compiled, lowering
+from memplan_cli.packing import compiled
 from memplan_cli.packing.bottleneck import fill
-from memplan_cli.packing.budget import Found
-from memplan_cli.packing.lowering import Lowering
 from memplan_cli.packing.pieces import NOWHERE, Piece, reduce
 from packing_problems import problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
 
     from memplan_cli.core.problem import Problem
 
@@ -76,27 +74,3 @@ def test_a_loop_without_a_cache_is_not_kept_whatever_lies_here(
     (tmp_path / "a.loop-1.py311.nbc").write_text("")
     monkeypatch.chdir(tmp_path)
     assert not compiled.is_kept(loop)
-
-
-def test_compiled_loops_lie_beside_the_code_or_where_numba_is_told() -> None:
-    folder: Callable[[str], Path] = compiled._folder.__wrapped__
-    beside = Path(compiled.__file__).parent / "__pycache__"
-    assert folder("").parent == beside
-    assert folder("/elsewhere").parent == Path("/elsewhere")
-    assert folder("").name == folder("/elsewhere").name
-
-
-@pytest.mark.parametrize(
-    ("name", "question"),
-    [("REPAIR_BUFFERS", "_is_fitted"), ("BOTTLENECK_BUFFERS", "_has_bottleneck")],
-)
-def test_a_limit_of_buffers_is_the_most_there_may_be(
-    name: str, question: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    piece = Piece(("a", "b"), (0, 0), (1, 1), (1, 1), (2,))  # type: ignore[arg-type]
-    asked = getattr(Lowering(piece, lambda _: None), question)
-    best = Found((0, 2), 3, 2)
-    monkeypatch.setattr(lowering, name, 2)
-    assert asked(best)
-    monkeypatch.setattr(lowering, name, 1)
-    assert not asked(best)

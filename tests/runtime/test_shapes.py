@@ -176,15 +176,6 @@ def test_a_run_without_the_weights_is_refused_with_what_helps(tmp_path: Path) ->
     assert caught.value.hint == "put the file there; leave --profile-shapes out"
 
 
-def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
-    from memplan_cli.runtime.shapes import _dim
-
-    known = frozenset({"batch"})
-    assert [_dim(dim, known) for dim in ("batch", "2*batch", "unk__3", "", -1, 4, None)] == [
-        "batch", "2*batch", None, None, None, 4, None,
-    ]  # fmt: skip
-
-
 @pytest.mark.usefixtures("without_rules")
 def test_the_runtimes_inference_is_not_believed_where_it_misreads(tmp_path: Path) -> None:
     text = """<ir_version: 12, opset_import: ["" : 23]>
