@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import InputShape
+from memplan_cli.core.operators import canonical_domain
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, quoted
@@ -27,6 +28,15 @@ _SHOWN = 5
 
 _LONGEST = 100
 """Characters of a name in a message."""
+
+
+def opset_versions(model: ModelProto) -> Mapping[str, int]:
+    """Return the version of each operator domain that a model uses; ``""`` is the standard one."""
+    versions: dict[str, int] = {}
+    for opset in model.opset_import:
+        domain = canonical_domain(opset.domain)
+        versions[domain] = max(opset.version, versions.get(domain, 0))
+    return versions
 
 
 _OVERRIDING_IR = 4

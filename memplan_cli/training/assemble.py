@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto, TensorProto, helper
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
 from memplan_cli.onnx_io.load import reads
-from memplan_cli.onnx_io.nodes import live_nodes
-from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.tape import Phase
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def assemble(model: ModelProto, plan: Plan, made: Differentiated, ends: Ends) ->
     outputs = {**ends.results, **{p.output: p for p in plan.running}}
     nodes = [n for n in ends.nodes if not fed.keys() & set(n.output)]
     nodes = live_nodes(nodes, [plan.loss, *outputs])
-    rename(nodes, {name: p.input for name, p in fed.items()})
+    rename_values(nodes, {name: p.input for name, p in fed.items()})
     used = {name for node in nodes for name in reads(node)}
     result = deepcopy(model)
     for part in ("node", "initializer", "input", "output", "value_info"):

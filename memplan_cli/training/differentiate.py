@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
 from memplan_cli.onnx_io.load import reads, standard_opset
-from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
 from memplan_cli.training.forward.tensors import (
     constant_values,
     infer_tensors,
-    rename,
 )
 from memplan_cli.training.lean import keep_less
 from memplan_cli.training.rules import RULES
@@ -88,7 +87,7 @@ def differentiate(
     for node in forward:
         mark(node, Phase.FORWARD)
     names = _gradient_names(done, backward, tape.pool)
-    rename(backward, names)
+    rename_values(backward, names)
     gradients = {name: names.get(g, g) for name, g in done.items()}
     return Differentiated([*forward, *backward], gradients, tape)
 

@@ -11,11 +11,11 @@ element-wise operators: they are computed again where they are read, and only X 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import Family, operator
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.graph_editor import consumers, producer_nodes
 from memplan_cli.training.rules.broadcast import repeated_axes
 from memplan_cli.training.tape import Phase, mark
 
@@ -40,24 +40,24 @@ _LONGEST = 4
 class _Forward:
     """What makes each tensor, and what the backward pass reads of them, by which readers."""
 
-    makers: dict[str, NodeProto]
+    producers: dict[str, NodeProto]
     tape: Tape
-    readers: dict[str, list[NodeProto]] = field(default_factory=dict)
+    readers: dict[str, list[NodeProto]]
 
     def is_kept(self, name: str) -> bool:
         """Whether a tensor stays alive into the backward pass whatever happens here."""
-        return name not in self.makers or any(map(_is_heavy, self.readers.get(name, ())))
+        return name not in self.producers or any(map(_is_heavy, self.readers.get(name, ())))
 
     def cheap_source(self, name: str) -> str:
         """Return the one large tensor that a cheap node made this one from, else ``""``."""
-        node = self.makers.get(name)
+        node = self.producers.get(name)
         if node is None or node.op_type not in _CHEAP or node.domain:
             return ""
         large = [n for n in dict.fromkeys(node.input) if not self._is_small(n, name)]
         return str(large[0]) if len(large) == 1 else ""
 
     def _is_small(self, name: str, beside: str) -> bool:
-        if name not in self.makers:
+        if name not in self.producers:
             return self.tape.tensor(name).shape != self.tape.tensor(beside).shape
         one, two = self.tape.tensor(name).shape, self.tape.tensor(beside).shape
         return one is not None and two is not None and bool(repeated_axes(one, two))
@@ -94,11 +94,9 @@ def keep_less(
         kept: Tensors that are alive at the end anyway, such as outputs.
         tape: Knows shapes and gives names.
     """
-    facts = _Forward({name: node for node in forward for name in node.output}, tape)
-    for node in backward:
-        for name in dict.fromkeys(reads(node)):
-            if name in facts.makers:
-                facts.readers.setdefault(name, []).append(node)
+    producers = producer_nodes(forward)
+    readers = {name: by for name, by in consumers(backward).items() if name in producers}
+    facts = _Forward(producers, tape, readers)
     chains = {name: facts.chain(name) for name in facts.readers if not facts.is_kept(name)}
     roots: dict[str, list[str]] = {}
     for name, chain in chains.items():
@@ -127,7 +125,7 @@ def _with_copies(
         if name not in again:
             return name
         if name not in names:
-            node = deepcopy(facts.makers[name])
+            node = deepcopy(facts.producers[name])
             for index, source in enumerate(node.input):
                 node.input[index] = copy_of(source)
             names[name] = node.output[0] = facts.tape.pool.fresh(f"{name}/again")

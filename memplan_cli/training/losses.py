@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.nodes import names_in
+from memplan_cli.onnx_io.graph_editor import FreshNames, names_in, producer_nodes
 from memplan_cli.training.forward.tensors import FLOATS, infer_tensors, tensor_of
-from memplan_cli.training.tape import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,7 +134,7 @@ class _Writer:
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
-        self.fresh = Pool(names_in(graph)).fresh
+        self.fresh = FreshNames(names_in(graph)).fresh
 
     def __call__(self, kind: str, *inputs: str, **attributes: object) -> str:
         name = self.fresh(f"loss/{kind}")
@@ -165,8 +164,7 @@ class _Writer:
 def _before_softmax(graph: GraphProto, name: str, place: tuple[int, int]) -> str:
     """Return the logits that a final Softmax over the classes was given, else the name."""
     axis, rank = place
-    producer: dict[str, NodeProto] = {out: node for node in graph.node for out in node.output}
-    node = producer.get(name)
+    node = producer_nodes(graph.node).get(name)
     if node is None or node.op_type != "Softmax":
         return name
     over = next((a.i for a in node.attribute if a.name == "axis"), -1)

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.nodes import Names
+from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.training.forward.tensors import UNKNOWN, Tensor
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class UnknownShapeError(ModelError):
     """A rule needs a shape that the model does not give."""
 
 
-class Pool(Names):
+class Pool(FreshNames):
     """What all tapes of one model share: names in use and the constants made so far."""
 
     def __init__(self, taken: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.nodes import live_nodes, names_in
+from memplan_cli.onnx_io.graph_editor import FreshNames, live_nodes, rename_values
 from memplan_cli.training.assemble import LEARNING_RATE, STEP, Ends, Plan, assemble
 from memplan_cli.training.differentiate import differentiate
 from memplan_cli.training.forward.parameters import (
@@ -27,7 +27,6 @@ from memplan_cli.training.forward.parameters import (
     left_out,
 )
 from memplan_cli.training.forward.prepare import prepare
-from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.losses import LossFunction, add_loss
 from memplan_cli.training.optimizers import (
     OPTIMISERS,
@@ -155,7 +154,7 @@ def _running_statistics(
     if statistics is Statistics.RUNNING:
         return []
     known = {**candidates(model.graph), **float_inputs(model.graph)}
-    names, taken = names_in(model.graph), {parameter.name for parameter in trained}
+    names, taken = FreshNames.of(model), {parameter.name for parameter in trained}
     found: list[tuple[Parameter, str]] = []
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
@@ -171,22 +170,19 @@ def _running_statistics(
                 old = _own_statistic(model, node, index, (old, names))
             taken.add(old.name)
             if node.output[index]:
-                rename(model.graph.node, {node.output[index]: old.output})
+                rename_values(model.graph.node, {node.output[index]: old.output})
             node.output[index] = old.output
             found.append((old, old.output))
     return found
 
 
 def _own_statistic(
-    model: ModelProto, node: NodeProto, index: int, given: tuple[Parameter, set[str]]
+    model: ModelProto, node: NodeProto, index: int, given: tuple[Parameter, FreshNames]
 ) -> Parameter:
     """Give a node a statistic of its own where the file stores equal weights once."""
     old, names = given
     wish = f"{node.name or node.output[0]}.{('running_mean', 'running_var')[index - 1]}"
-    name = wish
-    while name in names:
-        name += "_"
-    names.add(name)
+    name = names.fresh(wish)
     node.input[index + 2] = name
     model.graph.input.append(helper.make_tensor_value_info(name, old.dtype, old.sizes))
     return Parameter(name, old.dtype, old.sizes, old.name)
@@ -236,7 +232,7 @@ def _with_update(plan: Plan, made: Differentiated, optimizer: Optimizer) -> Ends
         site = Site(parameter.name, gradient, names)
         new = update.write(tape, optimizer, site, scalars[parameter.dtype])
         finals = {out: f"{parameter.output}{f'.{k}' if k else ''}" for k, out in new.items()}
-        rename(tape.nodes, finals)
+        rename_values(tape.nodes, finals)
         results |= dict.fromkeys(finals.values(), parameter)
         state |= dict.fromkeys(names.values(), parameter)
         behind.setdefault(gradient, []).extend(tape.nodes)

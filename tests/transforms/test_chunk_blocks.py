@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli.core.operators import NCHWC
+from memplan_cli.onnx_io.constants import small_constants
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.weights.small import small_constants
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.shapes.bindings import Bindings

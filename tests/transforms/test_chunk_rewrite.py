@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size, size_of
+from memplan_cli.onnx_io.constants import small_constants
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.weights.small import small_constants
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.chunking.axes.terms import Facts, Role

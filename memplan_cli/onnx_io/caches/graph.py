@@ -1,20 +1,18 @@
-"""A graph's producers, readers and small constants, by name, for those who rewrite caches."""
+"""A graph's producers, input ranks and small constants, by name, for the search of caches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
+from memplan_cli.onnx_io.constants import constant_tensors, small_numbers
+from memplan_cli.onnx_io.graph_editor import producers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto, TensorProto
-
-_SMALL = 64
-"""Elements above which a constant is no shape, axis or permutation."""
+    from onnx import GraphProto, NodeProto
 
 PASSING = ("Identity", "Transpose", "Cast")
 """Operators through which a value is followed: they keep each element, or round it."""
@@ -39,7 +37,7 @@ class Index:
         return cls(
             graph,
             nodes,
-            {name: at for at, node in enumerate(nodes) for name in node.output if name},
+            producers(nodes),
             {
                 value.name: len(value.type.tensor_type.shape.dim)
                 for value in graph.input
@@ -47,7 +45,11 @@ class Index:
                 and value.type.HasField("tensor_type")
                 and value.type.tensor_type.HasField("shape")
             },
-            dict(_constants(graph)),
+            {
+                name: numbers
+                for name, tensor in constant_tensors(graph)
+                if (numbers := small_numbers(tensor)) is not None
+            },
         )
 
     def made_by(self, name: str) -> NodeProto | None:
@@ -87,36 +89,3 @@ def attribute(node: NodeProto, name: str) -> tuple[int, ...]:
         if each.name == name:
             return tuple(each.ints) if each.ints else (each.i,)
     return ()
-
-
-def _constants(graph: GraphProto) -> Iterator[tuple[str, tuple[int | float, ...]]]:
-    from onnx import numpy_helper
-
-    made = (
-        (node.output[0], _value(node)) for node in graph.node if node.op_type == "Constant"
-    )
-    given = ((tensor.name, tensor) for tensor in graph.initializer)
-    for name, tensor in chain(given, made):
-        if tensor is None or tensor.data_location == tensor.EXTERNAL:
-            continue
-        count = 1
-        for dim in tensor.dims:
-            count *= dim
-        if count <= _SMALL and tensor.data_type in _NUMBERS:
-            yield name, tuple(numpy_helper.to_array(tensor).reshape(-1).tolist())
-
-
-_NUMBERS = (1, 6, 7, 10, 11)
-"""float32, int32, int64, float16 and float64, as ONNX numbers them."""
-
-
-def _value(node: NodeProto) -> TensorProto | None:
-    from onnx import helper
-
-    for each in node.attribute:
-        if each.name == "value":
-            return each.t
-        if each.name in ("value_int", "value_ints"):
-            numbers = list(each.ints) or [each.i]
-            return helper.make_tensor("", 7, [len(numbers)], numbers)
-    return None

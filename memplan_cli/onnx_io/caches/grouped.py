@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.onnx_io.caches.edit import Editor
 from memplan_cli.onnx_io.caches.graph import Index, attribute
+from memplan_cli.onnx_io.graph_editor import GraphEditor
 from memplan_cli.onnx_io.load import reads
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _to_product(
 
 def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
     graph = model.graph
-    edit = Editor(graph)
+    edit = GraphEditor(model)
     nodes = {node.output[0]: node for node in graph.node}
 
     def made(kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
@@ -177,7 +177,7 @@ def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
         target = made("Concat", [joined, sizes], output, axis=0)
         graph.node.remove(product)
         edit.node("Reshape", [multiplied, target], output)
-    edit.put_in(graph.node)
+    edit.set_nodes(graph.node)
     return model
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.onnx_io.caches.edit import Editor, rename
 from memplan_cli.onnx_io.caches.find import find_caches
 from memplan_cli.onnx_io.caches.graph import Index
+from memplan_cli.onnx_io.graph_editor import GraphEditor, rename_reads
 from memplan_cli.onnx_io.load import reads
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def _opened(model: ModelProto, condition: str, branch: Branch) -> ModelProto:
         n for n in graph.node if n.op_type == "If" and index.traced(n.input[0])[0] == condition
     ]
     opened = [(node, _taken(node, branch)) for node in chosen]
-    edit = Editor(graph)
+    edit = GraphEditor(copy)
     for node, inner in opened:
         _open(edit, node.output, inner)
         graph.node.remove(node)
     inputs = [each for each in graph.input if each.name != condition]
     del graph.input[:]
     graph.input.extend(inputs)
-    edit.put_in(graph.node)
+    edit.set_nodes(graph.node)
     return copy
 
 
@@ -113,7 +113,7 @@ def _taken(node: NodeProto, branch: Branch) -> GraphProto:
     return copy
 
 
-def _open(edit: Editor, outputs: Sequence[str], branch: GraphProto) -> None:
+def _open(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -> None:
     """Add the nodes of a branch; what it gives gets the names of the If's outputs."""
     made = [name for inner in branch.node for name in inner.output if name]
     pairs = [(v.name, o) for v, o in zip(branch.output, outputs, strict=False) if o]
@@ -124,10 +124,10 @@ def _open(edit: Editor, outputs: Sequence[str], branch: GraphProto) -> None:
     for tensor in branch.initializer:
         edit.graph.initializer.add().CopyFrom(tensor)
         edit.graph.initializer[-1].name = names[tensor.name]
+    rename_reads(branch.node, names)
     for inner in branch.node:
-        rename(inner, names)
         inner.output[:] = [names.get(name, name) for name in inner.output]
-    edit.own += branch.node
+    edit.new_nodes += branch.node
     for name, output in pairs:
         source = names.get(name, name)
         if source != output:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.caches import CacheBuffer, Caches
-from memplan_cli.onnx_io.caches.edit import INT64, Editor, copied, rename
 from memplan_cli.onnx_io.caches.graph import Index, attribute
+from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelP
     copy = type(model)()
     copy.CopyFrom(model)
     del copy.graph.value_info[:]  # what follows from the old lengths
-    rewriting = _Rewriting(copy.graph, capacity)
+    rewriting = _Rewriting(copy, capacity)
     for cache in search.found:
         if cache.form != "constant":
             _REWRITES[cache.form](rewriting, cache)
@@ -49,13 +49,13 @@ def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelP
     )
 
 
-class _Rewriting(Editor):
+class _Rewriting(GraphEditor):
     """A graph whose caches are replaced one by one; its nodes are put in order at the end."""
 
-    def __init__(self, graph: GraphProto, capacity: int) -> None:
-        super().__init__(graph)
+    def __init__(self, model: ModelProto, capacity: int) -> None:
+        super().__init__(model)
         self.capacity = capacity
-        self.index = Index.of(graph)
+        self.index = Index.of(model.graph)
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
         self.lengths: list[str] = []
@@ -144,12 +144,12 @@ class _Rewriting(Editor):
         nodes = [self._sizes(node) for node in nodes]
         for node in nodes:
             whole = {name for at, name in self.whole if kept.get(id(node)) == at}
-            rename(node, {k: v for k, v in self.renamed.items() if k not in whole})
+            rename_reads([node], {k: v for k, v in self.renamed.items() if k not in whole})
         if self.lengths:
             self.node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
-        self.put_in(nodes)
+        self.set_nodes(nodes)
 
     def _sizes(self, node: NodeProto) -> NodeProto:
         """Return a Shape of a cache as what says it without its values, other nodes as they are."""
@@ -162,7 +162,7 @@ class _Rewriting(Editor):
         first, last = _span(node, rank)
         output = node.output[0]
         if not first <= axis < last:
-            return copied(node, [buffer], output)
+            return with_ends(node, [buffer], output)
         parts = [length]
         if first < axis:
             parts.insert(0, self.made("Shape", [buffer], output, start=first, end=axis))
@@ -209,9 +209,9 @@ def _rounded(work: _Rewriting, cache: Found) -> None:
         new = work.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
     for at in cache.after:
         node = index.nodes[at]
-        copy = copied(node, [new], work.fresh(f"{cache.output}.new"))
+        copy = with_ends(node, [new], work.fresh(f"{cache.output}.new"))
         copy.name = work.fresh(f"{copy.output[0]}/{copy.op_type}")
-        work.own.append(copy)
+        work.new_nodes.append(copy)
         new = copy.output[0]
     if not cache.after:
         rank = index.ranks[cache.input]

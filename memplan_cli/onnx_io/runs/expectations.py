@@ -15,6 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import bind_dim
+from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.interface import names_taken, tensor_dims
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
@@ -127,10 +128,9 @@ class Trace:
         for node in block.node:
             for position, name in enumerate(node.input):
                 self.readers[name].append((node, position))
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.name == "value":
-                        self._add_tensor(node.output[0], attribute.t)
+            stored = stored_tensor(node)
+            if stored is not None:
+                self._add_tensor(node.output[0], stored)
 
     def _add_tensor(self, name: str, tensor: TensorProto) -> None:
         self.shapes[name] = tuple(tensor.dims)

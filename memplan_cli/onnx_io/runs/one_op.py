@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.load import load_model, reads
 from memplan_cli.onnx_io.weights.external_data import loaded
 from memplan_cli.onnx_io.weights.sparse import dense, sparse_weights
@@ -35,8 +36,9 @@ class Cutter:
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                weights[node.output[0]] = node.attribute[0].t
+            tensor = stored_tensor(node)
+            if tensor is not None:
+                weights[node.output[0]] = tensor
         for name, sparse in sparse_weights(model.graph):
             weights[name] = dense(sparse, path.parent)
         maps = {v.name: v for v in model.graph.input if v.type.HasField("map_type")}

@@ -10,8 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.constants import stored_tensor
+from memplan_cli.onnx_io.interface import opset_versions
+from memplan_cli.onnx_io.reference import evaluate_node
 from memplan_cli.onnx_io.weights.external_data import locations
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Scope:
         tensors = {tensor.name: tensor for tensor in graph.initializer}
         makers: dict[str, NodeProto] = {}
         for node in graph.node:
-            value = held_tensor(node)
+            value = stored_tensor(node)
             if value is not None:
                 tensors[node.output[0]] = value
             else:
@@ -60,15 +62,6 @@ class Scope:
             f"{name[:120]!r} cannot be folded: it is no dense tensor",
             hint="leave --fold-constants out, or --exclude what hangs on it",
         )
-
-
-def held_tensor(node: NodeProto) -> TensorProto | None:
-    """Return the tensor that a Constant holds as one."""
-    if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
-        for attribute in node.attribute:
-            if attribute.name == "value":
-                return attribute.t
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +108,11 @@ class Evaluator:
         try:
             own = _OWN.get(node.op_type)
             if own is None:
-                found = self._by_reference(node, carried)
+                given = [carried.get(name) for name in node.input]
+                computed = evaluate_node(node, given, opset_versions(self.model))
+                found = [
+                    value for name, value in zip(node.output, computed, strict=True) if name
+                ]
             else:
                 found = [own(node, [carried.get(name) for name in node.input])]
         except Exception as error:  # whatever numpy or the evaluator says
@@ -128,23 +125,6 @@ class Evaluator:
             name: _restored(value, operands.values())
             for name, value in zip(names, found, strict=True)
         }
-
-    def _by_reference(self, node: NodeProto, operands: Mapping[str, Array]) -> list[Array]:
-        import numpy as np
-        from onnx import ValueInfoProto, helper
-        from onnx.reference import ReferenceEvaluator
-
-        inputs = [ValueInfoProto(name=name) for name in operands]
-        outputs = [ValueInfoProto(name=name) for name in node.output if name]
-        model = helper.make_model(
-            helper.make_graph([node], "one", inputs, outputs),
-            opset_imports=self.model.opset_import,
-            ir_version=self.model.ir_version,
-        )
-        # What is too large becomes infinite, as it does in any kernel: no fault of the model.
-        with np.errstate(all="ignore"):
-            found: list[Array] = ReferenceEvaluator(model).run(None, dict(operands))
-        return found
 
 
 def _flattened(node: NodeProto, operands: Sequence[Array | None]) -> Array:

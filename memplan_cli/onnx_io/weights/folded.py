@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.graph_editor import keep, replace_nodes
 from memplan_cli.onnx_io.load import subgraphs
-from memplan_cli.onnx_io.nodes import keep
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.weights.constants import Evaluator, Scope
 
@@ -146,8 +146,7 @@ class _Folder:
         self._replace(graph, scope, block.path, gone)
         nodes = [graph.node[at] for at in kept]
         if len(nodes) < len(graph.node):
-            del graph.node[:]
-            graph.node.extend(nodes)
+            replace_nodes(graph, nodes)
         return replace(block, ops=tuple(ops))
 
     def _replace(

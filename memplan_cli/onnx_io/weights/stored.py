@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.load import graphs, load_as_written
 from memplan_cli.onnx_io.weights.on_pages import packed_blobs
 
@@ -79,11 +80,9 @@ def _weights(model: ModelProto) -> list[StoredWeight]:
     for graph in graphs(model.graph):
         found += [_stored(tensor.name, tensor) for tensor in graph.initializer]
         found += [
-            _stored(node.output[0], attribute.t)
+            _stored(node.output[0], tensor)
             for node in graph.node
-            if node.op_type == "Constant" and node.output
-            for attribute in node.attribute
-            if attribute.HasField("t")
+            if (tensor := stored_tensor(node)) is not None
         ]
     return found
 

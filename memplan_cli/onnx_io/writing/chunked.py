@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
-from memplan_cli.onnx_io.nodes import keep
+from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.cut import cut_weight
 
@@ -42,9 +42,7 @@ def chunked_model(
 
     copy = deepcopy(model)
     graph = copy.graph
-    nodes = [_node(program, op, model) for op in program.body.ops]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, [_node(program, op, model) for op in program.body.ops])
     names = {var.name for var in program.vars.values() if not var.block}
     given = {value.name for value in graph.input}
     keep(graph.value_info, lambda value: value.name in names)
@@ -57,15 +55,11 @@ def chunked_model(
             part.name = name
             graph.initializer.append(part)
         else:
-            graph.initializer.append(helper.make_tensor(name, _INT64, [len(values)], values))
+            graph.initializer.append(helper.make_tensor(name, INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
     ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
     return copy, replace(program, body=replace(program.body, ops=ops))
-
-
-_INT64 = 7
-"""ONNX's number of the type."""
 
 
 def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:

@@ -21,10 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.operators import Family, operator
+from memplan_cli.onnx_io.constants import stored_tensor
+from memplan_cli.onnx_io.graph_editor import (
+    NODE,
+    FreshNames,
+    drop_unread,
+    replace_nodes,
+)
 from memplan_cli.onnx_io.load import graphs
-from memplan_cli.onnx_io.nodes import NODE, Names, drop_unread, names_in
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
 
 if TYPE_CHECKING:
@@ -110,7 +115,7 @@ def has_large_operand(model: ModelProto) -> bool:
     return any(
         len(tensor.dims) == 2 and tensor.data_type == _FLOAT and _bytes(tensor) > LARGE
         for graph in graphs(model.graph)
-        for tensor in chain(graph.initializer, filter(None, map(held_tensor, graph.node)))
+        for tensor in chain(graph.initializer, filter(None, map(stored_tensor, graph.node)))
     )
 
 
@@ -145,7 +150,7 @@ def cut_columns(
         return {}
     with data.open("wb") as file:
         hold = DataFile(data.name, file).hold
-        cutter = _Cutter(model.graph, data.parent, hold, Names(names_in(model.graph)), {}, {})
+        cutter = _Cutter(model.graph, data.parent, hold, FreshNames.of(model), {}, {})
         made_of = {
             at: cutter.pieces(product, product.cuts(piece)) for at, product in found.items()
         }
@@ -160,9 +165,9 @@ def cut_columns(
 
 def _replace(graph: GraphProto, made_of: Mapping[int, Sequence[NodeProto]]) -> None:
     """Put the pieces, and what joins them, where their node was."""
-    copies = [deepcopy(node) for each in graph.node for node in made_of.get(id(each), (each,))]
-    del graph.node[:]
-    graph.node.extend(copies)
+    replace_nodes(
+        graph, (node for each in graph.node for node in made_of.get(id(each), (each,)))
+    )
 
 
 def _products(top: GraphProto) -> Iterator[_Product]:
@@ -252,7 +257,7 @@ class _Cutter:
     graph: GraphProto
     folder: Path
     hold: Hold
-    names: Names
+    names: FreshNames
     known: dict[tuple[str, int, tuple[int, ...]], list[str]]
     made: dict[str, tuple[str, int]]
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.onnx_io.graph_editor import FreshNames, replace_nodes
 from memplan_cli.onnx_io.load import captures, standard_opset
-from memplan_cli.onnx_io.nodes import Names, names_in
 from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.weights.constants import read_tensor
 from memplan_cli.onnx_io.writing.columns import widest_of, width
@@ -85,7 +85,7 @@ def make_fills(
             if value is not None:
                 values[name] = value
                 room |= {key: room[key] - size for key, size in needed.items()}
-    return _replaced(graph, large, values) if values else {}
+    return _replaced(model, large, values) if values else {}
 
 
 def _overwriting(
@@ -121,12 +121,12 @@ def _only_value(values: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _replaced(
-    graph: GraphProto, large: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
+    model: ModelProto, large: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, TensorProto]:
     """Put a node that makes each constant before each of its readers."""
     from onnx import numpy_helper
 
-    fresh, made = Names(names_in(graph)).fresh, {}
+    graph, fresh, made = model.graph, FreshNames.of(model).fresh, {}
     shapes = {name: fresh(f"{name}/shape") for name in values}
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -144,8 +144,8 @@ def _replaced(
     constants += [tensor for tensor in graph.initializer if tensor.name not in values]
     constants = list(map(deepcopy, constants))
     made = {name: deepcopy(tensor) for name, tensor in made.items()}
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, nodes)
+    del graph.initializer[:]
     graph.initializer.extend(constants)
     return made
 

@@ -16,6 +16,7 @@ from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
+from memplan_cli.onnx_io.graph_editor import replace_nodes
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, RUNTIME, is_own
 from memplan_cli.onnx_io.types import element_type
@@ -166,8 +167,7 @@ def _reorder(graph: GraphProto, block: Block, node_of: NodeOf) -> None:
                 _reorder(inner, body, node_of)
     fresh = [node_of(op, old[op.source]) for op in block.ops]
     if len(fresh) != len(old) or any(map(is_not, fresh, old)):
-        del graph.node[:]
-        graph.node.extend(fresh)
+        replace_nodes(graph, fresh)
 
 
 def _as_it_is(op: Op, node: NodeProto) -> NodeProto:

@@ -6,8 +6,8 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.onnx_io.load import defined, graphs, subgraphs
-from memplan_cli.onnx_io.nodes import Names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,13 +25,13 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     if len(list(islice(graphs(model.graph), 2))) == 1:
         return None
     twin = deepcopy(model)
-    taken = Names(name for graph in graphs(model.graph) for name in defined(graph))
+    taken = FreshNames(name for graph in graphs(model.graph) for name in defined(graph))
     outside = frozenset(defined(model.graph))
     return twin if _rename_below(twin.graph, taken, outside, {}) else None
 
 
 def _rename_below(
-    graph: GraphProto, taken: Names, outside: frozenset[str], names: Mapping[str, str]
+    graph: GraphProto, taken: FreshNames, outside: frozenset[str], names: Mapping[str, str]
 ) -> bool:
     """Rename what graphs below define again; say whether anything was.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.functions import Definitions, definitions_of, kind_of
+from memplan_cli.onnx_io.graph_editor import producers
 from memplan_cli.onnx_io.load import subgraphs
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 Rank = tuple[int, ...]
 """The round, the places of the calls from the file's inwards, the place in the last body."""
-
-
-def _makers(nodes: Iterable[NodeProto]) -> dict[str, int]:
-    return {name: at for at, node in enumerate(nodes) for name in node.output if name}
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +51,7 @@ class Dumped:
 
     def __post_init__(self) -> None:
         self.ranks = [None] * len(self.nodes)
-        self.maker = _makers(self.nodes)
+        self.maker = producers(self.nodes)
 
     def unknown(self) -> dict[Kind, list[int]]:
         """Return the places of the nodes without a rank, by kind."""
@@ -97,7 +94,7 @@ class _Scope:
     done: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.maker = _makers(self.nodes)
+        self.maker = producers(self.nodes)
 
     def further(self, name: str) -> tuple[_Scope, str] | None:
         """Return where a name comes from that nothing writes here, and its name there."""

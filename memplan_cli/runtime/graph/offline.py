@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
@@ -213,18 +214,13 @@ def count_anew(dump: ModelProto, original: ModelProto) -> bool:
         Whether a name was changed.
     """
     kept = {node.name for graph in graphs(original.graph) for node in graph.node}
-    taken = set(kept)
-    counts: dict[str, int] = {}
+    names = FreshNames(kept, separator="_token_")
     changed = False
     for graph in graphs(dump.graph):
         for node in graph.node:
             if not node.name or node.name in kept:
                 continue
-            base = name = COUNTED.sub("", node.name)
-            while name in taken:
-                counts[base] = counts.get(base, 0) + 1
-                name = f"{base}_token_{counts[base]}"
-            taken.add(name)
+            name = names.fresh(COUNTED.sub("", node.name))
             changed |= name != node.name
             node.name = name
     return changed

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import SHAPE_QUERIES
+from memplan_cli.onnx_io.graph_editor import producer_nodes
 from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.shapes.lattice import is_complete
 from memplan_cli.shapes.symbolic.families import SHAPE_ARITHMETIC
@@ -33,7 +34,7 @@ class Level:
     infer: Infer
     types: dict[str, TypeProto] = field(default_factory=dict)
     constants: dict[str, TensorProto] = field(default_factory=dict)
-    makers: dict[str, NodeProto] = field(default_factory=dict)
+    producers: dict[str, NodeProto] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ModelProto, infer: Infer) -> Level:
@@ -43,9 +44,9 @@ class Level:
         for value in (*graph.output, *graph.value_info, *graph.input):
             level.types[value.name] = value.type
         level.constants = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type in SHAPE_ARITHMETIC:
-                level.makers.update(dict.fromkeys(node.output, node))
+        level.producers = producer_nodes(
+            node for node in graph.node if node.op_type in SHAPE_ARITHMETIC
+        )
         level._settle()
         return level
 
@@ -60,11 +61,11 @@ class Level:
             for _, body in subgraphs(node):
                 wanted.update(node.input[:2])
                 wanted.update(free_names(body))
-        wanted &= self.makers.keys()
+        wanted &= self.producers.keys()
         for name, value in interpret(self.model, wanted).values.items() if wanted else ():
             if name in wanted and value.is_known:
                 self.constants[name] = numpy_helper.from_array(value.array, name)
-                del self.makers[name]
+                del self.producers[name]
 
     def is_known(self, value: str | ValueInfoProto | None) -> bool:
         """Whether all is known of a value here, by its name, or by its type elsewhere."""
@@ -142,7 +143,7 @@ class Level:
 
     def _trace(self, name: str, chain: dict[int, NodeProto]) -> bool:
         """Collect the makers of a value that is computed from shapes and constants only."""
-        maker = self.makers.get(name)
+        maker = self.producers.get(name)
         if maker is None:
             return name in self.constants or name not in self.types
         if id(maker) in chain:

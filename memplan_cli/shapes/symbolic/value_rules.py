@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.operators import CONTROL_FLOW, Family, operator
+from memplan_cli.onnx_io.constants import constant_tensor
+from memplan_cli.onnx_io.reference import try_evaluate_node
 from memplan_cli.shapes.symbolic.elements import (
     chosen,
     divide,
@@ -22,7 +24,7 @@ from memplan_cli.shapes.symbolic.elements import (
     modulo,
     truncated,
 )
-from memplan_cli.shapes.symbolic.evaluate import evaluated, moved
+from memplan_cli.shapes.symbolic.evaluate import moved
 from memplan_cli.shapes.symbolic.families import (
     BINARY,
     BY_DATA,
@@ -33,7 +35,6 @@ from memplan_cli.shapes.symbolic.families import (
 from memplan_cli.shapes.symbolic.values import (
     BOOL,
     EXPRESSED,
-    FLOAT,
     INT64,
     KINDS,
     MOST,
@@ -92,7 +93,7 @@ def _evaluated(values: Values, node: NodeProto, given: Sequence[Value | None]) -
     if not small and node.op_type not in BY_DATA:
         return ()
     arrays = [None if value is None else value.array for value in given]
-    results = evaluated(node, arrays, values.opset) or ()
+    results = try_evaluate_node(node, arrays, {"": values.opset}) or ()
     return [
         Value(array, KINDS.get(array.dtype, values.kind(name)))
         for name, array in zip(node.output, results, strict=False)
@@ -208,19 +209,8 @@ def _reduced(values: Values, node: NodeProto) -> Value | None:
 
 
 def _constant(_: Values, node: NodeProto) -> Value | None:
-    for attribute in node.attribute:
-        match attribute.name:
-            case "value":
-                return value_of_tensor(attribute.t)
-            case "value_int":
-                return Value(np.array(attribute.i, np.int64), INT64)
-            case "value_ints":
-                return Value(np.array(attribute.ints, np.int64), INT64)
-            case "value_float":
-                return Value(np.array(attribute.f, np.float32), FLOAT)
-            case "value_floats":
-                return Value(np.array(attribute.floats, np.float32), FLOAT)
-    return None
+    tensor = constant_tensor(node)
+    return None if tensor is None else value_of_tensor(tensor)
 
 
 def _shape(values: Values, node: NodeProto) -> Value | None:

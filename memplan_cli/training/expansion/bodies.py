@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from memplan_cli.training.forward.tensors import rename
+from memplan_cli.onnx_io.graph_editor import rename_values
 from memplan_cli.training.tape import Phase, mark
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def paste(
         for name in node.output:
             if name and name not in given:
                 names[name] = tape.pool.fresh(f"{label}/{name}")
-        rename([copy], names)
+        rename_values([copy], names)
         mark(copy, Phase.FORWARD)
         tape.nodes.append(copy)
     return names

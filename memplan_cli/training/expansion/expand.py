@@ -7,12 +7,11 @@ operators that ONNX defines by a function are expanded; what comes out has gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator
+from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, replace_nodes
 from memplan_cli.onnx_io.load import reads, standard_opset, subgraphs
-from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
 from memplan_cli.training.expansion.fold import fold_shapes
@@ -111,9 +110,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
                 continue
         kept.append(node)
     if changed:
-        copies = [deepcopy(node) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        replace_nodes(graph, kept)
     return changed
 
 

@@ -10,10 +10,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto, numpy_helper
 
 from memplan_cli.core.operators import CONTROL_FLOW, Family, is_random, operator
+from memplan_cli.onnx_io.graph_editor import replace_nodes
+from memplan_cli.onnx_io.interface import opset_versions
+from memplan_cli.onnx_io.reference import try_evaluate_node
 from memplan_cli.training.forward.tensors import UNKNOWN, constant_values, infer_tensors
 
 if TYPE_CHECKING:
@@ -50,9 +52,7 @@ def fold_shapes(model: ModelProto) -> None:
             model.graph.initializer.append(tensor)
         if len(kept) == len(model.graph.node):
             return
-        copies = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del model.graph.node[:]
-        model.graph.node.extend(copies)
+        replace_nodes(model.graph, kept)
 
 
 def _value(
@@ -72,23 +72,9 @@ def _value(
         return np.array(sizes[slice(ends.get("start"), ends.get("end"))], np.int64)
     if not _is_small_and_whole(node, tensors, values):
         return None
-    graph = helper.make_graph(
-        [node],
-        "one node",
-        [],
-        [helper.make_empty_tensor_value_info(node.output[0])],
-        [
-            numpy_helper.from_array(values[name], name)
-            for name in dict.fromkeys(node.input)
-            if name
-        ],
-    )
-    lone = helper.make_model(graph, opset_imports=model.opset_import)
-    try:
-        result: Array = np.asarray(ReferenceEvaluator(lone).run(None, {})[0])
-    except Exception:  # noqa: BLE001 - a node that cannot be computed is left to the runtime
-        return None
-    return result if result.size <= _MANY else None
+    inputs = [values.get(name) for name in node.input]
+    results = try_evaluate_node(node, inputs, opset_versions(model))
+    return results[0] if results and results[0].size <= _MANY else None
 
 
 def _is_small_and_whole(

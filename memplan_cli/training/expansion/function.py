@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from onnx import defs, helper
 
+from memplan_cli.onnx_io.constants import named_constant
 from memplan_cli.onnx_io.functions import filled, schema_function
 from memplan_cli.training.expansion.bodies import give, paste
-from memplan_cli.training.forward.prepare import OLDEST_OPSET, constant_of
+from memplan_cli.training.forward.prepare import OLDEST_OPSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def expand_function(call: Call, opset: int) -> bool:
     nodes = []
     for node in function.node:
         copy = filled(node, attributes)
-        tensor = constant_of(copy)
+        tensor = named_constant(copy)
         if tensor is None:
             nodes.append(copy)
             continue

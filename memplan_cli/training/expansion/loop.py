@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, numpy_helper
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.constants import constant_tensors
+from memplan_cli.onnx_io.graph_editor import producer_nodes
 from memplan_cli.training.expansion.bodies import (
     give,
     lift_weights,
@@ -64,12 +66,12 @@ def _goes_on(call: Call, body: GraphProto) -> bool:
     first = call.constant_input(1)
     if call.input(1) and (first is None or not first.all()):
         return False
-    name, makers = body.output[0].name, {o: n for n in body.node for o in n.output}
-    while name in makers and makers[name].op_type == "Identity":
-        name = makers[name].input[0]
+    name, producers = body.output[0].name, producer_nodes(body.node)
+    while name in producers and producers[name].op_type == "Identity":
+        name = producers[name].input[0]
     if name == body.input[1].name:
         return True
-    inside = {t.name: t for t in body.initializer}
+    inside = dict(constant_tensors(body))
     if name in inside:
         return bool(numpy_helper.to_array(inside[name]).all())
     known = call.tape.value(name)

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import checker, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.training.forward.prepare import constant_of
+from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.training.forward.tensors import is_inside
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ def first_feeds(
         ModelError: a weight's data is in a file that is not there.
     """
     graph = model.graph
-    weights = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        tensor = constant_of(node)
-        if tensor is not None:
-            weights[tensor.name] = tensor
+    weights = dict(constant_tensors(graph))
     fills = _fills(graph, weights)
     found: dict[str, Array] = {}
     for parameter in (*step.parameters, *step.running):

@@ -13,9 +13,11 @@ from onnx import (
     version_converter,
 )
 
-from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
+from memplan_cli.core.operators import canonical_domain
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.constants import constant_tensors, named_constant
 from memplan_cli.onnx_io.functions import inlined
+from memplan_cli.onnx_io.graph_editor import rename_values, replace_nodes
 from memplan_cli.onnx_io.load import graphs, standard_opset
 from memplan_cli.training.forward.tensors import FLOATS, UNKNOWN, infer_tensors
 
@@ -91,8 +93,7 @@ def _old_resizes(model: ModelProto) -> list[tuple[str, str]]:
         return []
     found: list[tuple[str, str]] = []
     for graph in graphs(model.graph):
-        known = {tensor.name: tensor for tensor in graph.initializer}
-        known |= {t.name: t for t in map(constant_of, graph.node) if t is not None}
+        known = dict(constant_tensors(graph))
         for node in graph.node:
             if node.op_type == "Upsample":
                 found.append((node.output[0], "floor"))
@@ -130,10 +131,8 @@ def _say_how_they_resized(model: ModelProto, old: Sequence[tuple[str, str]]) -> 
         places = helper.make_attribute("coordinate_transformation_mode", "asymmetric")
         node.attribute.extend([*kept, places, helper.make_attribute("nearest_mode", rounding)])
         names[node.output[0]] = name
+    rename_values(model.graph.node, names)
     for graph in inner:
-        for node in graph.node:
-            for field in (node.input, node.output):
-                field[:] = [names.get(name, name) for name in field]
         for value in (*graph.value_info, *graph.output):
             value.name = names.get(value.name, value.name)
 
@@ -146,17 +145,13 @@ def _retype_constants(model: ModelProto) -> None:
     """Give numbers that were attributes the type of what they are compared with."""
     tensors = infer_tensors(model)
     for graph in graphs(model.graph):
-        makers = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
-        weights = {tensor.name: tensor for tensor in graph.initializer}
+        weights = dict(constant_tensors(graph))
         for node in graph.node:
             dtype = tensors.get(node.input[0], UNKNOWN).dtype if node.input else 0
             if dtype not in FLOATS or dtype == TensorProto.FLOAT:
                 continue
             for index in _NUMBERS_AT.get(node.op_type, ()):
-                name = node.input[index] if index < len(node.input) else ""
-                number = weights.get(name) or (
-                    makers[name].attribute[0].t if name in makers else None
-                )
+                number = weights.get(node.input[index]) if index < len(node.input) else None
                 if number is not None and number.data_type == TensorProto.FLOAT:
                     values = numpy_helper.to_array(number)
                     number.CopyFrom(
@@ -168,31 +163,10 @@ def _lift_constants(graph: GraphProto) -> None:
     """Make each Constant node an initializer of the same name."""
     kept = []
     for node in graph.node:
-        tensor = constant_of(node)
+        tensor = named_constant(node)
         if tensor is None:
             kept.append(node)
         else:
             graph.initializer.append(tensor)
     if len(kept) < len(graph.node):
-        del graph.node[:]
-        graph.node.extend(kept)
-
-
-def constant_of(node: NodeProto) -> TensorProto | None:
-    """Return a Constant node's tensor under its output's name; None for what is no tensor."""
-    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
-        return None
-    attribute = node.attribute[0]
-    value = helper.get_attribute_value(attribute)
-    tensor = TensorProto()
-    if attribute.name == "value":
-        tensor.CopyFrom(value)
-        tensor.name = node.output[0]
-        return tensor
-    kinds = {"value_float": "float32", "value_floats": "float32"}
-    kinds |= {"value_int": "int64", "value_ints": "int64"}
-    if attribute.name not in kinds:
-        return None
-    import numpy as np
-
-    return numpy_helper.from_array(np.array(value, kinds[attribute.name]), node.output[0])
+        replace_nodes(graph, kept)

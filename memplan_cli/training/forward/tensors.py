@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import graphs
 from memplan_cli.shapes.onnx_inference import infer_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from numpy.typing import NDArray
     from onnx import TypeProto
 
@@ -110,16 +108,3 @@ def constant_values(graph: GraphProto) -> dict[str, Array]:
 def is_inside(tensor: TensorProto) -> bool:
     """Whether a tensor's data is in the model, not in a file beside it."""
     return bool(tensor.data_location != TensorProto.EXTERNAL)
-
-
-def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Give tensors other names, in nodes and in their subgraphs."""
-    for node in nodes:
-        for field in (node.input, node.output):
-            for index, name in enumerate(field):
-                if name in names:
-                    field[index] = names[name]
-        for _, body in subgraphs(node):
-            rename(body.node, names)
-            for value in body.output:
-                value.name = names.get(value.name, value.name)

@@ -9,9 +9,8 @@ from onnx import NodeProto, helper
 
 from memplan_cli.core.operators import is_random
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
 from memplan_cli.onnx_io.load import captures, graphs, subgraphs
-from memplan_cli.onnx_io.nodes import live_nodes
-from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.tape import Tape
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _inner_tape(outer: Tape, body: GraphProto) -> tuple[Tape, dict[str, str]]:
 def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:
     copy = deepcopy(node)
     copy.name = f"{node.name}/again" if node.name else ""
-    rename([copy], names)
+    rename_values([copy], names)
     return copy
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
-from memplan_cli.core.program import Op, Origin, Var, VarId
+from memplan_cli.core.program import Op, VarId
 from memplan_cli.transforms.chunking.across import (
     crossed_chains,
     is_log_softmax,
@@ -29,9 +29,9 @@ from memplan_cli.transforms.chunking.across import (
     staying,
 )
 from memplan_cli.transforms.chunking.graph import Graph
-from memplan_cli.transforms.chunking.schedule import INSERTED
 from memplan_cli.transforms.chunking.search import Found, search
 from memplan_cli.transforms.chunking.state import sizes_with
+from memplan_cli.transforms.chunking.writer import Writer, inserted_op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,24 +95,23 @@ def by_columns(graph: Graph, budget: int) -> Recomputed | None:
         graph: The program as it is.
         budget: Bytes; a tensor far below is no reason to compute it again.
     """
-    writer = _Writer(graph)
+    writer = _CopyWriter(graph)
     for chain in crossed_chains(graph, budget):
         writer.copy(chain)
     return writer.finished() if writer.copied else None
 
 
-class _Writer:
+class _CopyWriter:
     """Writes copies of ops before the products that read them."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.copied: set[int] = set()
-        self._vars = dict(graph.program.vars)
+        self._writer = Writer(graph, "columns")
         self._before: dict[int, list[Op]] = {}
         self._after: dict[int, list[Op]] = {}
         self._inputs: dict[int, dict[VarId, VarId]] = {}
         self._statistics: dict[int, tuple[VarId, VarId]] = {}
-        self._constants: dict[Dims, VarId] = {}
 
     def copy(self, chain: Chain) -> None:
         """Write a chain again, unless a part of it is already; its readers read the copy."""
@@ -133,7 +132,7 @@ class _Writer:
         """Return what stands for an op of a chain; its results have new names."""
         op, node = self.graph.ops[at], self.graph.node(at)
         made = [var for var in op.outputs if var in chain.axes]
-        names |= {var: self._new(var, _SUFFIX) for var in made}
+        names |= {var: self._writer.made(var, _SUFFIX) for var in made}
         axis = chain.axes[made[0]]
         if node is not None and is_log_softmax(node, axis):
             return self._normalised(at, axis, names)
@@ -150,7 +149,7 @@ class _Writer:
             highest = self._largest(op.inputs[0], at, axis, "_max")
             self._statistics[at] = highest, self._largest(op.outputs[0], at, axis, "_log")
         highest, less = self._statistics[at]
-        shifted = self._new(op.outputs[0], f"{_SUFFIX}_shifted")
+        shifted = self._writer.made(op.outputs[0], f"{_SUFFIX}_shifted")
         return [
             _inserted("Sub", (names.get(op.inputs[0], op.inputs[0]), highest), shifted),
             _inserted("Add", (shifted, less), names[op.outputs[0]]),
@@ -160,14 +159,14 @@ class _Writer:
         """Write a reduction behind an op, and return what it makes."""
         dims = list(self.graph.dims(var))
         dims[axis] = 1
-        made = self._new(var, suffix, tuple(dims))
+        made = self._writer.made(var, suffix, tuple(dims))
         told: Mapping[str, Attribute] = {"keepdims": 1}
         inputs: tuple[VarId, ...] = (var,)
         if self.graph.facts.opset < _AXES_BY_INPUT:
             told = {**told, "axes": (axis,)}
         else:
-            inputs = (var, self._constant((axis,)))
-        op = _inserted("ReduceMax", inputs, made)._replace(attributes=told)
+            inputs = (var, self._writer.constant((axis,)))
+        op = _inserted("ReduceMax", inputs, made, told)
         self._after.setdefault(at, []).append(op)
         return made
 
@@ -175,39 +174,20 @@ class _Writer:
         """Return ops that add to one element of each row by comparing places with its own."""
         data, index, added = (names.get(var, var) for var in op.inputs)
         whole, made = self.graph.dims(op.outputs[0]), names[op.outputs[0]]
-        below, above, own = (self._new(index, f"{_SUFFIX}_{word}") for word in _PLACES)
-        self._vars[below] = self._vars[below]._replace(dtype="bool")
-        there = self._new(op.outputs[0], f"{_SUFFIX}_there")
-        self._vars[there] = self._vars[there]._replace(dtype="bool")
-        total = self._new(op.outputs[0], f"{_SUFFIX}_sum")
+        below = self._writer.made(index, f"{_SUFFIX}_below", dtype="bool")
+        above, own = (
+            self._writer.made(index, f"{_SUFFIX}_{word}") for word in ("above", "own")
+        )
+        there = self._writer.made(op.outputs[0], f"{_SUFFIX}_there", dtype="bool")
+        total = self._writer.made(op.outputs[0], f"{_SUFFIX}_sum")
         return [
-            _inserted("Less", (index, self._constant((0,))), below),
-            _inserted("Add", (index, self._constant((whole[-1],))), above),
+            _inserted("Less", (index, self._writer.constant((0,))), below),
+            _inserted("Add", (index, self._writer.constant((whole[-1],))), above),
             _inserted("Where", (below, above, index), own),
-            _inserted("Equal", (own, self._constant(tuple(range(whole[-1])))), there),
+            _inserted("Equal", (own, self._writer.constant(tuple(range(whole[-1])))), there),
             _inserted("Add", (data, added), total),
             _inserted("Where", (there, total, data), made),
         ]
-
-    def _new(self, var: VarId, suffix: str, dims: Dims | None = None) -> VarId:
-        facts = self._vars[var]
-        name = VarId(f"{var}{suffix}")
-        while name in self._vars:
-            name = VarId(f"{name}_")
-        own = f"{facts.name}{name[len(var) :]}"
-        shape = facts.shape if dims is None else dims
-        self._vars[name] = facts._replace(id=name, shape=shape, origin=Origin.OP, name=own)
-        return name
-
-    def _constant(self, values: Dims) -> VarId:
-        if values not in self._constants:
-            told = f"{values[0]}_to_{values[-1]}" if len(values) > 1 else f"{values[0]}"
-            name = VarId(f"columns_{told}")
-            while name in self._vars:
-                name = VarId(f"{name}_")
-            self._vars[name] = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
-            self._constants[values] = name
-        return self._constants[values]
 
     def finished(self) -> Recomputed:
         """Return the program with the copies, without ops that only products now copied for read."""
@@ -223,9 +203,9 @@ class _Writer:
         ]
         unread = self._unread(ops)
         ops = [op for op in ops if unread.isdisjoint(op.outputs)]
-        vars_ = {var: facts for var, facts in self._vars.items() if var not in unread}
+        vars_ = {var: facts for var, facts in self._writer.vars.items() if var not in unread}
         body = replace(program.body, ops=tuple(ops))
-        constants = {var: values for values, var in self._constants.items()}
+        constants = {var: values for values, var in self._writer.constants.items()}
         return Recomputed(replace(program, body=body, vars=vars_), constants)
 
     def _redirected(self, at: int) -> tuple[VarId, ...]:
@@ -245,8 +225,11 @@ class _Writer:
         return frozenset(gone)
 
 
-_PLACES = ("below", "above", "own")
-
-
-def _inserted(kind: str, inputs: tuple[VarId, ...], made: VarId) -> Op:
-    return Op(f"{made}/{kind.lower()}", kind, inputs, (made,), (), "", INSERTED)
+def _inserted(
+    kind: str,
+    inputs: tuple[VarId, ...],
+    output: VarId,
+    attributes: Mapping[str, Attribute] | None = None,
+) -> Op:
+    """Return an added op that is named after its output."""
+    return inserted_op(f"{output}/{kind.lower()}", kind, inputs, output, attributes)

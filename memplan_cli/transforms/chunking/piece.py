@@ -12,7 +12,7 @@ from memplan_cli.core.program import Op, VarId
 from memplan_cli.transforms.chunking.axes.table import edit
 from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.ranges import result_part
-from memplan_cli.transforms.chunking.schedule import INSERTED
+from memplan_cli.transforms.chunking.writer import inserted_op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,8 +109,7 @@ class PieceWriter:
         writer.reshape(writer.constant(rows), column)
         made = writer.made(beside, f"{self.suffix}_mask", (len(rows), mask.keys), "bool")
         read = column, writer.constant(tuple(range(mask.keys)))
-        op = Op(f"{made}/mask", "GreaterOrEqual", read, (made,), (), "", INSERTED)
-        writer.ops.append(op)
+        writer.ops.append(inserted_op(f"{made}/mask", "GreaterOrEqual", read, made))
         return made
 
     def part_of(self, var: VarId, wanted: Range) -> VarId:

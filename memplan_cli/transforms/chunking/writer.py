@@ -1,7 +1,7 @@
-"""What is inserted between pieces: slices, joins, views as rows, new constants and vars.
+"""Ops, vars and constants that chunking adds to a program.
 
-Slices and joins stand for no node of the file. Small constants that copies need (where a slice
-begins, the shape of a piece) are new weights, whose values go along.
+Added ops (slices, joins, views, masks) have no node in the file. Their small constants, such as
+the start of a slice or the shape of a chunk, are new weights; their values travel with the program.
 """
 
 from __future__ import annotations
@@ -29,11 +29,30 @@ _MOST_TOLD = 8
 """Values of a new constant that its name tells."""
 
 
-class Writer:
-    """Writes ops, those of regions piece by piece, and the vars that they make."""
+def inserted_op(
+    name: str,
+    kind: str,
+    inputs: tuple[VarId, ...],
+    output: VarId,
+    attributes: Mapping[str, Attribute] | None = None,
+) -> Op:
+    """Return an op of one output that has no node in the file."""
+    return Op(name, kind, inputs, (output,), (), "", INSERTED, attributes or {})
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+
+class Writer:
+    """Collects added ops, and the vars and constants that they need.
+
+    Attributes:
+        ops: What was added so far.
+        vars: The vars of the program and the new ones.
+        constants: The new weights by their int64 values; their names begin with ``prefix``.
+        cuts: New weights that are ranges of weights.
+        gone: Vars that may be unused from now on.
+    """
+
+    def __init__(self, graph: Graph, prefix: str = "chunk") -> None:
+        self.graph, self.prefix = graph, prefix
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)
         self.constants: dict[Dims, VarId] = {}
@@ -46,11 +65,11 @@ class Writer:
         """Write the ops that put ranges of an axis together; ``blocked`` as for a slice."""
         told: Mapping[str, Attribute] = {"axis": axis}
         if not self._lies_in_blocks(axis, blocked):
-            self.ops.append(Op(name, "Concat", parts, (made,), (), "", INSERTED, told))
+            self.ops.append(inserted_op(name, "Concat", parts, made, told))
             return
         parts = tuple(self._as_rows(part) for part in parts)
         whole = self._row_var(made)
-        self.ops.append(Op(name, "Concat", parts, (whole,), (), "", INSERTED, told))
+        self.ops.append(inserted_op(name, "Concat", parts, whole, told))
         self.reshape(whole, made)
 
     def slice(self, var: VarId, name: VarId, axis: int, places: Range, blocked: VarId) -> None:
@@ -80,22 +99,21 @@ class Writer:
     def reshape(self, var: VarId, name: VarId) -> None:
         """Write the op that gives a var the shape of another."""
         shape = self.constant(self._dims(name))
-        self.ops.append(Op(f"{name}/view", "Reshape", (var, shape), (name,), (), "", INSERTED))
+        self.ops.append(inserted_op(f"{name}/view", "Reshape", (var, shape), name))
 
     def _dims(self, var: VarId) -> Dims:
         return tuple(dim for dim in self.vars[var].shape or () if isinstance(dim, int))
 
     def _slice_op(self, var: VarId, name: VarId, axis: int, places: Range) -> Op:
-        kind = "Slice"
         if self.graph.facts.opset < _SLICES_BY_INPUT:
             told: Mapping[str, Attribute] = {
                 "starts": places[:1],
                 "ends": places[1:],
                 "axes": (axis,),
             }
-            return Op(f"{name}/slice", kind, (var,), (name,), (), "", INSERTED, told)
+            return inserted_op(f"{name}/slice", "Slice", (var,), name, told)
         bounds = tuple(self.constant((each,)) for each in (*places, axis))
-        return Op(f"{name}/slice", kind, (var, *bounds), (name,), (), "", INSERTED)
+        return inserted_op(f"{name}/slice", "Slice", (var, *bounds), name)
 
     def constant(self, values: Dims) -> VarId:
         """Return a weight of these numbers."""
@@ -103,7 +121,7 @@ class Writer:
             told = "_".join(map(str, values))
             if len(values) > _MOST_TOLD:
                 told = f"{values[0]}_to_{values[-1]}"
-            name = self._new(f"chunk_{told}")
+            name = self._new(f"{self.prefix}_{told}")
             facts = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
             self.vars[name] = facts
             self.constants[values] = name
@@ -118,13 +136,19 @@ class Writer:
         self.cuts[name] = Cut(self.vars[var].name, axis, *places)
         return name
 
-    def made(self, var: VarId, suffix: str, dims: Dims, dtype: str | None = None) -> VarId:
-        """Return a new var of a piece of another, or of what goes with it."""
+    def made(
+        self, var: VarId, suffix: str, dims: Dims | None = None, dtype: str | None = None
+    ) -> VarId:
+        """Add a var named after another; without ``dims`` or ``dtype`` they are those of that one."""
         facts = self.vars[var]
-        facts = facts._replace(dtype=dtype or facts.dtype)
         name = self._new(f"{var}{suffix}")
-        own = f"{facts.name}{name[len(var) :]}"
-        self.vars[name] = facts._replace(id=name, shape=dims, origin=Origin.OP, name=own)
+        self.vars[name] = facts._replace(
+            id=name,
+            dtype=dtype or facts.dtype,
+            shape=facts.shape if dims is None else dims,
+            origin=Origin.OP,
+            name=f"{facts.name}{name[len(var) :]}",
+        )
         return name
 
     def _new(self, name: str) -> VarId:

@@ -158,8 +158,8 @@ def knowing(model: ModelProto, source: Source, settings: Settings) -> Source:
     """Return a source with what splits of ops hang on, where regions may be put in pieces."""
     if settings.chunk != "auto":
         return source
+    from memplan_cli.onnx_io.constants import small_constants
     from memplan_cli.onnx_io.load import standard_opset
-    from memplan_cli.onnx_io.weights.small import small_constants
 
     return replace(source, constants=small_constants(model), opset=standard_opset(model))
 

@@ -1,0 +1,70 @@
+"""Single nodes computed by ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.operators import canonical_domain
+from memplan_cli.onnx_io.protobuf import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from onnx import NodeProto
+
+    Array = NDArray[Any]
+
+
+def evaluate_node(
+    node: NodeProto, inputs: Sequence[Array | None], opsets: Mapping[str, int]
+) -> list[Array]:
+    """Compute the results of a node without subgraphs, one for each name in its outputs.
+
+    Args:
+        node: The node; names of values do not matter.
+        inputs: One array for each input; None for an omitted one.
+        opsets: The version of each domain; ``""`` is the standard one.
+
+    Raises:
+        Exception: of any kind, where the operator is unknown or does not accept its inputs.
+    """
+    import numpy as np
+    from onnx.reference import ReferenceEvaluator
+
+    proto = messages()
+    copy = deepcopy(node)
+    copy.domain = canonical_domain(node.domain)
+    # The evaluator's names: one value may be two inputs, and differ by position here.
+    copy.input[:] = ["" if value is None else f"i{at}" for at, value in enumerate(inputs)]
+    copy.output[:] = [f"o{at}" for at in range(len(node.output))]
+    feeds = {f"i{at}": value for at, value in enumerate(inputs) if value is not None}
+    graph = proto.GraphProto(
+        name="node",
+        node=[copy],
+        input=[proto.ValueInfoProto(name=name) for name in feeds],
+        output=[proto.ValueInfoProto(name=name) for name in copy.output],
+    )
+    versions = [
+        proto.OperatorSetIdProto(domain=domain, version=version)
+        for domain, version in opsets.items()
+    ]
+    model = proto.ModelProto(ir_version=8, opset_import=versions, graph=graph)
+    # An overflow becomes infinite, as in any kernel: it is no fault of the model.
+    with np.errstate(all="ignore"):
+        results = ReferenceEvaluator(model).run(None, feeds)
+    return [np.asarray(result) for result in results]
+
+
+def try_evaluate_node(
+    node: NodeProto, inputs: Sequence[Array | None], opsets: Mapping[str, int]
+) -> list[Array] | None:
+    """Compute the results of a node like `evaluate_node`; None where that fails."""
+    import numpy as np
+
+    try:
+        results = evaluate_node(node, inputs, opsets)
+    except Exception:  # noqa: BLE001 - a node that is wrong fails in many ways
+        return None
+    return results if all(array.dtype != np.object_ for array in results) else None
