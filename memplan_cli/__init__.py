@@ -14,19 +14,26 @@ if TYPE_CHECKING:
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
-    from memplan_cli.workflows.api.made import pack, schema, train_step, verify_certificate
-    from memplan_cli.workflows.api.many import gate, sweep
-    from memplan_cli.workflows.api.plans import diff, optimize, plan, report, why
+    from memplan_cli.workflows.api.plans import optimize
     from memplan_cli.workflows.api.runs import (
-        doctor,
         fit,
         runtime_settings,
         simulate,
         soak,
         validate,
     )
+    from memplan_cli.workflows.certificate import verify_certificate
+    from memplan_cli.workflows.diff import diff
+    from memplan_cli.workflows.doctor import doctor
+    from memplan_cli.workflows.gate import gate
     from memplan_cli.workflows.load import Decoder, load
     from memplan_cli.workflows.optimized import Optimized
+    from memplan_cli.workflows.pack import pack
+    from memplan_cli.workflows.report import plan, report
+    from memplan_cli.workflows.schema import schema
+    from memplan_cli.workflows.sweep import sweep
+    from memplan_cli.workflows.train_step import train_step
+    from memplan_cli.workflows.why import why
 
 _MODULES = {
     "Check": "memplan_cli.core.check",
@@ -36,24 +43,24 @@ _MODULES = {
     "Optimized": "memplan_cli.workflows.optimized",
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
-    "diff": "memplan_cli.workflows.api.plans",
-    "doctor": "memplan_cli.workflows.api.runs",
+    "diff": "memplan_cli.workflows.diff",
+    "doctor": "memplan_cli.workflows.doctor",
     "fit": "memplan_cli.workflows.api.runs",
     "soak": "memplan_cli.workflows.api.runs",
-    "gate": "memplan_cli.workflows.api.many",
+    "gate": "memplan_cli.workflows.gate",
     "load": "memplan_cli.workflows.load",
     "optimize": "memplan_cli.workflows.api.plans",
-    "pack": "memplan_cli.workflows.api.made",
-    "plan": "memplan_cli.workflows.api.plans",
-    "report": "memplan_cli.workflows.api.plans",
+    "pack": "memplan_cli.workflows.pack",
+    "plan": "memplan_cli.workflows.report",
+    "report": "memplan_cli.workflows.report",
     "runtime_settings": "memplan_cli.workflows.api.runs",
-    "schema": "memplan_cli.workflows.api.made",
+    "schema": "memplan_cli.workflows.schema",
     "simulate": "memplan_cli.workflows.api.runs",
-    "sweep": "memplan_cli.workflows.api.many",
-    "train_step": "memplan_cli.workflows.api.made",
+    "sweep": "memplan_cli.workflows.sweep",
+    "train_step": "memplan_cli.workflows.train_step",
     "validate": "memplan_cli.workflows.api.runs",
-    "verify_certificate": "memplan_cli.workflows.api.made",
-    "why": "memplan_cli.workflows.api.plans",
+    "verify_certificate": "memplan_cli.workflows.certificate",
+    "why": "memplan_cli.workflows.why",
 }
 """Name -> the module that has it, and how it is called there if otherwise."""
 

@@ -11,6 +11,7 @@ from memplan_cli.workflows.files.agreement import (
     read_as_planned,
     types_by_block,
 )
+from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 
@@ -47,25 +49,37 @@ def _original(file: ModelFile, planned: Planned) -> Program | None:
 
 
 def verify_certificate(
-    model: FilePath, plan_file: FilePath, certificate_file: FilePath
+    model: ModelSource, plan_file: FilePath, certificate_file: FilePath
 ) -> Certified:
-    """Check a certificate of files as `memplan_cli.verify_certificate` does.
+    """Check a certificate against a plan and a model, without the searches that found it.
+
+    Args:
+        model: The model that the plan was made of, or the one that was written with it;
+            or a CSV file of buffers.
+        plan_file: The plan; or the CSV file with their offsets.
+        certificate_file: The certificate.
 
     Raises:
         MemplanError: a file cannot be read, or the model is another one.
     """
+    return on_files(
+        (model,), lambda path: _verify(path, Path(plan_file), Path(certificate_file))
+    )
+
+
+def _verify(model: Path, plan_file: Path, certificate_file: Path) -> Certified:
     from memplan_cli.checking.certificates.verify import verify
     from memplan_cli.core.results.certificate import read_certificate
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.planning.checking.plan_file import read_plan
 
-    certificate = read_certificate(Path(certificate_file))
-    if Path(model).suffix == ".csv":
+    certificate = read_certificate(certificate_file)
+    if model.suffix == ".csv":
         from memplan_cli.checking.certificates.packing import check_packing
 
-        return check_packing(certificate, _bytes(Path(model)), _bytes(Path(plan_file)))
-    plan = read_plan(Path(plan_file))
-    return verify(certificate, plan, model_of(load_model(Path(model)), plan, Path(model)))
+        return check_packing(certificate, _bytes(model), _bytes(plan_file))
+    plan = read_plan(plan_file)
+    return verify(certificate, plan, model_of(load_model(model), plan, model))
 
 
 def _bytes(path: Path) -> bytes:

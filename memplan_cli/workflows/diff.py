@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.workflows.report import planned
-from memplan_cli.workflows.request import Request
+from memplan_cli.workflows.report import plan_and_name, reject_settings_of_plans
+from memplan_cli.workflows.request import request_of
 
 if TYPE_CHECKING:
+    from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.diff import Difference
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 
@@ -26,18 +27,29 @@ class Changed:
     difference: Difference
 
 
-def diff(before: FilePath, after: FilePath, request: Request | None = None) -> Changed:
-    """Say what changed from one model or plan to another.
+def diff(
+    before: ModelSource | Plan,
+    after: ModelSource | Plan,
+    *,
+    config: FilePath | None = None,
+    progress: Progress | None = None,
+    warn: Progress | None = None,
+    **options: object,
+) -> Changed:
+    """Compare two models or plans, and attribute what changed to tensors and ops.
+
+    Args:
+        before: A model or a plan, as a file or in memory.
+        after: Another.
+        config: A settings file, for what has to be planned.
+        progress: Called with the name of each stage.
+        warn: Called with each warning of a plan.
+        options: Settings by name, as for `plan`.
 
     Raises:
         MemplanError: a file or a setting is wrong.
     """
-    request = request or Request()
-    old, new = (planned(path, request) for path in (before, after))
-    return changed((old, str(Path(before))), (new, str(Path(after))))
-
-
-def changed(before: tuple[Plan, str], after: tuple[Plan, str]) -> Changed:
-    """Say what changed from one plan to another, each with its name."""
-    (old, _), (new, _) = before, after
-    return Changed(old, new, compare(snapshot_of(*before), snapshot_of(*after)))
+    request = request_of(config, options, progress, warn)
+    reject_settings_of_plans((before, after), request)
+    old, new = (plan_and_name(source, request) for source in (before, after))
+    return Changed(old[0], new[0], compare(snapshot_of(*old), snapshot_of(*new)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.doctor import Diagnosis
-    from memplan_cli.workflows.request import FilePath
+    from memplan_cli.workflows.files.sources import ModelSource
 
 
-def doctor(file: FilePath | None = None) -> Diagnosis:
+def doctor(file: ModelSource | None = None) -> Diagnosis:
     """Say what is installed and what really works here.
 
     Args:
@@ -21,4 +22,4 @@ def doctor(file: FilePath | None = None) -> Diagnosis:
     """
     from memplan_cli.runtime.doctor import diagnose
 
-    return diagnose(Path(file) if file is not None else None)
+    return diagnose(None) if file is None else on_files((file,), diagnose)

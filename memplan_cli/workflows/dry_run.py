@@ -12,8 +12,8 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.settings.settings import Settings
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.train_step import Recipe, make_train_step
+from memplan_cli.workflows.files.model_file import plan_model, read_model
 from memplan_cli.workflows.optimized import warned
-from memplan_cli.workflows.report import plan
 
 if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
@@ -61,4 +61,4 @@ def _planned_step(model: Path, settings: Settings, report: Report) -> Plan:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{model.stem}.step.onnx"
         path.write_bytes(step.model.SerializeToString(deterministic=True))
-        return plan(path, asked)
+        return plan_model(read_model(path), asked).plan

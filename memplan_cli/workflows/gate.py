@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memplan_cli.core.files import write_files
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
@@ -31,17 +32,20 @@ from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
+from memplan_cli.workflows.files.sources import is_path, on_files
 from memplan_cli.workflows.process import with_asked
-from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
-from memplan_cli.workflows.request import Request
+from memplan_cli.workflows.report import planned_or_stale, say_assumed, say_warnings
+from memplan_cli.workflows.request import request_of
 from memplan_cli.workflows.serving import range_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
+    from memplan_cli.core.progress import Progress
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
-    from memplan_cli.workflows.request import FilePath
+    from memplan_cli.workflows.files.sources import ModelSource
+    from memplan_cli.workflows.request import FilePath, Request
 
 
 SERVING_BOUND = "serving.bound"
@@ -49,30 +53,33 @@ SERVING_BOUND = "serving.bound"
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """What models are compared with, and what is written.
-
-    Attributes:
-        rules: rules from the command line, on top of those of the files.
-        baseline: the baseline's file; None: that of the settings, or the usual name in
-            the current folder if it is there.
-        update: whether to record the numbers.
-        files: where verdicts go besides, each with the option that says so and its format.
-    """
-
-    rules: Mapping[str, Any] = field(default_factory=dict)
-    baseline: FilePath | None = None
-    update: bool = False
-    files: Sequence[VerdictFile] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class VerdictFile:
-    """Verdicts in one format, in a file; ``option`` is what asks for it."""
+    """A file for verdicts in one format; messages about the file name ``option``."""
 
     path: Path
     form: str
-    option: str
+    option: str = "files"
+
+
+class Verdicts(tuple["Verdict", ...]):
+    """The verdict of a gate on each model."""
+
+    __slots__ = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every model passes."""
+        return all(verdict.passed for verdict in self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """The arguments of `gate` that hold for all its models."""
+
+    rules: Mapping[str, Any]
+    baseline: FilePath | None
+    update: bool
+    files: Sequence[VerdictFile]
 
 
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
@@ -85,17 +92,56 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 
 
-def gate(
-    models: Sequence[FilePath], terms: Gate, request: Request | None = None
-) -> tuple[Verdict, ...]:
-    """Judge models or plans; with ``update``, record them in the baseline.
+def gate(  # noqa: PLR0913 - what the command takes, by name
+    models: ModelSource | Sequence[FilePath],
+    rules: Mapping[str, object] | None = None,
+    *,
+    baseline: FilePath | None = None,
+    mode: Literal["check", "update-baseline"] = "check",
+    files: Mapping[FilePath, str] | Sequence[VerdictFile] = (),
+    config: FilePath | None = None,
+    progress: Progress | None = None,
+    warn: Progress | None = None,
+    **options: object,
+) -> Verdicts:
+    """Judge models or plans by a budget or a baseline; a gate that fails is a result.
 
     The baseline and all files of verdicts are written together, or none of them is.
+
+    Args:
+        models: A model, or several paths or globs of models and plans.
+        rules: As in the section ``gate`` of a settings file: ``{"max_memory": "512MiB"}``,
+            ``max_increase``, ``metric``, ``ratchet``.
+        baseline: The baseline's file; None: that of the settings, or the usual name in
+            the current folder if it is there.
+        mode: ``update-baseline`` records the numbers in the baseline.
+        files: Files to write the verdicts into, each with its format.
+        config: A settings file.
+        progress: Called with the name of each stage.
+        warn: Called with each warning of a plan.
+        options: Settings by name, as for `plan`.
 
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
     """
-    request = request or Request()
+    if isinstance(files, Mapping):
+        files = [VerdictFile(Path(path), form) for path, form in files.items()]
+    wrong = next((file.form for file in files if file.form not in RENDERERS), None)
+    if wrong is not None:
+        raise SettingsError(f"{wrong!r}: the formats are {', '.join(RENDERERS)}")
+    update = mode == "update-baseline"
+    terms = _Gate(read_rules(rules or {}), baseline, update, files)
+    request = request_of(config, options, progress, warn)
+    if isinstance(models, list | tuple):
+        return Verdicts(_judged(models, terms, request))
+    model = cast("ModelSource", models)
+    if not is_path(model) and (update or baseline is not None):
+        raise ModelError("a model in memory has no name in a baseline", hint="give its path")
+    return Verdicts(on_files((model,), lambda path: _judged((path,), terms, request)))
+
+
+def _judged(models: Sequence[FilePath], terms: _Gate, request: Request) -> tuple[Verdict, ...]:
+    """Return the verdicts on files, and write the baseline and the files of verdicts."""
     paths = expanded(tuple(map(Path, models)))
     cases = _cases(paths, terms, request)
     _refuse_files(terms, paths, {case.terms.baseline for case in cases})
@@ -118,7 +164,7 @@ def gate(
     return tuple(verdicts)
 
 
-def _refuse_files(terms: Gate, models: Sequence[Path], baselines: Collection[Path]) -> None:
+def _refuse_files(terms: _Gate, models: Sequence[Path], baselines: Collection[Path]) -> None:
     """Refuse to write over what is gated or is a plan, and two results into one file.
 
     Baselines are read, or written themselves: no result may go where one is.
@@ -185,7 +231,7 @@ class _Case:
         return self.terms.book.rules_for(self.key).needs_baseline
 
 
-def _cases(paths: tuple[Path, ...], gate: Gate, request: Request) -> tuple[_Case, ...]:
+def _cases(paths: tuple[Path, ...], gate: _Gate, request: Request) -> tuple[_Case, ...]:
     """Return each model with the terms of its own folder, read once a folder."""
     folders: dict[Path, _Terms] = {}
     for path in paths:
@@ -195,7 +241,7 @@ def _cases(paths: tuple[Path, ...], gate: Gate, request: Request) -> tuple[_Case
     return tuple(_Case(path, key_of(path, terms.baseline), terms) for path, terms in found)
 
 
-def _terms(model: Path, gate: Gate, request: Request) -> _Terms:
+def _terms(model: Path, gate: _Gate, request: Request) -> _Terms:
     values: dict[str, Any] = {}
     folder = Path.cwd()
     for layer in layers(model, request.config_file):
@@ -217,7 +263,7 @@ def _terms(model: Path, gate: Gate, request: Request) -> _Terms:
     return _Terms(RuleBook(common, own_rules), path, bool(gate.baseline or named))
 
 
-def _earlier(cases: tuple[_Case, ...], gate: Gate) -> dict[Path, dict[str, Snapshot]]:
+def _earlier(cases: tuple[_Case, ...], gate: _Gate) -> dict[Path, dict[str, Snapshot]]:
     """Return what each baseline holds.
 
     Raises:
@@ -249,7 +295,7 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 
 
 def _verdict(
-    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, gate: Gate
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, gate: _Gate
 ) -> Verdict:
     if not gate.update or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
@@ -270,7 +316,7 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
         raise PlanError(
             stale[0], hint=f"`memplan optimize {path_word(plan.report)}` makes it again"
         )
-    warn(case.model, plan.report.warnings, request)
+    say_warnings(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
     found = with_asked(snapshot, plan, case.model, rules.metrics, request)

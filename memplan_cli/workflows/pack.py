@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,28 +17,29 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.request import FilePath
 
 
-@dataclass(frozen=True, slots=True)
-class PackingGoal:
-    """When a layout is good enough: bytes that it may take, seconds for the search."""
-
-    capacity: int | None = None
-    time_limit: float | None = None
-
-
-def pack(
+def pack(  # noqa: PLR0913 - what the command takes, by name
     problem: FilePath,
-    goal: PackingGoal | None = None,
     *,
+    capacity: int | None = None,
+    time_limit: float | None = None,
     out: FilePath | None = None,
     certificate: FilePath | None = None,
     progress: Progress | None = None,
 ) -> Packed:
-    """Pack the buffers of a CSV file as `memplan_cli.pack` does, to a goal.
+    """Pack the buffers of a CSV file; write them with their offsets if all fit.
+
+    Args:
+        problem: The file, with the columns ``id,lower,upper,size``.
+        capacity: Bytes that must suffice.
+        time_limit: Seconds for the search.
+        out: The file of the layout.
+        certificate: The file that shows that no layout is lower; needs ``out``.
+        progress: Called with the name of each stage.
 
     Raises:
         MemplanError: the file is no problem, or the result cannot be written.
     """
-    goal, problem = goal or PackingGoal(), Path(problem)
+    problem = Path(problem)
     target = None if out is None else Path(out)
     proof = None if certificate is None else Path(certificate)
     if proof is not None and target is None:
@@ -48,8 +48,8 @@ def pack(
     refuse_targets({"--certificate": proof}, (problem,))
     packed = problem_file.pack(
         problem_file.read_problem(problem),
-        capacity=goal.capacity,
-        time_limit=goal.time_limit,
+        capacity=capacity,
+        time_limit=time_limit,
         progress=progress,
     )
     # A layout that was not good enough is no result: a script must not take it for one.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
+from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
@@ -18,71 +21,111 @@ from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.planning.terms import terms_of
 from memplan_cli.reporting.findings.train_step import WrittenStep
+from memplan_cli.settings.keys import budget as read_budget
 from memplan_cli.settings.settings import Settings
+from memplan_cli.settings.written import Place, Value
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.training.forward.initial import first_archive
-from memplan_cli.training.train_step import make_train_step
+from memplan_cli.training.losses import LossFunction
+from memplan_cli.training.optimizers import Optimizer
+from memplan_cli.training.train_step import Recipe, make_train_step
 from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
+from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.files import Content
-    from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.report import Report
-    from memplan_cli.training.train_step import Recipe, TrainStep
+    from memplan_cli.training.train_step import TrainStep
+    from memplan_cli.workflows.files.sources import ModelSource
+    from memplan_cli.workflows.request import FilePath
 
 
 @dataclass(frozen=True, slots=True)
-class StepFiles:
-    """The model to read, the step to write, and where the first values go, if anywhere."""
+class _Files:
+    """The model to read, the step to write, and the file of the first values, if any."""
 
     source: Path
     target: Path
-    state: Path | None = None
+    state: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Recomputation:
-    """What a step keeps, or may take: checkpoints, else a budget; neither keeps all.
-
-    Attributes:
-        checkpoints: forward tensors that are kept; what lies between them runs again.
-        budget: bytes for intermediates and outputs, or a share (``0.5``) of what they take
-            now.
-    """
-
-    checkpoints: Sequence[str] = ()
-    budget: float | None = None
-
-
-def train_step(
-    recipe: Recipe,
-    files: StepFiles,
-    recomputation: Recomputation | None = None,
+def train_step(  # noqa: PLR0913 - what the command takes, by name
+    model: ModelSource,
+    out: FilePath,
+    *,
+    loss: str | None = None,
+    loss_fn: str | None = None,
+    optimizer: str | None = None,
+    recipe: Recipe | None = None,
+    checkpoints: Sequence[str] = (),
+    budget: float | str | None = None,
+    state: FilePath | None = None,
     progress: Progress | None = None,
 ) -> WrittenStep:
-    """Make a training step of a model file and write it, unless it misses the budget.
+    """Turn a forward model into a training step in standard ONNX operators, and write it.
 
-    Trained weights are not read unless their first values are asked for; what stays as it
-    is and lies outside the model is brought along when the step goes to another folder.
+    Trained weights are read only for ``state``. Weights outside the model that stay as they
+    are become files beside ``out``, if it is in another folder.
+
+    Args:
+        model: A model, as a file or in memory.
+        out: The training step to write.
+        loss: The loss tensor of the model.
+        loss_fn: The loss to append to the model's first output, in place of ``loss``.
+        optimizer: The optimizer whose update is appended; None: the step gives gradients.
+        recipe: The loss, the optimizer and more, in place of these three.
+        checkpoints: Activations to keep; the ops between them run again.
+        budget: Bytes for intermediates and outputs, a share of them, or text like ``2GiB``
+            or ``50%``; activations are computed again until the step fits.
+        state: The file for the first value of each ``in.*`` (``.npz``).
+        progress: Called with the name of each stage.
 
     Raises:
-        MemplanError: as `make_train_step`, or a file that cannot be read or written.
+        MemplanError: arguments contradict each other, an operator has no gradient, or a
+            file cannot be read or written. A budget that cannot be met is a result: ``missed``
+            says what the best step needs, and nothing is written.
     """
+    if checkpoints and budget is not None:
+        raise SettingsError("checkpoints and a budget both say what is kept", hint="give one")
+    if recipe is not None and (loss or loss_fn or optimizer):
+        raise SettingsError("a recipe says the loss and the optimizer", hint="leave them out")
+    recipe = recipe or _recipe(loss, loss_fn, optimizer)
+    most = None if budget is None else read_budget(Value(budget, Place("budget")))
+
+    def work(path: Path) -> WrittenStep:
+        files = _Files(path, Path(out), None if state is None else Path(state))
+        return _write_step(recipe, files, checkpoints, most, progress or silent)
+
+    return on_files((model,), work)
+
+
+def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:
+    if (loss is None) == (loss_fn is None):
+        raise SettingsError("a training step has one loss", hint="give loss or loss_fn")
+    return Recipe(
+        loss or LossFunction(str(loss_fn)), Optimizer(optimizer) if optimizer else None
+    )
+
+
+def _write_step(
+    recipe: Recipe,
+    files: _Files,
+    checkpoints: Sequence[str],
+    budget: float | None,
+    progress: Progress,
+) -> WrittenStep:
+    """Make a training step and write it, unless it misses the budget."""
     refuse_targets({"-o": files.target, "--state": files.state}, (files.source,))
-    if progress:
-        progress("reading")
+    progress("reading")
     model = load_model(files.source)
-    step = make_train_step(model, recipe)
-    wanted, recompute = recomputation or Recomputation(), Recompute()
-    if wanted.checkpoints or wanted.budget is not None:
-        step, recompute = recompute_step(step, wanted.checkpoints, wanted.budget)
-    if progress:
-        progress("planning")
+    step, recompute = make_train_step(model, recipe), Recompute()
+    if checkpoints or budget is not None:
+        step, recompute = recompute_step(step, checkpoints, budget)
+    progress("planning")
     report = _planned(step, files.target)
     made = WrittenStep(str(files.target), step, report.memory, report.symbolic, recompute)
     if made.missed:
@@ -101,7 +144,7 @@ def _planned(step: TrainStep, target: Path) -> Report:
     return make_plan(program, Settings(order="keep", loss=step.loss), source).plan.report
 
 
-def _contents(model: ModelProto, step: TrainStep, files: StepFiles) -> Mapping[Path, Content]:
+def _contents(model: ModelProto, step: TrainStep, files: _Files) -> Mapping[Path, Content]:
     contents: dict[Path, Content] = {
         files.target: step.model.SerializeToString(deterministic=True)
     }

@@ -32,7 +32,7 @@ from memplan_cli.shapes.reading import read_program
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe
-from memplan_cli.workflows.train_step import StepFiles, train_step
+from memplan_cli.workflows.train_step import train_step
 
 from .chunking import MIB, mib
 from .chunking_models import gpt2
@@ -131,7 +131,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     forward, path = folder / "forward.onnx", folder / f"{name}.onnx"
     gpt2(forward, case.tokens, case.hidden, case.layers)
     recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
-    train_step(recipe, StepFiles(forward, path, folder / "state.npz"))
+    train_step(forward, path, recipe=recipe, state=folder / "state.npz")
     asked = Settings(
         chunk="auto", budget=int(case.budget * MIB), loss="loss", recompute=case.recompute
     )

@@ -13,7 +13,6 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
 from memplan_cli.workflows.fit import MemoryLimit, fit
-from memplan_cli.workflows.gate import Gate, gate
 from story import GOOD, write
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def test_paths_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert memplan_cli.report("a.memplan.json").digest == digest
     assert memplan_cli.report("a.onnx").digest == digest
     assert workflows.newest_plan(".").name == "a.memplan.json"
-    (verdict,) = gate(("a.onnx",), Gate(rules={"max_memory": 1}))
+    (verdict,) = memplan_cli.gate(("a.onnx",), {"max_memory": 1})
     assert not verdict.passed
     limit = MemoryLimit(memory=1 << 30, unknown=("n",))
     write(tmp_path / "n.onnx", GOOD.replace("[64,256]", "[64,n]"))

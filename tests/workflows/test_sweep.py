@@ -25,7 +25,7 @@ from memplan_cli.workflows.sweeping.sweep import (
     failed,
     found_models,
     jobs_of,
-    sweep,
+    run_jobs,
 )
 from story import memplan, write
 
@@ -120,16 +120,16 @@ def test_a_number_in_a_file_gives_way_to_the_values_of_the_row(tmp_path: Path) -
 def test_a_model_that_cannot_be_read_is_a_row(tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"nonsense")
-    (row,) = sweep((Job(str(bad)),), one_by_one)
+    (row,) = run_jobs((Job(str(bad)),), one_by_one)
     assert not row.passed
     assert "not an ONNX model" in row.error
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    sweep(jobs(1, 2), one_by_one, resume=file)
+    run_jobs(jobs(1, 2), one_by_one, resume=file)
     heard: list[Row] = []
-    rows = sweep(jobs(1, 2, 3), one_by_one, resume=file, heard=heard.append)
+    rows = run_jobs(jobs(1, 2, 3), one_by_one, resume=file, heard=heard.append)
     assert [row.dims["batch"] for row in rows] == [1, 2, 3]
     assert [row.dims["batch"] for row in heard] == [3]
     assert len(file.read_text().splitlines()) == 3
@@ -138,11 +138,11 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [-40, -1, 1, 5])
 def test_half_a_line_that_a_kill_left_is_done_again(kept: int, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    sweep(jobs(1, 2), one_by_one, resume=file)
+    run_jobs(jobs(1, 2), one_by_one, resume=file)
     text = file.read_text()
     line = text.index("\n") + 1
     file.write_text(text[:kept] if kept < 0 else text[: line + kept])
-    rows = sweep(jobs(1, 2), one_by_one, resume=file)
+    rows = run_jobs(jobs(1, 2), one_by_one, resume=file)
     assert [row.passed for row in rows] == [True, True]
     assert len(file.read_text().splitlines()) == 2
     assert file.read_text() == text
@@ -168,13 +168,13 @@ def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
     file = tmp_path / "rows.jsonl"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match="no file of sweep rows"):
-        sweep(jobs(1), one_by_one, resume=file)
+        run_jobs(jobs(1), one_by_one, resume=file)
     assert file.read_bytes() == content
 
 
 def test_processes_give_the_rows_that_one_process_gives() -> None:
     todo = jobs(1, 2, 3, 4, 5)
-    assert sweep(todo, partial(in_processes, count=2)) == sweep(todo, one_by_one)
+    assert run_jobs(todo, partial(in_processes, count=2)) == run_jobs(todo, one_by_one)
 
 
 def test_a_job_that_kills_its_process_is_one_failed_row(
@@ -198,7 +198,7 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
     monkeypatch.setattr(sweep_runners, "do_job", deadly)
     todo = jobs(*range(1, 8))
     heard: list[Row] = []
-    rows = sweep(todo, partial(in_processes, count=2), heard=heard.append)
+    rows = run_jobs(todo, partial(in_processes, count=2), heard=heard.append)
     assert len(heard) == 7, "no row is lost and none comes twice"
     assert [row.passed for row in rows] == [batch != 3 for batch in range(1, 8)]
     assert "died" in rows[2].error

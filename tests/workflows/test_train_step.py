@@ -16,7 +16,7 @@ from memplan_cli.reporting.commands.train_step import TRAIN_STEP
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe
-from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
+from memplan_cli.workflows.train_step import train_step
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "branchy_cnn.onnx"
 RECIPE = Recipe(LossFunction("mse", "labels", ""), Optimizer("sgd"))
@@ -29,25 +29,21 @@ def peak(path: Path) -> int:
 
 
 def test_a_budget_makes_the_step_need_less(tmp_path: Path) -> None:
-    whole, small = (
-        StepFiles(SAMPLE, tmp_path / "a.onnx"),
-        StepFiles(SAMPLE, tmp_path / "b.onnx"),
-    )
-    train_step(RECIPE, whole)
-    train_step(RECIPE, small, Recomputation(budget=0.45))
-    assert peak(small.target) <= 0.45 * peak(whole.target)
+    whole, small = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    train_step(SAMPLE, whole, recipe=RECIPE)
+    train_step(SAMPLE, small, recipe=RECIPE, budget=0.45)
+    assert peak(small) <= 0.45 * peak(whole)
 
 
 def test_checkpoints_run_the_rest_again(tmp_path: Path) -> None:
-    files = StepFiles(SAMPLE, tmp_path / "c.onnx")
-    train_step(RECIPE, files, Recomputation(("stem_relu", "joined")))
-    outputs = [name for node in load_model(files.target).graph.node for name in node.output]
+    out = tmp_path / "c.onnx"
+    train_step(SAMPLE, out, recipe=RECIPE, checkpoints=("stem_relu", "joined"))
+    outputs = [name for node in load_model(out).graph.node for name in node.output]
     assert any(re.search(r"__recompute\d*$", name) for name in outputs)
 
 
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
-    files = StepFiles(SAMPLE, tmp_path / "d.onnx")
-    made = train_step(RECIPE, files, Recomputation(budget=1000))
+    made = train_step(SAMPLE, tmp_path / "d.onnx", recipe=RECIPE, budget=1000)
     assert "the budget of 1000 B cannot be met" in made.missed
     assert list(tmp_path.iterdir()) == []
     assert "memplan optimize" not in TRAIN_STEP["text"](made)
@@ -55,9 +51,8 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_no_forward_tensor_is_refused(tmp_path: Path) -> None:
-    files = StepFiles(SAMPLE, tmp_path / "e.onnx")
     with pytest.raises(SettingsError, match="stem_rulu"):
-        train_step(RECIPE, files, Recomputation(("stem_rulu",)))
+        train_step(SAMPLE, tmp_path / "e.onnx", recipe=RECIPE, checkpoints=("stem_rulu",))
 
 
 _NUMBERS = "{" + ", ".join(["1"] * 16) + "}"
@@ -72,8 +67,8 @@ TIED = f"""g (float[2,4] x) => (float y)
 
 def test_a_step_says_what_it_leaves_and_why_and_what_is_tied(tmp_path: Path) -> None:
     (tmp_path / "tied.onnx").write_bytes(parse(TIED).SerializeToString())
-    files = StepFiles(tmp_path / "tied.onnx", tmp_path / "step.onnx")
-    written = train_step(Recipe("y", Optimizer("adam"), freeze=("U",)), files)
+    recipe = Recipe("y", Optimizer("adam"), freeze=("U",))
+    written = train_step(tmp_path / "tied.onnx", tmp_path / "step.onnx", recipe=recipe)
     assert [weight.name for weight in written.step.parameters] == ["W"]
     assert dict(written.step.shared) == {"W": 2}
     assert dict(written.step.fixed) == {
@@ -81,7 +76,7 @@ def test_a_step_says_what_it_leaves_and_why_and_what_is_tied(tmp_path: Path) -> 
         "rest": "the loss does not depend on it",
         "low": "no operator learns what is read there",
     }
-    assert written.memory.resident == peak(files.target)
+    assert written.memory.resident == peak(tmp_path / "step.onnx")
     text = TRAIN_STEP["text"](written)
     assert "tied: 2 nodes read it, 2 tensors of state" in text
     assert "16 elements" in text

@@ -39,7 +39,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     from memplan_cli.workflows.report import reject_unused_settings
 
     reject_unused_settings((before, after), settings.given)
-    changed = diff(before, after, settings.request(output))
+    changed = diff(before, after, **settings.keywords(output))
     if form == "html":
         say(render(changed.before, changed.after, changed.difference))
         return

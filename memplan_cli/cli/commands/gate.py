@@ -82,10 +82,10 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
     from memplan_cli.reporting.commands.gate import RENDERERS
-    from memplan_cli.workflows.gate import Gate, VerdictFile, gate, read_rules
+    from memplan_cli.workflows.gate import VerdictFile, gate
     from memplan_cli.workflows.report import reject_unused_settings
 
-    given: dict[str, object] = {
+    rules: dict[str, object] = {
         "max_memory": max_memory,
         "max_increase": max_increase,
         "metric": list(metrics) or None,
@@ -96,13 +96,19 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     files = _parse_files(more)
     if out is not None:
         files = (VerdictFile(out, form, "-o"), *files)
-    terms = Gate(read_rules(given), baseline, update=update_baseline, files=files)
-    verdicts = gate(models, terms, settings.request(output))
+    verdicts = gate(
+        models,
+        rules,
+        baseline=baseline,
+        mode="update-baseline" if update_baseline else "check",
+        files=files,
+        **settings.keywords(output),
+    )
     for path in dict.fromkeys(file.path for file in files):
         output.note(f"memplan: wrote {path}")
     if out is None:
         say(RENDERERS[form](verdicts))
-    raise SystemExit(0 if all(verdict.passed for verdict in verdicts) else 1)
+    raise SystemExit(0 if verdicts.passed else 1)
 
 
 def _parse_files(texts: tuple[str, ...]) -> tuple[VerdictFile, ...]:

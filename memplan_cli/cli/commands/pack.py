@@ -62,10 +62,16 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
     from memplan_cli.reporting.commands.pack import PACK
-    from memplan_cli.workflows.pack import PackingGoal, pack
+    from memplan_cli.workflows.pack import pack
 
-    goal = PackingGoal(capacity, time_limit)
-    packed = pack(problem, goal, out=out, certificate=certificate, progress=output.progress)
+    packed = pack(
+        problem,
+        capacity=capacity,
+        time_limit=time_limit,
+        out=out,
+        certificate=certificate,
+        progress=output.progress,
+    )
     say(PACK[form](packed))
     if out:
         output.note(

@@ -15,11 +15,9 @@ from memplan_cli.cli.options.outputs import (
     result_option,
 )
 from memplan_cli.cli.options.profiles import profile_dims
-from memplan_cli.core.progress import Counted
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
-    from memplan_cli.reporting.findings.sweep_rows import Row
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -67,17 +65,18 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli.reporting.commands.sweep import SWEEP
     from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.sweeping import sweep as sweeping
-    from memplan_cli.workflows.sweeping.runners import runner
+    from memplan_cli.workflows.sweep import sweep
+    from memplan_cli.workflows.sweeping.sweep import found_models
 
-    todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)
-    refuse_targets({"-o": out, "--resume": resume}, {Path(job.model) for job in todo})
-    heard: list[Row] = []
-
-    def hear(row: Row) -> None:
-        heard.append(row)
-        output.progress(Counted("planning models", len(heard), len(todo)))
-
-    rows = sweeping.sweep(todo, runner(jobs), resume=resume, heard=hear)
+    refuse_targets({"-o": out, "--resume": resume}, found_models(paths))
+    rows = sweep(
+        paths,
+        profiles,
+        jobs=jobs,
+        resume=resume,
+        config=settings.config,
+        progress=output.progress,
+        **settings.overrides,
+    )
     deliver(SWEEP[form](rows), out, output)
-    raise SystemExit(0 if all(row.passed for row in rows) else 1)
+    raise SystemExit(0 if rows.passed else 1)

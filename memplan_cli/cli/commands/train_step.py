@@ -112,7 +112,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.training.losses import LossFunction
     from memplan_cli.training.optimizers import Optimizer
     from memplan_cli.training.train_step import Recipe, Statistics
-    from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
+    from memplan_cli.workflows.train_step import train_step
 
     allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(
@@ -122,8 +122,15 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         freeze,
         Statistics.RUNNING if running else Statistics.BATCH,
     )
-    files = StepFiles(model, out, state)
-    made = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
+    made = train_step(
+        model,
+        out,
+        recipe=recipe,
+        checkpoints=checkpoints,
+        budget=allowed,
+        state=state,
+        progress=output.progress,
+    )
     say(TRAIN_STEP[form](made))
     if made.missed:
         output.reason(f"memplan: {made.missed}: nothing was written")

@@ -54,24 +54,16 @@ def why(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan why model.memplan.json --tensor conv1_out
     memplan why model.onnx --process
     """
-    from memplan_cli.reporting.commands.why import (
-        PEAK_RENDERERS,
-        PROCESS_RENDERERS,
-        TENSOR_RENDERERS,
-    )
-    from memplan_cli.workflows.process import why_process
+    from memplan_cli.reporting.commands.why import render
     from memplan_cli.workflows.report import reject_unused_settings
-    from memplan_cli.workflows.why import why_peak, why_tensor
+    from memplan_cli.workflows.why import why
 
     reject_unused_settings((path,), settings.given)
-    request = settings.request(output)
-    if of_process:
-        if tensor is not None:
-            raise SettingsError(
-                "--tensor explains a tensor, and --process a process", hint="give one of them"
-            )
-        say(PROCESS_RENDERERS[form](why_process(path, request)))
-    elif tensor is None:
-        say(PEAK_RENDERERS[form](why_peak(path, request)))
-    else:
-        say(TENSOR_RENDERERS[form](why_tensor(path, tensor, request)))
+    if of_process and tensor is not None:
+        raise SettingsError(
+            "--tensor explains a tensor, and --process a process", hint="give one of them"
+        )
+    story = why(
+        path, tensor, of="process" if of_process else "peak", **settings.keywords(output)
+    )
+    say(render(story, form))

@@ -259,9 +259,14 @@ class Chosen:
         """Return the settings for a model, from files and options together."""
         return Request(self.config, self.overrides).load(model)
 
-    def request(self, output: Output) -> Request:
-        """Return the request of a workflow that plans several models, heard by a terminal."""
-        return Request(self.config, self.overrides, output.progress, output.note)
+    def keywords(self, output: Output) -> dict[str, Any]:
+        """Return the keywords for a function of the Python API that plans models."""
+        return {
+            **self.overrides,
+            "config": self.config,
+            "progress": output.progress,
+            "warn": output.note,
+        }
 
 
 _SINGULAR = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}

@@ -9,6 +9,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_lines
 from memplan_cli.reporting.findings.snapshot import known_share
+from memplan_cli.reporting.findings.why import PeakStory, TensorStory
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_json
 from memplan_cli.reporting.plans.chunks import pieces
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.reporting.findings.process import ProcessStory
-    from memplan_cli.reporting.findings.why import AtPeak, PeakStory, TensorStory
+    from memplan_cli.reporting.findings.why import AtPeak
     from memplan_cli.runtime.process.parts import Part
 
 _MOST_ROWS = 20
@@ -163,3 +164,13 @@ PROCESS_RENDERERS: Mapping[str, Callable[[ProcessStory], str]] = {
     **renderers(process, "text", "markdown"),
     "json": lambda story: result_json("why-process", story),
 }
+
+
+def render(story: PeakStory | TensorStory | ProcessStory, form: str) -> str:
+    """Return a story in one of the formats ``text``, ``json`` and ``markdown``."""
+    match story:
+        case PeakStory():
+            return PEAK_RENDERERS[form](story)
+        case TensorStory():
+            return TENSOR_RENDERERS[form](story)
+    return PROCESS_RENDERERS[form](story)

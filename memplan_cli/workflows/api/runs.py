@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
-from memplan_cli.workflows.api.given import settings_of
 from memplan_cli.workflows.files.sources import on_files
+from memplan_cli.workflows.request import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.validation import Proof
     from memplan_cli.planning.fit import Fit
-    from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.serving.soak import Soak
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
@@ -202,17 +201,3 @@ def _bytes(size: int | str) -> int:
     from memplan_cli.core.quantities import parse_size
 
     return size if isinstance(size, int) else parse_size(size)
-
-
-def doctor(file: ModelSource | None = None) -> Diagnosis:
-    """Say what is installed and what really works here.
-
-    Args:
-        file: A model: what it was made for, and what of that is lost here.
-
-    Raises:
-        ModelError: It cannot be read.
-    """
-    from memplan_cli.workflows.doctor import doctor
-
-    return doctor() if file is None else on_files((file,), doctor)

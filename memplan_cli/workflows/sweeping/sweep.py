@@ -224,14 +224,14 @@ Heard = Callable[[Row], None]
 """Told of each row as it comes."""
 
 
-def sweep(
+def run_jobs(
     jobs: Sequence[Job],
     runner: Runner,
     *,
     resume: Path | None = None,
     heard: Heard | None = None,
 ) -> tuple[Row, ...]:
-    """Do all jobs and return their rows in the order of the jobs.
+    """Run all jobs and return their rows in the order of the jobs.
 
     Args:
         jobs: What to do.
