@@ -53,6 +53,12 @@ class Optimized:
         met = self.plan.report.budget_met
         return met and (validation is None or validation.passed)
 
+    def _repr_html_(self) -> str:
+        """Return the plan's report, for notebooks."""
+        from memplan_cli.reporting.plans.html import notebook_report
+
+        return notebook_report(self.plan)
+
 
 def write_unverified(rewriting: Rewriting) -> Optimized:
     """Write a model and its plan without running anything.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.workflows.profiles import Profiles
+    from memplan_cli.workflows.report import ReportExtra
 
 FORMATS = (
     "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
@@ -67,7 +68,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.files.provenance import named_from_here
     from memplan_cli.workflows.graph_facts import facts_for
-    from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import (
         in_files_order,
         interface_of,
@@ -84,15 +84,11 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     reject_unused_settings((path,), asked)
     refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
-    if form == "json" and chosen and not profiles:
-        # A reader of JSON wants all numbers; these take a session, which runs nothing.
-        plan = report_with_prediction(path, chosen, output.progress)
-    else:
-        plan = workflows.report(path, chosen, output.progress, profiles=profiles)
-    if dry_run and chosen is not None:
-        from memplan_cli.workflows.dry_run import with_dry_run
-
-        plan = with_dry_run(plan, path, chosen, output.progress)
+    extras: list[ReportExtra] = ["dry-run"] if dry_run else []
+    if form == "json" and not profiles:
+        # JSON holds all numbers. The predicted ones need a session, which runs nothing.
+        extras.append("process")
+    plan = workflows.report(path, chosen, output.progress, profiles=profiles, extras=extras)
     beside = Beside(facts=facts_for(path, plan)) if form == "html" else None
     if beside and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)
