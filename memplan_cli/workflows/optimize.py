@@ -23,6 +23,7 @@ from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import read_model
 from memplan_cli.workflows.files.rewriting import RewrittenFiles, Targets
 from memplan_cli.workflows.optimized import Optimized, passed, publish, write_unverified
+from memplan_cli.workflows.profiles import refuse_settings_of_one_size
 from memplan_cli.workflows.verification import (
     BackgroundBaseline,
     SizesRefusedError,
@@ -174,6 +175,8 @@ def _refuse_combined(
             "several numbers",
             hint="give each dim one number",
         )
+    if profiles:
+        refuse_settings_of_one_size(settings, profiles)
     if check is None or settings.target == "portable":
         return
     if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):

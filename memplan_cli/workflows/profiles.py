@@ -41,11 +41,11 @@ def bindings(profiles: Profiles) -> tuple[Mapping[str, int], ...]:
     )
 
 
-def for_all(settings: Settings, profiles: Profiles) -> Settings:
-    """Return settings for one plan that holds for all values between those given.
+def refuse_settings_of_one_size(settings: Settings, profiles: Profiles) -> None:
+    """Refuse settings that are for one size if symbols have several values.
 
     Raises:
-        SettingsError: a symbol has bounds besides, or the graph is one provider's.
+        SettingsError: a symbol has bounds besides, or the graph is one provider's or is cut.
     """
     twice = next((name for name in profiles if name in settings.bounds), None)
     if twice is not None:
@@ -56,6 +56,15 @@ def for_all(settings: Settings, profiles: Profiles) -> Settings:
             "has several",
             hint="give each --dim one number",
         )
+
+
+def for_all(settings: Settings, profiles: Profiles) -> Settings:
+    """Return settings for one plan that holds for all values between those given.
+
+    Raises:
+        SettingsError: settings are for one size.
+    """
+    refuse_settings_of_one_size(settings, profiles)
     between = {name: (min(values), max(values)) for name, values in profiles.items()}
     dims = {name: value for name, value in settings.dims.items() if name not in profiles}
     return replace(settings, dims=dims, bounds={**settings.bounds, **between})

@@ -94,7 +94,7 @@ def train_step(  # noqa: PLR0913 - what the command takes, by name
     if recipe is not None and (loss or loss_fn or optimizer):
         raise SettingsError("a recipe says the loss and the optimizer", hint="leave them out")
     recipe = recipe or _recipe(loss, loss_fn, optimizer)
-    most = None if budget is None else read_budget(Value(budget, Place("budget")))
+    most = read_budget(Value(budget, Place("budget"))) if isinstance(budget, str) else budget
 
     def work(path: Path) -> WrittenStep:
         files = _Files(path, Path(out), None if state is None else Path(state))
