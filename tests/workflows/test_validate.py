@@ -196,7 +196,7 @@ def test_what_is_measured_is_compared_in_the_same_runs(
     found = validate(out, original, Check("cpu"), ["measure"])
     assert found.passed
     assert jobs[:2] == ["measure", "measure"]
-    assert jobs[2:] == 2 * ROUNDS * ["run"], "the time of both, in turn"
+    assert jobs[2:] == 2 * ROUNDS * ["measure"], "the time of both, in turn"
     assert found.runtime is not None
     assert before is not None
     assert found.runtime.settings == before.settings

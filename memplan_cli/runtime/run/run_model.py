@@ -46,9 +46,11 @@ def start_run(
 ) -> Job:
     """Start a run in a worker process; `record_of` reads its outcome.
 
-    Memory of the process is measured in a process that has done nothing before.
+    A process that has done nothing before is used if memory of the process or time is measured,
+    or if the run registers an arena: an arena lasts as long as its process.
     """
-    kind = "measure" if spec.collects("process") else "run"
+    measured = spec.collects("process") or spec.collects("time")
+    kind = "measure" if measured or spec.session.settings.arena else "run"
     job = {"spec": to_json(spec)}
     return start_job(kind, job, timeout=timeout, about=about or spec.session.model)
 

@@ -62,7 +62,7 @@ JOBS: Mapping[str, str] = {
 _MEASURING = frozenset({"measure", "together", "soak"})
 """Kinds of jobs whose figures are those of a process that has done nothing before.
 
-A run whose process is not measured is a ``run``, which a waiting process may do.
+A run that needs no such process is a ``run``, which a waiting process may do.
 """
 
 _TAIL = 1200
