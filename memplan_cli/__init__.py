@@ -14,25 +14,23 @@ if TYPE_CHECKING:
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
-    from memplan_cli.workflows.api.plans import optimize
-    from memplan_cli.workflows.api.runs import (
-        fit,
-        runtime_settings,
-        simulate,
-        soak,
-        validate,
-    )
     from memplan_cli.workflows.certificate import verify_certificate
     from memplan_cli.workflows.diff import diff
     from memplan_cli.workflows.doctor import doctor
+    from memplan_cli.workflows.fit import fit
     from memplan_cli.workflows.gate import gate
     from memplan_cli.workflows.load import Decoder, load
+    from memplan_cli.workflows.optimize import optimize
     from memplan_cli.workflows.optimized import Optimized
     from memplan_cli.workflows.pack import pack
     from memplan_cli.workflows.report import plan, report
     from memplan_cli.workflows.schema import schema
+    from memplan_cli.workflows.serving import soak
+    from memplan_cli.workflows.settings import settings as runtime_settings
+    from memplan_cli.workflows.simulate import simulate
     from memplan_cli.workflows.sweep import sweep
     from memplan_cli.workflows.train_step import train_step
+    from memplan_cli.workflows.validate import validate
     from memplan_cli.workflows.why import why
 
 _MODULES = {
@@ -45,20 +43,20 @@ _MODULES = {
     "__version__": "memplan_cli.core.version:VERSION",
     "diff": "memplan_cli.workflows.diff",
     "doctor": "memplan_cli.workflows.doctor",
-    "fit": "memplan_cli.workflows.api.runs",
-    "soak": "memplan_cli.workflows.api.runs",
+    "fit": "memplan_cli.workflows.fit",
+    "soak": "memplan_cli.workflows.serving",
     "gate": "memplan_cli.workflows.gate",
     "load": "memplan_cli.workflows.load",
-    "optimize": "memplan_cli.workflows.api.plans",
+    "optimize": "memplan_cli.workflows.optimize",
     "pack": "memplan_cli.workflows.pack",
     "plan": "memplan_cli.workflows.report",
     "report": "memplan_cli.workflows.report",
-    "runtime_settings": "memplan_cli.workflows.api.runs",
+    "runtime_settings": "memplan_cli.workflows.settings:settings",
     "schema": "memplan_cli.workflows.schema",
-    "simulate": "memplan_cli.workflows.api.runs",
+    "simulate": "memplan_cli.workflows.simulate",
     "sweep": "memplan_cli.workflows.sweep",
     "train_step": "memplan_cli.workflows.train_step",
-    "validate": "memplan_cli.workflows.api.runs",
+    "validate": "memplan_cli.workflows.validate",
     "verify_certificate": "memplan_cli.workflows.certificate",
     "why": "memplan_cli.workflows.why",
 }

@@ -27,7 +27,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
 from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.api.plans import optimize
+from memplan_cli.workflows.optimize import optimize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

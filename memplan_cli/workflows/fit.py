@@ -8,9 +8,8 @@ guess until one value fits and the next does not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.binding_options import (
     dim_option,
@@ -36,16 +35,21 @@ from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
 from memplan_cli.workflows.files.model_file import refuse_caches
+from memplan_cli.workflows.files.sources import on_files
 from memplan_cli.workflows.fit_by_run import SOURCE, SizesOfRuns
+from memplan_cli.workflows.request import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.fit import Confirmation
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.fit_process import ProcessSearch
+    from memplan_cli.workflows.request import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,56 @@ class MemoryLimit:
     of: str = "auto"
 
 
-def fit(
-    model: Path | str,
+def fit(  # noqa: PLR0913 - what the command takes, by name
+    model: ModelSource,
+    memory: int | str,
+    unknown: str | Sequence[str],
+    settings: Settings | None = None,
+    *,
+    overhead: int | str | None = None,
+    of: Literal["auto", "process", "tensors"] = "auto",
+    provider: str | None = None,
+    progress: Progress | None = None,
+    config: FilePath | None = None,
+    **options: object,
+) -> Fit:
+    """Return the largest value of a dim with which a model fits a memory size.
+
+    Args:
+        model: A model, as a file or in memory.
+        memory: Bytes, or text like ``16GiB``.
+        unknown: The dim; with several, the first is the largest for powers of two of the
+            others.
+        settings: What binds the other dims.
+        overhead: Bytes of Python and the runtime; None: the usual ones.
+        of: What has to fit, the predicted process or the planned tensors; ``auto``: the
+            process where it can be predicted.
+        provider: Where to run the answer; None: nothing is run.
+        progress: Called with the name of each stage.
+        config: A settings file, in place of ``settings``.
+        options: Settings by name, in place of ``settings``: ``dims={"seq": 128}``.
+
+    Raises:
+        MemplanError: the model has no such dim, it has a value, or another has none.
+    """
+    names = (unknown,) if isinstance(unknown, str) else tuple(unknown)
+    spare = None if overhead is None else _bytes(overhead)
+    limit = MemoryLimit(_bytes(memory), names, spare, provider, of)
+
+    def work(path: Path) -> Fit:
+        return fit_within(path, limit, settings_of(path, settings, config, options), progress)
+
+    return on_files((model,), work)
+
+
+def _bytes(size: int | str) -> int:
+    from memplan_cli.core.quantities import parse_size
+
+    return size if isinstance(size, int) else parse_size(size)
+
+
+def fit_within(
+    path: Path,
     limit: MemoryLimit,
     settings: Settings | None = None,
     progress: Progress | None = None,
@@ -85,7 +137,7 @@ def fit(
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.workflows.fit_process import Runs, confirm
 
-    settings, model = settings or Settings(), Path(model)
+    settings = settings or Settings()
     refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     refuse_caches(settings)
@@ -95,7 +147,7 @@ def fit(
             f"fit looks at a model as it is, and --{option} changes it for one size",
             hint=f"leave --{option} and --budget out",
         )
-    search = _Search.of(model, limit, settings, progress)
+    search = _Search.of(path, limit, settings, progress)
     of, overhead = "process" if search.process else "tensors", limit.overhead
     if overhead is None:
         overhead = PROFILE.imported_process if search.process else PROFILE.session_process
@@ -106,10 +158,10 @@ def fit(
         where = resolve_provider(limit.provider)
         if progress:
             progress("running the original")
-        confirmed = confirm(question, points[0], Runs(model, where, search.settings))
+        confirmed = confirm(question, points[0], Runs(path, where, search.settings))
         points = (_at(search, question, points[0], confirmed), *points[1:])
     return Fit(
-        model=str(model),
+        model=str(path),
         memory=limit.memory,
         overhead=overhead,
         unknown=limit.unknown,

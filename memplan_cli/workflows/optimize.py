@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.check import DEFAULT_CHECK, Check
@@ -12,7 +11,6 @@ from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
-from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.candidates import (
     CandidateRounds,
     OptimizeRequest,
@@ -22,8 +20,10 @@ from memplan_cli.workflows.fallbacks import with_rejected, with_slower
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import read_model
 from memplan_cli.workflows.files.rewriting import RewrittenFiles, Targets
+from memplan_cli.workflows.files.sources import is_path, on_files
 from memplan_cli.workflows.optimized import Optimized, passed, publish, write_unverified
 from memplan_cli.workflows.profiles import refuse_settings_of_one_size
+from memplan_cli.workflows.request import settings_of
 from memplan_cli.workflows.verification import (
     BackgroundBaseline,
     SizesRefusedError,
@@ -32,15 +32,18 @@ from memplan_cli.workflows.verification import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.rewriting import Rewriting
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.profiles import Profiles
     from memplan_cli.workflows.request import FilePath
 
 
 def optimize(  # noqa: PLR0913 - what the command takes, by name
-    model: FilePath,
+    model: ModelSource,
     settings: Settings | None = None,
     *,
     profiles: Profiles | None = None,
@@ -50,24 +53,59 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     certificate: FilePath | None = None,
     check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
+    config: FilePath | None = None,
+    **options: object,
 ) -> Optimized:
-    """Plan a model file, write it in its new order with its plan, and verify it.
+    """Plan a model, write it in its new order with its plan, and prove it.
 
-    The arguments are those of `memplan_cli.optimize`.
+    Args:
+        model: The ONNX file, its bytes or a ``ModelProto``; it is never changed.
+        settings: What decides the plan.
+        profiles: Several values of symbols: one plan that holds for all of them, and a row
+            for each in its report. The models are run with the largest.
+        out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
+        plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
+        settings_out: Where the runtime's settings go as Python, and as JSON beside it.
+        certificate: Where a witness of each bound of the plan goes.
+        check: How to compare both models; None leaves the comparison out, and so do
+            settings that allow no run.
+        progress: Called with the name of each stage.
+        config: As for `plan`.
+        options: As for `plan`.
 
     Raises:
         MemplanError: something could not work. Nothing is written then, nor if the
             comparison fails or the budget cannot be met.
     """
-    settings, model, tell = settings or Settings(), Path(model), progress or silent
+    if out is None and not is_path(model):
+        raise SettingsError(
+            "a model in memory has no folder to write beside", hint="name the file with out="
+        )
+
+    def work(path: Path) -> Optimized:
+        chosen = settings_of(path, settings, config, options)
+        targets = Targets.of(path, out, plan_file, settings_out, certificate)
+        return _optimize_file(path, chosen, targets, profiles, check, progress or silent)
+
+    return on_files((model,), work)
+
+
+def _optimize_file(  # noqa: PLR0913, PLR0917 - one call, above
+    path: Path,
+    settings: Settings,
+    targets: Targets,
+    profiles: Profiles | None,
+    check: Check | None,
+    tell: Progress,
+) -> Optimized:
+    """Optimize a model file; it is planned again if assumed sizes turn out not to run."""
     check = check if settings.run else None
-    targets = Targets.of(model, out, plan_file, settings_out, certificate)
     _refuse_combined(settings, targets, profiles, check)
-    targets.refuse(model)
+    targets.refuse(path)
     with ExitStack() as stack:
         if check:
             stack.enter_context(warm_workers())
-        file = read_model(model)
+        file = read_model(path)
         if settings.kv_cache == "in-place":
             from memplan_cli.workflows.caches.proved import optimize_in_place
 

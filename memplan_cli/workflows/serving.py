@@ -19,16 +19,20 @@ from memplan_cli.workflows.files.binding import (
     refuse_run,
 )
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
+from memplan_cli.workflows.files.sources import on_files
+from memplan_cli.workflows.request import settings_of
 from memplan_cli.workflows.settings import runs_as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from memplan_cli.core.progress import Progress
     from memplan_cli.runtime.serving.loads import Service
     from memplan_cli.runtime.serving.settings import ServingSettings
     from memplan_cli.runtime.serving.soak import Course, Soak
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 
@@ -99,22 +103,43 @@ def range_settings(
 
 
 def soak(
-    model: FilePath,
-    given: Settings,
+    model: ModelSource,
+    settings: Settings | None = None,
+    *,
     terms: SoakTerms | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+    config: FilePath | None = None,
+    **options: object,
 ) -> Soak:
     """Serve many requests of changing size under the defaults and under settings for them.
+
+    Args:
+        model: A model, as a file or in memory.
+        settings: Bounds of the dims of requests, and what binds the others.
+        terms: How many requests, in which order, and how long they may take.
+        progress: Called with the name of each stage.
+        config: A settings file, in place of ``settings``.
+        options: Settings by name, in place of ``settings``: ``bounds={"batch": (1, 8)}``.
 
     Raises:
         MemplanError: the model does not run here, or has no dim of a name.
     """
+
+    def work(path: Path) -> Soak:
+        return _soak(path, settings_of(path, settings, config, options), terms, progress)
+
+    return on_files((model,), work)
+
+
+def _soak(
+    path: Path, given: Settings, terms: SoakTerms | None, progress: Progress | None
+) -> Soak:
     from memplan_cli.runtime.serving.sizes import requests
     from memplan_cli.runtime.serving.soak import Requests, Soak, configurations, serve
 
     terms, tell = terms or SoakTerms(), progress or silent
     refuse_run(given, "soak")
-    service, notes = service_of(Path(model), given, terms.timeout)
+    service, notes = service_of(path, given, terms.timeout)
     tell("choosing settings")
     serving = _measured(service)
     order = requests(service.extent, terms.sequence, terms.requests, terms.seed)
@@ -123,7 +148,7 @@ def soak(
     seconds = min(terms.seconds, _SHARE * terms.timeout)
     courses = serve(service, Requests(order, seconds), configurations(serving))
     return Soak(
-        model=str(model),
+        model=str(path),
         bounds=service.extent.bounds,
         sequence=terms.sequence,
         seed=terms.seed,

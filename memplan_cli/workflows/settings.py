@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import bounds_options
@@ -15,9 +14,12 @@ from memplan_cli.workflows.files.binding import (
     refuse_run,
 )
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
+from memplan_cli.workflows.files.sources import on_files
+from memplan_cli.workflows.request import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
@@ -26,28 +28,47 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 
 def settings(
-    model: FilePath,
-    given: Settings,
+    model: ModelSource,
+    given: Settings | None = None,
     check: Check | None = None,
     progress: Progress | None = None,
+    *,
+    config: FilePath | None = None,
+    **options: object,
 ) -> SettingsChoice:
     """Return the runtime options that make a model, as it is, need least memory.
 
-    All words are those of `memplan_cli.runtime_settings`.
+    Args:
+        model: Its weights must be there: the runtime loads it to tell what it would run.
+        given: What binds dims and inputs in it counts.
+        check: Confirm by a run on its provider, or search by measuring; None predicts only.
+        progress: Called with the name of each stage.
+        config: A settings file, in place of ``given``.
+        options: Settings by name, in place of ``given``: ``dims={"batch": 8}``.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
+
+    def work(path: Path) -> SettingsChoice:
+        return _settings(path, settings_of(path, given, config, options), check, progress)
+
+    return on_files((model,), work)
+
+
+def _settings(
+    path: Path, given: Settings, check: Check | None, progress: Progress | None
+) -> SettingsChoice:
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.recorded import recorded_settings
 
-    model = Path(model)
     refuse_run(given, "--measure" if check else "")
-    file = read_model(model)
+    file = read_model(path)
     bound = bind_whole(file, binding_alone(given))
     recorded = recorded_settings(metadata_of(file.model))
     if recorded is not None and not runs_as_written(recorded.settings):

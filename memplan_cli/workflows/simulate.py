@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import SettingsError
+from memplan_cli.workflows.files.sources import on_files
+from memplan_cli.workflows.request import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 
@@ -35,19 +38,38 @@ def checked_allocators(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def simulate(
-    model: FilePath,
-    settings: Settings,
-    allocators: Sequence[str],
+    model: ModelSource,
+    settings: Settings | None = None,
+    allocators: Sequence[str] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    *,
+    config: FilePath | None = None,
+    **options: object,
 ) -> AllocatorComparison:
     """Return what dynamic allocators need for one real run, beside the static plan.
 
-    Of the settings, what binds dims and inputs counts. The run is given up after ``timeout``
-    seconds.
+    Args:
+        model: A model, as a file or in memory.
+        settings: What binds dims and inputs in it counts.
+        allocators: Which; None: all.
+        timeout: Seconds after which the run is given up.
+        config: A settings file, in place of ``settings``.
+        options: Settings by name, in place of ``settings``.
 
     Raises:
-        MemplanError: the model cannot be read or run.
+        MemplanError: the model cannot be read or run, or there is no such allocator.
     """
+    wanted = checked_allocators(allocators)
+
+    def work(path: Path) -> AllocatorComparison:
+        return _simulate(path, settings_of(path, settings, config, options), wanted, timeout)
+
+    return on_files((model,), work)
+
+
+def _simulate(
+    path: Path, settings: Settings, allocators: Sequence[str], timeout: float
+) -> AllocatorComparison:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.runtime.observed import observe
     from memplan_cli.runtime.run.spec import RunConditions
@@ -59,7 +81,6 @@ def simulate(
     from memplan_cli.workflows.files.binding import assumed_in, binding_alone, refuse_run
     from memplan_cli.workflows.files.model_file import plan_settled, read_model
 
-    path = Path(model)
     file = read_model(path)
     found = settle_in_numbers(file.lazy, path, binding_alone(settings))
     loaded, bound = found.loaded, found.settings

@@ -26,6 +26,7 @@ from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_again
 from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.file_names import original_of, plan_beside
 from memplan_cli.workflows.files.model_file import ModelFile, bind_whole
+from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -34,25 +35,52 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeFacts
+    from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
 
 
 def validate(
-    planned: FilePath,
-    original: FilePath | None = None,
+    planned: ModelSource,
+    original: ModelSource | None = None,
     check: Check = DEFAULT_CHECK,
     extras: Collection[Extra] = (),
     inputs: Inputs | None = None,
 ) -> Proof:
     """Hold a written model against its plan, run it and its original, and compare the outputs.
 
-    All words are those of `memplan_cli.validate`.
+    Where the plan beside it does not say what the model says, nothing is run. Both run at the
+    dims that the plan was made for, at two sets of them where it has bounds, both inside;
+    without a plan, at small ones. Where the written model says that outputs may lie where
+    inputs were, two steps are taken with each such pair in one buffer.
+
+    Args:
+        planned: A model that memplan wrote; its plan beside it, which the extras need.
+        original: The model it was made from; None: what its name says.
+        check: Where to run, and what counts as equal.
+        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
+            both models' memory in the runtime, of the check's number of processes at once too.
+        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+
+    def work(written: Path, source: Path | None = None) -> Proof:
+        return _validate(written, source, check, extras, inputs)
+
+    models = (planned,) if original is None else (planned, original)
+    return on_files(models, work)
+
+
+def _validate(
+    planned: Path,
+    original: FilePath | None,
+    check: Check,
+    extras: Collection[Extra],
+    inputs: Inputs | None,
+) -> Proof:
     from memplan_cli.onnx_io.caches.note import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
@@ -60,7 +88,7 @@ def validate(
     from memplan_cli.runtime.run.verify import compare_models, measure_models
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
 
-    planned, original = _pair(Path(planned), original)
+    planned, original = _pair(planned, original)
     model = load_model(planned)
     notes = read_notes(model)
     refuse_foreign(notes, planned)

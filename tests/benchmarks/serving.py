@@ -263,7 +263,7 @@ def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
     # The other configurations get as many requests, and may take longer for them.
     terms = SoakTerms(case.requests, seconds=case.seconds, timeout=2 * case.seconds + 120)
     settings = Settings(bounds=case.bounds)
-    found = soak(path, settings, terms)
+    found = soak(path, settings, terms=terms)
     service, _ = service_of(path, settings, terms.timeout)
     largest = Requests((service.extent.largest,) * _ALONE, case.seconds)
     courses = serve(service, largest, {one.name: one.settings for one in found.courses})

@@ -12,7 +12,7 @@ from memplan_cli import MemParam, MemplanError, Settings, workflows
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
-from memplan_cli.workflows.fit import MemoryLimit, fit
+from memplan_cli.workflows.fit import MemoryLimit, fit_within
 from story import GOOD, write
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_paths_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not verdict.passed
     limit = MemoryLimit(memory=1 << 30, unknown=("n",))
     write(tmp_path / "n.onnx", GOOD.replace("[64,256]", "[64,n]"))
-    assert fit("n.onnx", limit).points
+    assert fit_within(Path("n.onnx"), limit).points
 
 
 @pytest.mark.parametrize("call", [memplan_cli.plan, memplan_cli.optimize, memplan_cli.report])

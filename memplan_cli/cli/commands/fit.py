@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -55,7 +55,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     memory: str,
     overhead: str | None,
-    of: str | None,
+    of: Literal["process", "tensors"] | None,
     confirm: bool,
     provider: str,
     form: str,
@@ -75,19 +75,20 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan fit model.onnx --memory 16GiB --dim batch=?
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
-    from memplan_cli.core.quantities import parse_size
     from memplan_cli.reporting.commands.fit import FIT
-    from memplan_cli.workflows.fit import MemoryLimit, fit
+    from memplan_cli.workflows.fit import fit
 
     if not confirm:
         reject_unused(("provider",), "needs the model to be run", "add --confirm")
-    limit = MemoryLimit(
-        memory=parse_size(memory),
-        unknown=unknown,
-        overhead=None if overhead is None else parse_size(overhead),
-        provider=provider if confirm else None,
+    found = fit(
+        model,
+        memory,
+        unknown,
+        settings.load(model),
+        overhead=overhead,
         of=of or "auto",
+        provider=provider if confirm else None,
+        progress=output.progress,
     )
-    found = fit(model, limit, settings.load(model), output.progress)
     say(FIT[form](found))
     raise SystemExit(0 if found.passed else 1)

@@ -90,6 +90,6 @@ def soak(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     refuse_targets({"-o": out}, (model,))
     terms = SoakTerms(requests, sequence, seed, time_limit, timeout)
-    found = serve(model, with_bounds(binding, bounds), terms, output.progress)
+    found = serve(model, with_bounds(binding, bounds), terms=terms, progress=output.progress)
     deliver(SOAK[form](found), out, output)
     raise SystemExit(0 if found.passed else 1)

@@ -1,1 +1,0 @@
-"""One function for each command, as `import memplan` has it: models as paths, bytes or protobufs."""
