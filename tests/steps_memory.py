@@ -5,6 +5,7 @@ python tests/steps_memory.py FOLDER     the child's side of `held_by_steps`
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import numpy as np
 import onnxruntime as ort
 
 from memplan_cli.core.bindings import Binding
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.proofs.donated import step_specs
@@ -90,7 +90,7 @@ def measured(steps: Steps) -> dict[str, int | None]:
     What drawing the inputs has freed is as large as a buffer of the step, and whether the
     C library makes a new buffer of it hangs on how its heap happens to lie.
     """
-    give_back()
+    ctypes.CDLL(None).malloc_trim(0)
     forget_peak()
     before = status("VmRSS")
     for _ in range(STEPS):

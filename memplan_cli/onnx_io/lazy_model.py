@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.heap import LARGE, give_back
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_again
 
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
+
+LARGE = 20_000
+"""Nodes from which on a graph is released: parsed, it takes seven megabytes."""
 
 _Stamp = tuple[int, int, int]
 
@@ -50,7 +52,6 @@ class LazyModel:
         """Release a large model until somebody reads it."""
         if self._path is not None and self._model is not None:
             self._model = None
-            give_back()
 
 
 def lazy(model: ModelProto | LazyModel) -> LazyModel:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
@@ -98,9 +97,7 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan, constants = decided.program, plan_of(decided), decided.constants
     del decided  # of a large program, most of what is in memory
-    give_back(len(program.vars))
     check(plan)
-    give_back(len(program.vars))
     return Planned(program, plan, settings, constants)
 
 
@@ -109,7 +106,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     tell = means.progress or silent
     tell("planning")
     phases, scope = _looked_at(program, settings, source)
-    give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     folded, chunking = Folded(), Chunking(program)
     if refusal:
@@ -126,7 +122,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         phases, scope = _looked_at(chunking.program, settings, source)
         if chunking.facts.regions:
             chosen = chosen._replace(before=_as_given(program, settings, source))
-    give_back(len(program.vars))
     return Decided(
         source=source,
         settings=settings,

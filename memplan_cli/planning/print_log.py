@@ -13,7 +13,6 @@ from itertools import islice
 from operator import lt
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.program import var_id
 
 if TYPE_CHECKING:
@@ -105,16 +104,16 @@ def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
 def _pools(tensors: Sequence[Placement], level: int) -> dict[int, _Pool]:
     """Return the pool of each arena that has one, with the size of each of its slots."""
     found: dict[int, _Pool] = {}
-    for arena, slot, size in cells(tensors, "arena", "slot", "bytes"):
-        if slot is not None:
-            sizes = found.setdefault(arena, _Pool(level)).sizes
-            if sizes.get(slot, -1) < size:
-                sizes[slot] = size
+    for tensor in tensors:
+        if tensor.slot is not None:
+            sizes = found.setdefault(tensor.arena, _Pool(level)).sizes
+            if sizes.get(tensor.slot, -1) < tensor.bytes:
+                sizes[tensor.slot] = tensor.bytes
     return found
 
 
 def _by_start(tensors: Sequence[Placement]) -> Iterable[Placement]:
-    starts = [first for (first,) in cells(tensors, "first")]
+    starts = [tensor.first for tensor in tensors]
     if all(map(lt, starts, islice(starts, 1, None))):
         return tensors  # as where the order is the file's: no two rows are there at once
     return sorted(tensors, key=_start)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from memplan_cli.analysis.liveness import release_ticks
-from memplan_cli.core.compact.columns import Columns, Groups, Made, column, numbers
-from memplan_cli.core.program import VarId, blocks, label, own_name
+from memplan_cli.core.program import VarId, blocks, own_name
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
@@ -16,11 +15,11 @@ from memplan_cli.planning.account import report_of
 from memplan_cli.planning.print_log import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterator
 
     from memplan_cli.analysis.liveness import Timeline
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.program import Op, Program
+    from memplan_cli.core.program import Program
     from memplan_cli.planning.decided import Decided
     from memplan_cli.settings.settings import Settings
 
@@ -81,7 +80,7 @@ def settings_json(settings: Settings) -> Json:
     }
 
 
-def _placements(decided: Decided) -> Sequence[Placement]:
+def _placements(decided: Decided) -> tuple[Placement, ...]:
     needs, allocation = decided.needs, decided.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
@@ -91,70 +90,46 @@ def _placements(decided: Decided) -> Sequence[Placement]:
         for each in arena.problem.buffers
         if VarId(each.id) in pinned
     }
-    known = [vars_[identity] for identity in needs.sizes]
-    buffers = [allocation.buffers[identity] for identity in needs.sizes]
-    places = [arenas[size.unit if size.symbols else "1"] for size in needs.sizes.values()]
-    ranges = [
-        lasting[buffer] if identity in pinned else live[identity]
-        for identity, buffer in zip(needs.sizes, buffers, strict=True)
-    ]
-    layouts = list(zip([arena for _, arena in places], buffers, strict=True))
-    return Columns(
-        Placement,
-        [var.name for var in known],
-        column([var.block for var in known]),
-        column([var.dtype for var in known]),
-        column([var.shape or () for var in known]),
-        numbers(size.coefficient for size in needs.sizes.values()),
-        numbers(index for index, _ in places),
-        numbers(arena.layout.offsets[buffer] for arena, buffer in layouts),
-        column([arena.slots.get(buffer) for arena, buffer in layouts]),
-        numbers(first for first, _ in ranges),
-        numbers(last for _, last in ranges),
-        column(
-            [
-                None if v.id == str(buffer) else buffer
-                for v, buffer in zip(known, buffers, strict=True)
-            ]
-        ),
-        column([pinned.get(identity) for identity in needs.sizes]),
-    )
+    tensors: list[Placement] = []
+    for identity, size in needs.sizes.items():
+        var, buffer = vars_[identity], allocation.buffers[identity]
+        index, arena = arenas[size.unit if size.symbols else "1"]
+        first, last = lasting[buffer] if identity in pinned else live[identity]
+        tensors.append(
+            Placement(
+                var.name,
+                var.block,
+                var.dtype,
+                cast("tuple[int | str, ...]", var.shape or ()),
+                size.coefficient,
+                index,
+                arena.layout.offsets[buffer],
+                arena.slots.get(buffer),
+                first,
+                last,
+                None if identity == str(buffer) else buffer,
+                pinned.get(identity),
+            )
+        )
+    return tuple(tensors)
 
 
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
         count = Counter(op.name for op in block.ops)
-        names = [own_name(op.name) if count[op.name] == 1 else "" for op in block.ops]
-        if all(names):
-            yield BlockOrder(block.path, tuple(names))
-        else:
-            sources = numbers(op.source for op in block.ops)
-            yield BlockOrder(block.path, Made(_entry, column(names), sources))
+        nodes = (
+            (own_name(op.name) if count[op.name] == 1 else "") or f"#{op.source}"
+            for op in block.ops
+        )
+        yield BlockOrder(block.path, tuple(nodes))
 
 
-def _entry(name: str, source: int) -> str:
-    """Return a node in an order: its name if no other has it, or its index in the file."""
-    return name or f"#{source}"
-
-
-def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]:
+def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return, in order of execution, the planned tensors that die after each node."""
     last = release_ticks(timeline)
     dying = [var for var in last if var in planned]
     dying.sort(key=last.__getitem__)
-    ticks = numbers(tick for tick, _ in groupby(dying, last.__getitem__))
-    tensors = Groups(sorted(group) for _, group in groupby(dying, last.__getitem__))
-    ops = [timeline.ending[tick] for tick in ticks]
-    return Columns(Release, ticks, _labels(ops), tensors)
-
-
-def _labels(ops: Sequence[Op]) -> Sequence[str]:
-    """Return the label of each op, made when read where there are no names.
-
-    Of what they are made of alone: a plan must not keep its program.
-    """
-    names = [own_name(op.name) for op in ops]
-    if all(names):
-        return names
-    sources = numbers(op.source for op in ops)
-    return Made(label, column(names), column([op.type for op in ops]), sources)
+    return tuple(
+        Release(tick, timeline.ending[tick].label, tuple(sorted(group)))
+        for tick, group in groupby(dying, last.__getitem__)
+    )

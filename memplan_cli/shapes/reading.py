@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
@@ -70,7 +69,6 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     graph = inferred.graph if nested else None
     skipped = skipped_blocks(graph) if graph is not None else ()
     del inferred
-    give_back(len(types))
     model = source.model
     return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=skipped)
 

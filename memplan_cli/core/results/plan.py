@@ -7,11 +7,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.compact.columns import cells
-from memplan_cli.core.compact.spool import spooled
 from memplan_cli.core.json_types import Json  # noqa: TC001 - a type to read by
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.core.program import var_id
 from memplan_cli.core.results import plan_text
 from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read by
     ArenaFacts,
@@ -113,15 +110,15 @@ class Plan:
             yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
 
     @cached_property
-    def _lists(self) -> Mapping[str, Iterable[bytes]]:
-        """The text of the long lists, in parts: the digest needs it, and then the file."""
+    def _lists(self) -> Mapping[str, list[bytes]]:
+        """The text of the long lists, in parts; both the digest and the file are made of it."""
         lists = {
             "order": plan_text.orders(self.order),
             "tensors": plan_text.placements(self.tensors),
             "releases": plan_text.release_lines(self.releases),
         }
         return {
-            name: spooled(map(plan_text.utf8, plan_text.listed(items)))
+            name: list(map(plan_text.utf8, plan_text.listed(items)))
             for name, items in lists.items()
         }
 
@@ -147,30 +144,19 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
     offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
     shared = _storage_of_shared(plan.tensors)
-    looked_at = (
-        "name",
-        "block",
-        "bytes",
-        "arena",
-        "offset",
-        "first",
-        "last",
-        "alias_of",
-        "pinned",
-    )
-    for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
-        plan.tensors, *looked_at
-    ):
-        identity = BufferId(var_id(block, name))
+    for tensor in plan.tensors:
+        arena, size, first, last = tensor.arena, tensor.bytes, tensor.first, tensor.last
+        identity = BufferId(tensor.id)
         if arena not in arenas:
             raise InvalidLayoutError(f"tensor {identity!r} is placed in no arena of the plan")
-        if alias_of is not None:
-            _refuse_apart(identity, alias_of, (arena, offset, size, pinned), shared)
-            identity = BufferId(alias_of)
+        if tensor.alias_of is not None:
+            location = arena, tensor.offset, size, tensor.pinned
+            _refuse_apart(identity, tensor.alias_of, location, shared)
+            identity = BufferId(tensor.alias_of)
         known = spans[arena].get(identity)
         if known is None:
             spans[arena][identity] = size, first, last
-            offsets[arena][identity] = offset
+            offsets[arena][identity] = tensor.offset
         else:
             most, start, end = known
             spans[arena][identity] = max(size, most), min(first, start), max(last, end)
@@ -191,15 +177,13 @@ _Span = tuple[int, int, int]
 
 def _refuse_odd(tensors: Sequence[Placement]) -> None:
     """Refuse a tensor that is placed twice, and a pinned one that does not last."""
-    names = cells(tensors, "name", "block")
-    identities = {var_id(block, name) for name, block in names}
-    if len(identities) != len(tensors):
+    if len({tensor.id for tensor in tensors}) != len(tensors):
         raise InvalidLayoutError("the plan places one tensor twice")
-    end = max((last for (last,) in cells(tensors, "last")), default=0)
-    for at, (first, last, pinned) in enumerate(cells(tensors, "first", "last", "pinned")):
-        if pinned is not None and (first, last) != (0, end):
+    end = max((tensor.last for tensor in tensors), default=0)
+    for tensor in tensors:
+        if tensor.pinned is not None and (tensor.first, tensor.last) != (0, end):
             raise InvalidLayoutError(
-                f"tensor {tensors[at].id[:120]!r} is pinned and does not last the whole run"
+                f"tensor {tensor.id[:120]!r} is pinned and does not last the whole run"
             )
 
 
@@ -209,15 +193,15 @@ _Location = tuple[int, int, int, "str | None"]
 
 def _storage_of_shared(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
     """Return the locations of tensors that others share; None for those that share too."""
-    shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
-    shared.discard(None)
+    shared = {tensor.alias_of for tensor in tensors if tensor.alias_of is not None}
     if not shared:
         return {}
-    looked_at = "name", "block", "arena", "offset", "bytes", "pinned", "alias_of"
     return {
-        identity: None if alias_of is not None else (arena, offset, size, pinned)
-        for name, block, arena, offset, size, pinned, alias_of in cells(tensors, *looked_at)
-        if (identity := var_id(block, name)) in shared
+        tensor.id: None
+        if tensor.alias_of is not None
+        else (tensor.arena, tensor.offset, tensor.bytes, tensor.pinned)
+        for tensor in tensors
+        if tensor.id in shared
     }
 
 

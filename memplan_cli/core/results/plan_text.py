@@ -12,8 +12,6 @@ from itertools import islice
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import cells
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -59,7 +57,7 @@ def placements(tensors: Sequence[Placement]) -> Iterator[str]:
     kinds: dict[tuple[str, str, tuple[int | str, ...], int], str] = {}
     for (
         name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
-    ) in cells(tensors):  # fmt: skip
+    ) in tensors:  # fmt: skip
         kind = kinds.get((block, dtype, shape, size))
         if kind is None:
             kind = kinds[block, dtype, shape, size] = (
@@ -76,6 +74,6 @@ def placements(tensors: Sequence[Placement]) -> Iterator[str]:
 
 def release_lines(releases: Sequence[Release]) -> Iterator[str]:
     """Yield the text of what is released after each node."""
-    for step, node, tensors in cells(releases, "step", "node", "tensors"):
+    for step, node, tensors in releases:
         names = ", ".join(map(quoted, tensors))
         yield f'{{"step": {step}, "node": {quoted(node)}, "tensors": [{names}]}}'

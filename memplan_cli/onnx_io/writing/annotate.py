@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.liveness import timed
-from memplan_cli.core.compact.spool import Parts, spooled
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES
 from memplan_cli.onnx_io.protobuf import messages
@@ -33,10 +32,10 @@ _PART = 1000
 
 def annotated(
     model: ModelProto, program: Program, plan: Plan, metadata: Mapping[str, str]
-) -> Iterable[bytes]:
+) -> list[bytes]:
     """Return the bytes of a model with its plan in the metadata of nodes and values, in parts.
 
-    They can be gone through more than once. Where the plan's file alone has the notes, the
+    Where the plan's file alone has the notes, the
     model says so instead.
 
     Args:
@@ -47,12 +46,12 @@ def annotated(
     """
     graph = model.graph
     if plan.settings.get("notes") == IN_PLAN:
-        declared = spooled(_joined(_value_info(_bytes(value)) for value in graph.value_info))
+        declared = list(_joined(_value_info(_bytes(value)) for value in graph.value_info))
         around = _Around.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
         return _whole(model, map(_bytes, graph.node), around, declared)
     notes = Notes.of(program, plan)
     values = Values(notes, "", graph)
-    declared = spooled(
+    declared = list(
         _joined(
             _value_info(_bytes(value) + values.entries(value.name))
             for value in graph.value_info
@@ -65,14 +64,14 @@ def annotated(
 
 def _whole(
     model: ModelProto, nodes: Iterable[bytes], around: _Around, values: Iterable[bytes]
-) -> Iterable[bytes]:
+) -> list[bytes]:
     """Return the bytes of a model, in parts, from those of its nodes and declared values."""
     node_field = Field(type(model.graph).NODE_FIELD_NUMBER)
     ops = _joined(map(node_field, nodes))
-    inside = spooled(chain(ops, [around.graph], values, [around.graph_end]))
+    inside = [*ops, around.graph, *values, around.graph_end]
     size = sum(map(len, inside))
     start = around.start + head(type(model).GRAPH_FIELD_NUMBER, size)
-    return Parts([start], inside, [around.end])
+    return [start, *inside, around.end]
 
 
 def _bytes(message: NodeProto | ValueInfoProto) -> bytes:

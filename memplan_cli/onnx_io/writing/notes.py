@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from json.encoder import encode_basestring as quoted
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
-from memplan_cli.core.compact.columns import Groups, cells
-from memplan_cli.core.results.placements import Placement, in_words
+from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import PREFIX
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.types import element_type
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.placements import Release
+    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 _DRAWN = 5000
@@ -42,7 +39,8 @@ class Notes:
     """The tensors of each block; nothing where they are all at the top."""
     unplanned: AbstractSet[str]
     """What the graph is given and gives: nearly always all that it declares."""
-    dying: _Dying
+    dying: Mapping[int, Sequence[str]]
+    """The names of the tensors that are released after each node, by its last tick."""
     units: Mapping[int, str]
     """What the integers of each arena are multiples of."""
     shapes_hold: bool
@@ -52,7 +50,7 @@ class Notes:
         """Return the notes of an op's node, by its first tick and its last one."""
         step_entry, release_entry, memory_entry = _node_entries()
         entries = step_entry.number(start)
-        dying = self.dying.after(end)
+        dying = self.dying.get(end, ())
         if dying:
             entries += release_entry(f"[{', '.join(map(quoted, dying))}]")
         return entries + memory_entry(memory) if memory else entries
@@ -64,8 +62,7 @@ class Notes:
         """
         if nodes > _DRAWN:
             return {}
-        rows = (Placement(*row) for row in cells(self.tensors(path)))
-        return {row.name: in_words(row, self.units) for row in rows}
+        return {row.name: in_words(row, self.units) for row in self.tensors(path)}
 
     def tensors(self, path: str) -> Sequence[Placement]:
         """Return the tensors of a block, in the order of the plan."""
@@ -89,31 +86,8 @@ class Notes:
         ends = {*program.body.inputs, *program.body.outputs}
         unplanned = {program.vars[var].name for var in ends}
         units = {arena.id: arena.unit for arena in plan.arenas}
-        dying = _Dying(plan.releases)
+        dying = {release.step: release.tensors for release in plan.releases}
         return cls(by_block, plan, inside, unplanned, dying, units, shapes_hold)
-
-
-class _Dying:
-    """The names that are let go of after each node, by its last tick."""
-
-    def __init__(self, releases: Sequence[Release]) -> None:
-        self._ticks = array("q")
-        self._names = Groups(self._read(releases))
-
-    def _read(self, releases: Sequence[Release]) -> Iterator[Sequence[str]]:
-        for tick, names in cells(releases, "step", "tensors"):  # in order of execution
-            self._ticks.append(tick)
-            yield names
-
-    def after(self, tick: int) -> Sequence[str]:
-        """Return the names that a tick is the last one of."""
-        at = bisect_left(self._ticks, tick)
-        is_there = at < len(self._ticks) and self._ticks[at] == tick
-        return self._names.at(at) if is_there else ()
-
-
-_Row = tuple[Any, ...]
-"""The fields of a placement."""
 
 
 class Values:
@@ -121,12 +95,12 @@ class Values:
 
     def __init__(self, notes: Notes, path: str, graph: GraphProto) -> None:
         self._notes, self._is_inside = notes, bool(path)
-        self._rows = partial(cells, notes.tensors(path))
-        self._left: dict[str, _Row] | None = None
+        self._tensors = notes.tensors(path)
+        self._left: dict[str, Placement] | None = None
         ends = {value.name for value in (*graph.input, *graph.output)}
         # A large graph declares nothing else, or nearly everything.
         if path or graph.value_info or not ends <= notes.unplanned:
-            self._left = {row[0]: row for row in self._rows()}
+            self._left = {tensor.name: tensor for tensor in self._tensors}
         self._place = _Places(_place_entries())
 
     def entries(self, name: str) -> bytes:
@@ -138,7 +112,7 @@ class Values:
         """Yield a ValueInfoProto with notes for each value that was not asked for."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
         named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-        for row in self._rows() if self._left is None else self._left.values():
+        for row in self._tensors if self._left is None else self._left.values():
             name, _, dtype, shape, *_ = row
             if self._is_inside and 0 in shape:
                 continue  # of a branch that is not taken: its type is the nodes' own
@@ -190,7 +164,7 @@ class _Places:
         arena, self._offset, size, self._first, self._last, self._alias = entries
         self._arena, self._size = cache(arena.number), cache(size.number)  # there are few
 
-    def __call__(self, row: _Row) -> bytes:
+    def __call__(self, row: Placement) -> bytes:
         _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
         entries = (
             self._arena(arena)

@@ -12,7 +12,6 @@ from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
@@ -24,7 +23,7 @@ from memplan_cli.onnx_io.writing.annotate import annotated
 from memplan_cli.onnx_io.writing.verify import graph_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -38,10 +37,8 @@ ties a graph to the runtime that has optimised it, in whatever order its nodes a
 
 def written_model(
     model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
-) -> Iterable[bytes]:
+) -> list[bytes]:
     """Return the bytes of the annotated model, in parts; the same plan gives the same bytes.
-
-    They can be gone through more than once.
 
     Args:
         model: The model that was planned.
@@ -53,11 +50,9 @@ def written_model(
         InvalidLayoutError: the rewritten graph would compute something else (our bug).
     """
     rewritten = rewrite(model, program, _to_expose(program, plan))
-    give_back(len(model.graph.node))
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
-    give_back(len(model.graph.node))
     metadata = {f"{PREFIX}plan": _plan_note(plan), **dict(sorted((notes or {}).items()))}
     return annotated(rewritten, program, plan, metadata)
 

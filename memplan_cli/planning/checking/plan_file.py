@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.plan import Plan, check
 from memplan_cli.core.untrusted_files import refuse_endless
@@ -71,7 +70,7 @@ def plan_from_json(data: object) -> Plan:
         plan = from_json(Plan, data, "the plan")
     except MisfitError as error:
         raise PlanError(str(error)) from error
-    for name, first, last in cells(plan.tensors, "name", "first", "last"):
-        if first >= last:
-            raise PlanError(f"tensor {name[:80]!r} has its last use before its first")
+    for tensor in plan.tensors:
+        if tensor.first >= tensor.last:
+            raise PlanError(f"tensor {tensor.name[:80]!r} has its last use before its first")
     return plan

@@ -5,7 +5,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
@@ -31,7 +30,7 @@ def left_at_32_bits(plan: Plan, most: int) -> Iterator[doc.Block]:
     A conversion to float16 rarely halves the memory: what needs range is left as it was, and
     every cast makes one tensor more (onnxconverter-common#289, onnxruntime#9949).
     """
-    dtypes = {dtype for (dtype,) in cells(plan.tensors, "dtype")}
+    dtypes = {tensor.dtype for tensor in plan.tensors}
     if not dtypes & _HALF or _WIDE not in dtypes:
         return
     wide = [tensor for tensor in plan.tensors if tensor.dtype == _WIDE]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import cells
-from memplan_cli.core.program import VarId, var_id
+from memplan_cli.core.program import VarId
 from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
@@ -146,11 +145,7 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
         return
     whole = sum(size for _, size in peak.tensors)
     shown = {VarId(name): size for name, size in peak.tensors[:most]}
-    places = {
-        tensor: plan.tensors[at]
-        for at, (name, block) in enumerate(cells(plan.tensors, "name", "block"))
-        if (tensor := var_id(block, name)) in shown
-    }
+    places = {tensor.id: tensor for tensor in plan.tensors if tensor.id in shown}
     nodes = nodes_at(plan)
     rows = (
         (

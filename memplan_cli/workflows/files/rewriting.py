@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from memplan_cli.core.compact.spool import Parts
 from memplan_cli.core.results.amounts import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
@@ -229,7 +228,7 @@ class RewrittenFiles(OutputFiles):
         """
         plan = _seen_from(self._targets.plan.parent, plan)
         plan = plan.with_report(replace(plan.report, external_weights=self._moved))
-        model = Parts(self.data, [_recorded(self._rewriting, plan)])
+        model = [*self.data, _recorded(self._rewriting, plan)]
         contents: dict[Path, Content] = {
             self._targets.plan: plan.encoded(),
             self._targets.model: model,
