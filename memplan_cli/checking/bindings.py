@@ -54,14 +54,6 @@ def check_bindings(subject: Subject, bounds: Bounds) -> Iterator[str]:
             yield f"bindings is said to have {said[name]} for {who}, no number to assume"
 
 
-def dims_at(subject: Subject) -> Mapping[str, int]:
-    """Return the numbers that the report's figures are at: what has bounds is at its largest."""
-    bounds = subject.plan.settings.get("bounds")
-    bounded = bounds if isinstance(bounds, dict) else {}
-    bindings = subject.plan.report.bindings.items()
-    return {name: dim.value for name, dim in bindings if name not in bounded}
-
-
 def _given(subject: Subject) -> Mapping[str, object]:
     dims = subject.plan.settings.get("dims")
     return dims if isinstance(dims, dict) else {}

@@ -93,12 +93,12 @@ def _stages(subject: Subject, placed: Placed, bounds: Bounds) -> Iterator[Iterat
     yield check_order(subject)
     yield check_rows(subject, bounds, placed)
     yield check_sharing(subject, placed)
-    everything = storages(placed)
+    everything = storages(subject.plan.tensors)
     yield check_layout(subject, everything)
     yield check_releases(subject, placed)
     yield check_donation(subject)
     yield check_bindings(subject, bounds)
-    yield check_figures(subject, placed, everything, bounds)
+    yield check_figures(subject, placed, bounds)
     yield check_notes(subject, placed)
 
 

@@ -9,9 +9,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from memplan_cli.checking.rows import Placed
     from memplan_cli.checking.subject import Subject
     from memplan_cli.core.results.placements import ArenaFacts, Placement
 
@@ -30,23 +29,25 @@ class Storage:
     members: list[Placement]
 
 
-def storages(placed: Placed) -> list[Storage]:
-    """Return what the tensors of a plan lie in, by the model's own live ranges."""
+def storages(rows: Iterable[Placement]) -> list[Storage]:
+    """Return the storages of a plan's tensors: tensors that share bytes have one."""
     found: dict[str, Storage] = {}
-    for identity, (row, value) in placed.rows.items():
-        first, last = (row.first, row.last) if row.pinned else (value.first, value.last + 1)
-        base = row.alias_of or identity
+    for row in rows:
+        base = row.alias_of or row.id
         known = found.get(base)
         if known is None:
-            found[base] = Storage(base, row.arena, row.offset, row.bytes, first, last, [row])
+            found[base] = Storage(
+                base, row.arena, row.offset, row.bytes, row.first, row.last, [row]
+            )
         else:
-            known.first, known.last = min(known.first, first), max(known.last, last)
+            known.bytes = max(known.bytes, row.bytes)
+            known.first, known.last = min(known.first, row.first), max(known.last, row.last)
             known.members.append(row)
     return list(found.values())
 
 
 def check_layout(subject: Subject, everything: Sequence[Storage]) -> Iterator[str]:
-    """Yield what lies on what, outside of its arena, or in a slot of other tensors."""
+    """Yield the tensors that overlap or lie outside of their arena, and wrong slots."""
     by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
     for storage in everything:
         by_arena[storage.arena].append(storage)
@@ -54,9 +55,10 @@ def check_layout(subject: Subject, everything: Sequence[Storage]) -> Iterator[st
         inside = by_arena.pop(arena.id, [])
         yield from _edges(arena, inside)
         yield from _overlaps(inside)
-        yield from _slots(inside, subject.plan.report.level)
     for arena_id, lost in by_arena.items():
         yield f"tensor {lost[0].name[:120]!r} lies in arena {arena_id}, which is not there"
+    rows = (row for storage in everything for row in storage.members)
+    yield from check_slots(rows, subject.plan.report.level)
 
 
 def _edges(arena: ArenaFacts, inside: Sequence[Storage]) -> Iterator[str]:
@@ -99,17 +101,15 @@ def _overlaps(inside: Sequence[Storage]) -> Iterator[str]:
         heappush(ending, (storage.last, entry))
 
 
-def _slots(inside: Sequence[Storage], level: int) -> Iterator[str]:
-    firsts: dict[int, Placement] = {}
-    for storage in inside:
-        row = storage.members[0]
+def check_slots(rows: Iterable[Placement], level: int) -> Iterator[str]:
+    """Yield the tensors of a slot that its level does not allow in it."""
+    firsts: dict[tuple[int, int], Placement] = {}
+    for row in rows:
         if row.slot is None:
             if level < 2:
                 yield f"tensor {row.id[:120]!r} has no slot at level {level}"
             continue
-        if level == 2:
-            continue
-        first = firsts.setdefault(row.slot, row)
+        first = firsts.setdefault((row.arena, row.slot), row)
         same = first.offset == row.offset and first.dtype == row.dtype
         if not same or (level == 0 and first.shape != row.shape):
             yield (

@@ -49,7 +49,7 @@ def check_rows(subject: Subject, bounds: Bounds, placed: Placed) -> Iterator[str
     for identity, (row, value) in placed.rows.items():
         dtype, shape = subject.type_of(value)
         yield from _typed(row, dtype, shape, placed)
-        yield from _sized(row, units.get(row.arena, ""), bounds)
+        yield from check_size(row, units.get(row.arena, ""), bounds)
         yield from _pinned(row, excluded, subject)
         first, last = (0, end) if row.pinned else (value.first, value.last + 1)
         if (row.first, row.last) != (first, last):
@@ -109,7 +109,8 @@ def _typed(row: Placement, dtype: str, shape: Shape | None, placed: Placed) -> I
         )
 
 
-def _sized(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
+def check_size(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
+    """Yield that a tensor's bytes are not those of its dtype and shape, if they are not."""
     count, wanted = byte_size(row.shape, row.dtype, bounds)
     if (count, wanted) != (row.bytes, unit if row.bytes else wanted):
         yield (

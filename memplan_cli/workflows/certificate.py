@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError, PlanError
-from memplan_cli.workflows.files.agreement import (
-    bounds_of,
-    read_as_planned,
-    types_by_block,
-)
+from memplan_cli.planning.checking.plan_file import bounds_of
+from memplan_cli.workflows.files.agreement import read_as_planned, types_by_block
 from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:

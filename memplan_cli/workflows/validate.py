@@ -17,12 +17,13 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.planning.checking.plan_file import bounds_of
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.caches.proved import validate_decoding
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
-from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
+from memplan_cli.workflows.files.agreement import dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.file_names import original_of, plan_beside
 from memplan_cli.workflows.files.model_file import ModelFile, bind_whole

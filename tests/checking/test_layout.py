@@ -101,7 +101,7 @@ def test_a_tensor_of_no_arena_is_named() -> None:
     [
         (0, {}, False), (0, {"shape": (1, 2)}, True), (1, {"shape": (1, 2)}, False),
         (0, {"dtype": "uint8"}, True), (1, {"dtype": "uint8"}, True), (1, {"slot": None}, True),
-        (2, {"slot": None}, False), (2, {"dtype": "uint8"}, False), (1, {"slot": 4}, False),
+        (2, {"slot": None}, False), (2, {"dtype": "uint8"}, True), (1, {"slot": 4}, False),
     ],
 )  # fmt: skip
 def test_a_slot_is_of_one_offset_type_and_at_level_0_shape(

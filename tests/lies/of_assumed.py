@@ -101,13 +101,13 @@ LIES: Mapping[str, Lie] = {
         "free", assume_two, "inputs is said to be 3072, it is 6144",
     ),
     "no number is assumed": (
-        "free", assume_nothing, "without dim 'batch'|naive is said .* to None",
+        "free", assume_nothing, "without dim 'batch'|naive is said .* it is nothing",
     ),
     "nothing is assumed to be something": (
-        "free", assume(0), "0 for dim 'batch'|naive is said .* to 0",
+        "free", assume(0), "0 for dim 'batch'|naive is said .* it is 0",
     ),
     "less than nothing is assumed": (
-        "free", assume(-1), "-1 for dim 'batch'|naive is said .* to None",
+        "free", assume(-1), "-1 for dim 'batch'|naive is said .* it is nothing",
     ),
     "a dim is assumed that the model has not": (
         "free", assume(1, name="other"), "dim 'other', which is not free",

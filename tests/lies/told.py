@@ -16,15 +16,17 @@ import onnx
 
 from builders import HEAD
 from memplan_cli import Settings, optimize, validate
+from memplan_cli.core.results.timeline import occupancies
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking import clock
 from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.planning.print_log import refusals
 from memplan_cli.workflows.files.agreement import held_against
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from memplan_cli.core.results.timeline import Occupancy
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 
@@ -167,14 +169,19 @@ class Told:
         memory["live_peak"], memory["order_bound"] = live, None
         memory["order_proved"] = False
         plan = plan_from_json(self.plan)
-        peak = clock._peak(plan)
-        assert peak is not None
-        tensors = sorted(peak.tensors, key=lambda item: (-item.bytes, item.name))
-        self.report["peak"] = {
-            "step": peak.step,
-            "node": names[peak.step],
-            "tensors": [each._asdict() for each in tensors],
-        }
+        storages = [each for each in occupancies(plan) if each.bytes]
+        sums = [
+            sum(each.bytes for each in storages if each.live_at(tick))
+            for tick in range(len(names))
+        ]
+        step = sums.index(live)
+        tensors = [
+            {"name": _youngest(each, step), "bytes": each.bytes}
+            for each in storages
+            if each.live_at(step)
+        ]
+        tensors.sort(key=lambda item: (-item["bytes"], item["name"]))
+        self.report["peak"] = {"step": step, "node": names[step], "tensors": tensors}
         self.report["reuses"] = len(rows) - sum(1 for _ in refusals(plan.tensors))
         totals = ("naive", "live_peak", "planned", "total")
         self.note(**{name: memory[name] for name in totals})
@@ -221,6 +228,12 @@ def _most(rows: list[dict[str, Any]], alignment: int) -> int:
         changes[first] += size
         changes[last] -= size
     return max(accumulate(changes[tick] for tick in sorted(changes)))
+
+
+def _youngest(storage: Occupancy, tick: int) -> str:
+    """Return the tensor that was written last of those that need a storage at a tick."""
+    ages = ((t.first if t.first <= tick < t.last else -1, t.id) for t in storage.members)
+    return max(ages)[1]
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

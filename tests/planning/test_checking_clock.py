@@ -118,11 +118,11 @@ def test_a_release_where_nothing_dies_is_refused(change: Change, named: str) -> 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda peak: peak.update(step=0), "peak "),
+        (lambda peak: peak.update(step=0), "peak.step is said to be 0"),
         (lambda peak: peak.update(node="Neg#0"), "peak is said to be at 'Neg#0'"),
-        (lambda peak: peak["tensors"].pop(), "peak.tensors are not those"),
-        (lambda peak: peak["tensors"][0].update(bytes=1), "peak.tensors are not those"),
-        (lambda peak: peak["tensors"][0].update(name="z"), "peak.tensors are not those"),
+        (lambda peak: peak["tensors"].pop(), "peak.tensors is said to be"),
+        (lambda peak: peak["tensors"][0].update(bytes=1), "peak.tensors is said to be"),
+        (lambda peak: peak["tensors"][0].update(name="z"), "peak.tensors is said to be"),
     ],
 )
 def test_a_peak_that_is_elsewhere_is_refused(change: Change, named: str) -> None:
@@ -130,11 +130,13 @@ def test_a_peak_that_is_elsewhere_is_refused(change: Change, named: str) -> None
 
 
 def test_a_peak_that_is_missing_or_of_no_known_bytes_is_refused() -> None:
-    assert "peak is missing" in refusal(lambda data: data["report"].update(peak=None))
+    assert "peak.step is said to be nothing" in refusal(
+        lambda data: data["report"].update(peak=None)
+    )
     symbolic = of(plan_of_text(UNNAMED.replace("8,8", "n,n")))
     peak = {"step": 0, "node": "", "tensors": []}
     said = refusal(lambda data: data["report"].update(peak=peak), symbolic)
-    assert "a peak of bytes that are not known" in said
+    assert "the peak of bytes that are not known" in said
 
 
 def test_blocks_that_are_nested_too_deeply_are_refused_in_words() -> None:

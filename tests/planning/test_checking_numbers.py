@@ -61,7 +61,7 @@ def test_a_level_that_is_not_what_is_planned_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_that_takes_more_or_less_than_its_place_is_refused(
     change: dict[str, object], tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match=r"'a' is said to take 256 bytes|no type with a size"):
+    with pytest.raises(PlanError, match="'a' is said to take 256"):
         read(tmp_path, lambda data: data["tensors"][0].update(change))
 
 
@@ -84,9 +84,9 @@ def test_a_unit_that_no_shape_has_hides_no_number(text: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["naive", "planned", "total", "live_peak"])
 def test_a_number_of_what_is_a_symbol_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=rf"{name} is said to be 1, the plan comes to None"):
+    with pytest.raises(PlanError, match=rf"{name} is said to be 1, it is nothing"):
         read(tmp_path, said(name, 1), SYMBOLIC)
-    with pytest.raises(PlanError, match=f"{name} is said to be None, the plan comes to "):
+    with pytest.raises(PlanError, match=f"{name} is said to be nothing, it is "):
         read(tmp_path, lambda data: data["report"]["memory"].update({name: None}))
 
 
@@ -109,12 +109,12 @@ def in_arena(**facts: object) -> Change:
     ("change", "named"),
     [
         (in_arena(lower_bound=1), "lower_bound of arena 0 is said to be 1, "),
-        (lambda data: data["report"].update(coverage=0.5, partial=True), "coverage is said to be 0.5, the plan comes to 1.0"),
+        (lambda data: data["report"].update(coverage=0.5, partial=True), "coverage is said to be 0.5, it is 1.0"),
         (in_report("model", "intermediates", to=9), "coverage is said to be 1.0"),
-        (in_report("model", "nodes", to=4), "nodes is said to be 4, the plan comes to 5"),
-        (in_report("model", "blocks", to=2), "blocks is said to be 2, the plan comes to 1"),
+        (in_report("model", "nodes", to=4), "nodes is said to be 4, it is 5"),
+        (in_report("model", "blocks", to=2), "blocks is said to be 2, it is 1"),
         (in_report("phases", "forward", to=4), "nodes of all phases is said to be 4"),
-        (in_report("reuses", to=9), "reuses is said to be 9, the plan comes to 1"),
+        (in_report("reuses", to=9), "reuses is said to be 9, it is 1"),
         (in_report("level", to=1), "the report's level is said to be 1"),
         (in_report("donated", "bytes", to=8), "donated bytes of no pairs is said to be 8"),
         (in_report("levels", "1", to=1), "the bytes of level 1 is said to be 1, "),
@@ -138,7 +138,7 @@ def test_what_can_be_counted_again_is(change: Change, named: str, tmp_path: Path
 
 def test_expressions_are_counted_again_too(tmp_path: Path) -> None:
     for name in ("naive", "planned", "level 2", "live_peak"):
-        with pytest.raises(PlanError, match=rf"{name} in symbols is said to be 2\*batch"):
+        with pytest.raises(PlanError, match=f"{name} in symbols is said to be"):
             read(tmp_path, in_report("symbolic", name, to="2*batch"), SYMBOLIC)
 
 
@@ -175,9 +175,9 @@ def test_a_slot_is_handed_on_as_the_level_says(level: Level, tmp_path: Path) -> 
         first, other = data["tensors"][:2]
         other["slot"] = first["slot"]
 
-    with pytest.raises(PlanError, match=f"cannot have one slot at level {level}"):
+    with pytest.raises(PlanError, match=f"which level {level} does not allow"):
         read(tmp_path, change, settings=Settings(level=level))
-    with pytest.raises(PlanError, match="lies in no slot"):
+    with pytest.raises(PlanError, match="has no slot at level"):
         read(
             tmp_path,
             lambda data: [tensor.update(slot=None) for tensor in data["tensors"]],
@@ -188,13 +188,11 @@ def test_a_slot_is_handed_on_as_the_level_says(level: Level, tmp_path: Path) -> 
 @pytest.mark.parametrize("level", [0, 1])
 def test_the_bound_of_slots_is_counted_again(level: Level, tmp_path: Path) -> None:
     settings = Settings(level=level)
-    with pytest.raises(PlanError, match="slot_bound is said to be 1, the plan comes to 768"):
+    with pytest.raises(PlanError, match="slot_bound is said to be 1, it is 768"):
         read(tmp_path, in_report("slot_bound", to=1), settings=settings)
     with pytest.raises(PlanError, match="lower_bound of arena 0 is said to be 10000, "):
         read(tmp_path, in_arena(lower_bound=10_000), settings=settings)
-    with pytest.raises(
-        PlanError, match="slot_bound is said to be 768, the plan comes to None"
-    ):
+    with pytest.raises(PlanError, match="slot_bound is said to be 768, it is None"):
         read(tmp_path, in_report("slot_bound", to=768))
 
 

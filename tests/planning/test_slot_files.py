@@ -40,7 +40,7 @@ def put_into_one_slot(data: dict[str, Any]) -> None:
 def test_level_0_hands_a_slot_to_another_shape_in_no_file() -> None:
     data = stored(0)
     put_into_one_slot(data)
-    with pytest.raises(PlanError, match="cannot have one slot at level 0"):
+    with pytest.raises(PlanError, match="which level 0 does not allow"):
         checked_plan(data)
 
 

@@ -193,7 +193,7 @@ _Location = tuple[int, int, int, "str | None"]
 
 def _storage_of_shared(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
     """Return the locations of tensors that others share; None for those that share too."""
-    shared = {tensor.alias_of for tensor in tensors if tensor.alias_of is not None}
+    shared = {tensor.alias_of for tensor in tensors} - {None}
     if not shared:
         return {}
     return {

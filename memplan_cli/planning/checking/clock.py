@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.core.problem import Problem, pressure
-from memplan_cli.core.results.in_numbers import in_numbers
-from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.results.timeline import moments
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.numbers import counts_shared_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Moment
 
@@ -134,56 +129,10 @@ def _due(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
 
 
 def _check_peak(plan: Plan, nodes: Mapping[int, _Named]) -> None:
-    said, memory = plan.report.peak, plan.report.memory
-    if memory.live_peak is None:
-        if said is not None:
-            raise PlanError("the report has a peak of bytes that are not known")
+    """Refuse a peak at another node than the order has at its step."""
+    peak = plan.report.peak
+    if peak is None:
         return
-    if said is not None and not _is_there(said, nodes):
-        raise PlanError(f"peak is said to be at {said.node[:120]!r}, step {said.step}")
-    if counts_shared_bytes(plan):
-        _compare_peaks(said, _peak(in_numbers(plan)))
-    elif said is not None and sum(size for _, size in said.tensors) != memory.live_peak:
-        raise PlanError(f"the tensors at the peak are not {memory.live_peak} bytes")
-
-
-def _is_there(peak: Peak, nodes: Mapping[int, _Named]) -> bool:
     node = nodes.get(peak.step)
-    return not peak.node if node is None else node.is_called(peak.node)
-
-
-def _compare_peaks(said: Peak | None, counted: Peak | None) -> None:
-    if said is None or counted is None:
-        if said is not counted:
-            raise PlanError("the report's peak is missing, or nothing is live")
-        return
-    if said.step != counted.step:
-        raise PlanError(
-            f"peak.step is said to be {said.step}, the plan comes to {counted.step}"
-        )
-    if sorted(said.tensors) != sorted(counted.tensors):
-        raise PlanError(f"peak.tensors are not those that are live at step {said.step}")
-
-
-def _peak(plan: Plan) -> Peak | None:
-    """Return the first step at which most bytes are live, as `totals.peak_of` does."""
-    buffers = [buffer for problem, _ in plan.problems for buffer in problem.buffers]
-    curve = pressure(Problem(tuple(buffers)))
-    tick, top = max(curve, key=lambda point: (point[1], -point[0]), default=(0, 0))
-    if not top:
-        return None
-    live = {b.id: b.size for b in buffers if b.live.start <= tick < b.live.end and b.size}
-    names: dict[str, tuple[int, str]] = {}
-    for tensor in plan.tensors:
-        buffer = tensor.alias_of or tensor.id
-        if buffer in live:
-            names[buffer] = max(
-                names.get(buffer, (-2, "")), (_started(tensor, tick), tensor.id)
-            )
-    return Peak(
-        tick, "", tuple(LiveTensor(names[buffer][1], size) for buffer, size in live.items())
-    )
-
-
-def _started(tensor: Placement, tick: int) -> int:
-    return tensor.first if tensor.first <= tick < tensor.last else -1
+    if peak.node if node is None else not node.is_called(peak.node):
+        raise PlanError(f"peak is said to be at {peak.node[:120]!r}, step {peak.step}")

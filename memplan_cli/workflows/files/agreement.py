@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.program import Origin as Kind
 from memplan_cli.core.program import blocks
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.planning.checking.plan_file import bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,18 +122,3 @@ def dims_of(plan: Plan) -> Mapping[str, int]:
     if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
         raise PlanError("the plan's settings do not say the values of its dims")
     return dims
-
-
-def bounds_of(plan: Plan) -> Mapping[str, tuple[int, int]]:
-    """Return the bounds of the dims that a plan was made for.
-
-    Raises:
-        PlanError: it does not say them: settings are free in a plan's schema.
-    """
-    from memplan_cli.settings.sources import read_overrides
-
-    try:
-        found = read_overrides({"bounds": plan.settings.get("bounds")}).values
-    except SettingsError as error:
-        raise PlanError("the plan's settings do not say the bounds of its dims") from error
-    return cast("Mapping[str, tuple[int, int]]", found.get("bounds", {}))
