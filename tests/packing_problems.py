@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.packing.budget import Found
+from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.lowering import cheapest
 from memplan_cli.packing.pieces import Piece, height_of, reduce
 
@@ -81,12 +81,12 @@ def heaviest(problem: Problem) -> Piece:
     return max(reduce(problem).pieces, key=lambda piece: piece.load)
 
 
-def start_of(piece: Piece) -> Found:
+def start_of(piece: Piece) -> BestPlacement:
     placement = cheapest(piece, piece.load)
-    return Found(placement, height_of(piece, placement), piece.load)
+    return BestPlacement(placement, height_of(piece, placement), piece.load)
 
 
-def is_safe(piece: Piece, found: Found) -> bool:
+def is_safe(piece: Piece, found: BestPlacement) -> bool:
     columns = zip(piece.ids, piece.start, piece.end, piece.size, strict=True)
     buffers = tuple(Buffer(i, size, LiveRange(start, end)) for i, start, end, size in columns)
     offsets = dict(zip(piece.ids, found.placement, strict=True))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.heuristics.greedy import GREEDY
-from memplan_cli.packing.heuristics.naive import naive
-from memplan_cli.packing.heuristics.skyline import skyline
-from memplan_cli.packing.pools.pool import level0, level1
+from memplan_cli.packing.greedy import GREEDY, naive
+from memplan_cli.packing.pools import level0, level1
 from memplan_cli.packing.portfolio import exact, portfolio
+from memplan_cli.packing.skyline import skyline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

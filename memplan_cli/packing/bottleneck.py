@@ -22,25 +22,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
-from memplan_cli.packing.budget import Found
+from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.ejection_chains import completed_at_bound
-from memplan_cli.packing.heuristics.greedy import (
+from memplan_cli.packing.greedy import (
     by_area,
     by_end,
     by_load,
     by_size,
     by_start,
 )
-from memplan_cli.packing.heuristics.skyline import best_sweep
 from memplan_cli.packing.pieces import NOWHERE, assemble, height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
+from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.packing.budget import Budget
-    from memplan_cli.packing.heuristics.greedy import Order
+    from memplan_cli.packing.greedy import Order
     from memplan_cli.packing.pieces import Piece, Placement, Reduction
     from memplan_cli.packing.search.board import Ints
 
@@ -133,7 +133,7 @@ def _problem(columns: Iterable[tuple[int, int, int, int]]) -> Problem:
     )
 
 
-def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
+def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Lower a placement: search subsets at its bound and fit the others in around them.
 
     Ends as soon as the work done is more than what is left to gain deserves.
@@ -147,7 +147,7 @@ def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
         return np.array(order(piece), np.int64)
 
     for subset in bottleneck_subsets(piece):
-        if budget.is_enough(best) or budget.spent > best.worth * budget.work:
+        if budget.is_enough(best) or budget.spent > best.deserved_share * budget.work:
             break
         offsets = _searched(subset, best.bound, budget)
         if offsets is None:
@@ -158,13 +158,13 @@ def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
             best = completed_at_bound(piece, best, fixed, part)
             budget.charge(part.spent)
         for order in _ORDERS:
-            if budget.is_enough(best) or budget.spent > best.worth * budget.work:
+            if budget.is_enough(best) or budget.spent > best.deserved_share * budget.work:
                 break
             found, by = fixed.copy(), ordered(order)
             height = fill(start, end, size, found, np.argsort(found, kind="stable"), by)
             budget.charge(charge)
             if height < best.height:
-                best = Found(tuple(map(int, found)), height, best.bound)
+                best = BestPlacement(tuple(map(int, found)), height, best.bound)
     return best
 
 

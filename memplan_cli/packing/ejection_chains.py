@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memplan_cli.packing.budget import Found
+from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.pieces import NOWHERE, height_of
 
@@ -401,7 +401,7 @@ def _move_below(state: RepairState, outside: Ints, capacity: int, patience: int)
             undo_chain(state)
 
 
-def lowered_by_chains(piece: Piece, best: Found, budget: Budget) -> Found:
+def lowered_by_chains(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Lower a placement in small steps of capacity, until its bound or the end of the work."""
     state = new_state(piece, np.array(best.placement, np.int64), best.height)
     share, patience = _FIRST_LOWERING, _FIRST_PATIENCE
@@ -415,7 +415,7 @@ def lowered_by_chains(piece: Piece, best: Found, budget: Budget) -> Found:
         height = int((state.offset + state.size).max())
     if height == best.height:
         return best
-    return Found(placement_of(state), height, best.bound)
+    return BestPlacement(placement_of(state), height, best.bound)
 
 
 def _all_moved_below(state: RepairState, capacity: int, patience: int, budget: Budget) -> bool:
@@ -436,7 +436,9 @@ def _all_moved_below(state: RepairState, capacity: int, patience: int, budget: B
     return not registers[FAILED]
 
 
-def completed_at_bound(piece: Piece, best: Found, offsets: Ints, budget: Budget) -> Found:
+def completed_at_bound(
+    piece: Piece, best: BestPlacement, offsets: Ints, budget: Budget
+) -> BestPlacement:
     """Return a placement as tall as ``best.bound`` that completes a partial one, else ``best``.
 
     Args:
@@ -454,5 +456,5 @@ def completed_at_bound(piece: Piece, best: Found, offsets: Ints, budget: Budget)
         budget.charge(allowed - int(state.registers[WORK]))
         if complete:
             placement = placement_of(state)
-            return Found(placement, height_of(piece, placement), best.bound)
+            return BestPlacement(placement, height_of(piece, placement), best.bound)
     return best

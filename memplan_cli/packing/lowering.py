@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.heuristics.greedy import STRATEGIES, place
-from memplan_cli.packing.heuristics.skyline import best_sweep
+from memplan_cli.packing.greedy import STRATEGIES, place
 from memplan_cli.packing.pieces import height_of
+from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.packing.budget import Budget, Found
+    from memplan_cli.packing.budget import BestPlacement, Budget
     from memplan_cli.packing.pieces import Piece, Placement
     from memplan_cli.packing.search.exact import Searcher
 
@@ -75,7 +75,7 @@ class Lowering:
     progress: Callable[[str], None]
     _known: Searcher | None = field(default=None, init=False)
 
-    def quickly(self, best: Found, budget: Budget) -> Found:
+    def quickly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Lower a placement by the methods that take about a second."""
         if self._is_searchable() and not budget.is_over():
             from memplan_cli.packing.search.exact import reach
@@ -87,11 +87,11 @@ class Lowering:
             best = self._repaired(best, budget)
         return best
 
-    def thoroughly(self, best: Found, budget: Budget) -> Found:
+    def thoroughly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Lower a placement as far as the work allows."""
         if budget.is_enough(best):
             return best
-        part = budget.share(max(LEAST, best.worth))
+        part = budget.share(max(LEAST, best.deserved_share))
         if self._is_searchable():
             from memplan_cli.packing.search.exact import shrink
 
@@ -110,26 +110,26 @@ class Lowering:
         self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
         return self._known
 
-    def _by_bottleneck_subsets(self, best: Found, budget: Budget) -> Found:
+    def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Search the few buffers that decide, and fit the others around them."""
         from memplan_cli.packing.bottleneck import lowered_by_subsets
         from memplan_cli.packing.search.exact import prepare
 
         prepare(self.progress)
         self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
-        part = budget.share(BOTTLENECK * best.worth)
+        part = budget.share(BOTTLENECK * best.deserved_share)
         best = lowered_by_subsets(self.piece, best, part)
         budget.charge(part.spent)
         return best
 
-    def _repaired(self, best: Found, budget: Budget) -> Found:
+    def _repaired(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Repair the placement by ejection chains."""
         from memplan_cli.packing.ejection_chains import lowered_by_chains
 
         self.progress(
             f"repairing the layout of {len(self.piece.size)} buffers by ejection chains"
         )
-        part = budget.share(REPAIR * best.worth)
+        part = budget.share(REPAIR * best.deserved_share)
         best = lowered_by_chains(self.piece, best, part)
         budget.charge(part.spent)
         return best
@@ -137,14 +137,14 @@ class Lowering:
     def _is_searchable(self) -> bool:
         return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
 
-    def _has_bottleneck(self, best: Found) -> bool:
+    def _has_bottleneck(self, best: BestPlacement) -> bool:
         few = len(self.piece.size) <= BOTTLENECK_BUFFERS
         spread = len(self.piece.size) > SEARCHABLE and best.height > (1 + SPREAD) * best.bound
         return few and not spread and self._is_fitted(best)
 
-    def _is_fitted(self, best: Found) -> bool:
+    def _is_fitted(self, best: BestPlacement) -> bool:
         few = len(self.piece.size) <= REPAIR_BUFFERS
-        return few and best.worth > LEAST and _is_countable(self.piece)
+        return few and best.deserved_share > LEAST and _is_countable(self.piece)
 
 
 def _is_countable(piece: Piece) -> bool:

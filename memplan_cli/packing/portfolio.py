@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
-from memplan_cli.packing.budget import Budget, Found
-from memplan_cli.packing.heuristics.naive import naive
+from memplan_cli.packing.budget import BestPlacement, Budget
+from memplan_cli.packing.greedy import naive
 from memplan_cli.packing.lowering import Lowering, cheapest
 from memplan_cli.packing.pieces import height_of, layout_of, reduce
-from memplan_cli.packing.pools.pool import level0, level1
+from memplan_cli.packing.pools import level0, level1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,9 @@ def _searched(
         for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
             height = heights[index]
             if height > goal:
-                found = lower(lowerings[index], Found(placements[index], height, goal), budget)
+                found = lower(
+                    lowerings[index], BestPlacement(placements[index], height, goal), budget
+                )
                 placements[index], height = found.placement, found.height
                 if found.bound > goal:
                     bound = max(bound, found.bound)

@@ -21,7 +21,7 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_subsets
-from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.ejection_chains import lowered_by_chains
 from memplan_cli.packing.lowering import cheapest
 from memplan_cli.packing.pieces import NOWHERE, assemble, layout_of, reduce
@@ -66,7 +66,7 @@ def test_a_window_with_two_full_sections_is_filled_by_asking_first_where_tries_e
     piece = heaviest(read("training_window.csv.gz"))
     answer, placement = Searcher(piece).fit(piece.load, Budget(50_000_000))
     assert answer is Answer.YES
-    assert is_safe(piece, Found(placement, piece.load, piece.load))
+    assert is_safe(piece, BestPlacement(placement, piece.load, piece.load))
 
 
 @pytest.mark.slow

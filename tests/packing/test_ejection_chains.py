@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from benchmarks.packing_instances import crowded, square, thinned
 from memplan_cli.core.problem import BufferId, Problem
-from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.ejection_chains import (
     WORK,
     completed_at_bound,
@@ -62,7 +62,7 @@ def test_a_completed_placement_is_safe_and_as_tall_as_was_asked(
         bound = start.height + 1
         offsets = np.full(len(piece.size), NOWHERE)
         offsets[:placed] = start.placement[:placed]
-        asked = Found(start.placement, start.height, bound)
+        asked = BestPlacement(start.placement, start.height, bound)
         found = completed_at_bound(piece, asked, offsets, Budget(10**6))
         assert found.height <= bound
         assert is_safe(piece, found)
@@ -71,7 +71,7 @@ def test_a_completed_placement_is_safe_and_as_tall_as_was_asked(
 def test_an_ejection_makes_room_where_no_gap_is_large_enough() -> None:
     # b is in the middle: c, as tall as what is left, fits only if b moves.
     piece = Piece(tuple(map(BufferId, "abc")), (0, 0, 1), (1, 2, 2), (1, 1, 2), (2, 3))
-    best = Found((0, 1, 2), 4, 3)
+    best = BestPlacement((0, 1, 2), 4, 3)
     offsets = np.array((0, 1, NOWHERE))
     found = completed_at_bound(piece, best, offsets, Budget(10_000))
     assert found.height == 3

@@ -7,8 +7,8 @@ import pytest
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, violations
 from memplan_cli.packing import ALLOCATORS
 from memplan_cli.packing.pieces import reduce
-from memplan_cli.packing.pools.bound import Spans
-from memplan_cli.packing.pools.slots import (
+from memplan_cli.packing.slots import (
+    Spans,
     by_lifetime,
     by_size,
     by_size_from_the_end,

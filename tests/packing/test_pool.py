@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
-from memplan_cli.packing.pools.pool import Matching, level0, level1, pool_levels
+from memplan_cli.packing.pools import Matching, level0, level1, pool_levels
 
 
 def buffer(name: str, live: tuple[int, int], size: int, dtype: str = "float32") -> Buffer:

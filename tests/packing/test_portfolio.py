@@ -19,9 +19,9 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.packing import ALLOCATORS, portfolio
 from memplan_cli.packing.budget import Budget
-from memplan_cli.packing.heuristics.skyline import SWEEPS, best_sweep
 from memplan_cli.packing.pieces import height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
+from memplan_cli.packing.skyline import SWEEPS, best_sweep
 
 
 def problem(*spans: tuple[int, int, int]) -> Problem:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.problem import BufferId
-from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.pieces import Piece, Placement
 from memplan_cli.packing.search.exact import Answer, Searcher, reach, shrink
 
@@ -40,15 +40,17 @@ class Told:
         return self.below, ()
 
 
-def start(height: int, bound: int) -> Found:
-    return Found((height - 1,), height, bound)
+def start(height: int, bound: int) -> BestPlacement:
+    return BestPlacement((height - 1,), height, bound)
 
 
-def shrunk(told: Told, best: Found, *, enough: int = 0, work: int = WORK) -> Found:
+def shrunk(
+    told: Told, best: BestPlacement, *, enough: int = 0, work: int = WORK
+) -> BestPlacement:
     return shrink(cast("Searcher", told), best, Budget(work, enough=enough))
 
 
-def are_sensible(asked: Sequence[int], best: Found, told: Told) -> bool:
+def are_sensible(asked: Sequence[int], best: BestPlacement, told: Told) -> bool:
     """Whether each height asked for is below what was found and not below the bound."""
     height, bound = best.height, best.bound
     for capacity in asked:

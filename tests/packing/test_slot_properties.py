@@ -18,15 +18,15 @@ from memplan_cli.core.problem import (
     slot_violations,
     violations,
 )
-from memplan_cli.packing.pools import slots as slots_module
-from memplan_cli.packing.pools.bound import (
+from memplan_cli.packing import slots as slots_module
+from memplan_cli.packing.pools import KINDS, Matching, pool_levels
+from memplan_cli.packing.slots import (
     block_by_block,
     least_slots,
     size_by_size,
     slot_bound,
     spans_of,
 )
-from memplan_cli.packing.pools.pool import KINDS, Matching, pool_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -5,15 +5,16 @@ import time
 
 import pytest
 
-from memplan_cli.packing.pools import slots as slots_module
-from memplan_cli.packing.pools.bound import Spans, least_slots
-from memplan_cli.packing.pools.slots import (
+from memplan_cli.packing import slots as slots_module
+from memplan_cli.packing.slots import (
     Choice,
+    Spans,
     best_fit,
     best_slots,
     by_size,
     cost,
     first_fit,
+    least_slots,
     with_priorities,
 )
 

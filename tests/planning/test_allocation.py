@@ -13,8 +13,8 @@ from memplan_cli.core.problem import Layout, Problem
 from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.packing.heuristics.naive import naive
-from memplan_cli.packing.pools.pool import Matching, pool_levels
+from memplan_cli.packing.greedy import naive
+from memplan_cli.packing.pools import Matching, pool_levels
 from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level

@@ -19,7 +19,7 @@ from memplan_cli.core.results.report import RuntimeFacts, read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.heuristics.naive import naive
+from memplan_cli.packing.greedy import naive
 from memplan_cli.planning import planner
 from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.choose import choose

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.problem import BufferId
-from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.compiled import is_kept
 from memplan_cli.packing.pieces import Piece, height_of
 from memplan_cli.packing.search.board import (
@@ -198,15 +198,15 @@ def prepare(progress: Callable[[str], None]) -> None:
         step()
 
 
-def reach(searcher: Searcher, best: Found, budget: Budget) -> Found:
+def reach(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Try the bound of a placement with a tenth of the work."""
     return _probe(searcher, best.bound, best, budget.share(0.1), budget)
 
 
-def shrink(searcher: Searcher, best: Found, budget: Budget) -> Found:
+def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Lower a placement towards its bound, or until it is low enough, as far as work allows."""
 
-    def is_done(found: Found) -> bool:
+    def is_done(found: BestPlacement) -> bool:
         return found.height <= max(found.bound, budget.enough) or budget.is_over()
 
     for first in (budget.enough, best.bound):
@@ -229,13 +229,13 @@ def shrink(searcher: Searcher, best: Found, budget: Budget) -> Found:
 
 
 def _probe(
-    searcher: Searcher, capacity: int, best: Found, part: Budget, whole: Budget
-) -> Found:
+    searcher: Searcher, capacity: int, best: BestPlacement, part: Budget, whole: Budget
+) -> BestPlacement:
     """Try one capacity; what is learned is a lower height or a higher bound."""
     answer, placement = searcher.fit(capacity, part)
     whole.charge(part.spent)
     if answer is Answer.YES:
-        return Found(placement, height_of(searcher.piece, placement), best.bound)
+        return BestPlacement(placement, height_of(searcher.piece, placement), best.bound)
     if answer is Answer.NO:
-        return Found(best.placement, best.height, max(best.bound, capacity + 1))
+        return BestPlacement(best.placement, best.height, max(best.bound, capacity + 1))
     return best

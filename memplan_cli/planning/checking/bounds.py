@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
 from memplan_cli.errors import PlanError
-from memplan_cli.packing.pools.bound import slot_bound
-from memplan_cli.packing.pools.pool import KINDS
+from memplan_cli.packing.pools import KINDS
+from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.planning.totals import number

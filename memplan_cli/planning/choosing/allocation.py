@@ -18,7 +18,7 @@ from memplan_cli.core.problem import (
     violations,
 )
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.packing.heuristics.naive import naive
+from memplan_cli.packing.greedy import naive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, Problem, lower_bound, slot_violations
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.pools.bound import slot_bound
-from memplan_cli.packing.pools.pool import KINDS, element_bytes, pool_levels
+from memplan_cli.packing.pools import KINDS, element_bytes, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
+from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.choosing.allocation import (
     Allocation,
     Arena,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.storage import Storage
     from memplan_cli.core.problem import Layout
-    from memplan_cli.packing.pools.pool import Kind, Matching
+    from memplan_cli.packing.pools import Kind, Matching
     from memplan_cli.planning.choosing.allocation import Heights, Needs
 
 

@@ -19,8 +19,7 @@ from itertools import accumulate
 
 from memplan_cli.core.problem import Buffer, Layout, Problem, align
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.packing.pools.bound import by_kind, spans_of
-from memplan_cli.packing.pools.slots import best_slots
+from memplan_cli.packing.slots import best_slots, by_kind, spans_of
 
 Kind = Callable[[Buffer], Hashable]
 """What two buffers must have in common for one to follow the other in a slot."""

@@ -1,1 +1,0 @@
-"""Allocators that place each buffer once and never move it."""

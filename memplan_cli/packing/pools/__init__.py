@@ -1,1 +1,0 @@
-"""Pools of slots, each reused whole: levels 0 and 1."""
