@@ -65,7 +65,7 @@ SHARE_SAFELY = Aliasing(
 """Level 2."""
 
 SHARE_VIEWS = Aliasing(_VIEWS, {}, _BRANCHES)
-"""What a runtime shares that frees each tensor after its last reader: nothing is written in
+"""What a runtime shares that frees each tensor after its last consumer: nothing is written in
 place. ONNX Runtime under `enable_mem_reuse` off, on every shared model, to 0.01 %."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.program import Origin, walk
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def constants(program: Program) -> Mapping[VarId, Op]:
-    """Return the vars that ops make of constants alone, each with its op, makers first.
+    """Return the vars that ops make of constants alone, each with its op, producers first.
 
     An op with subgraphs is one where what they capture is constant too. An initializer that
     is an input of the graph is a default and no constant; a random op draws anew each time;
@@ -34,7 +33,7 @@ def constants(program: Program) -> Mapping[VarId, Op]:
     for _, op in walk(program.body):
         if not op.inputs and not op.bodies and known.issuperset(op.outputs):
             continue  # a Constant
-        if is_repeatable(op) and known.issuperset(op_reads(op)):
+        if is_repeatable(op) and known.issuperset(op.reads):
             for var in filter(None, op.outputs):
                 known.add(var)
                 found[var] = op

@@ -23,8 +23,7 @@ from memplan_cli.core.program import Origin
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.core.program import Op, Program, Shape, Var, VarId
+    from memplan_cli.core.program import Dataflow, Op, Program, Shape, Var, VarId
 
 OPTIMISERS = frozenset(
     {
@@ -47,16 +46,14 @@ class Trained:
     gradients: tuple[VarId, ...] = ()
 
 
-def find_trained(
-    program: Program, flow: Dataflow, forward: Collection[int], loss: Certainty
-) -> Trained:
+def find_trained(program: Program, forward: Collection[int], loss: Certainty) -> Trained:
     """Return what a graph trains, given the ops that its loss needs.
 
     The final gradient of a parameter is what the update reads: the last value before
     something of the parameter's shape that the graph was given (the parameter, a momentum)
     is mixed in, less its factors (a learning rate). Without an update it is the output.
     """
-    evidence = _Evidence(program, flow, forward)
+    evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
     if not evidence.proves_gradients() and (
         loss == "guessed" or not evidence.suggests_updates(updates.taint)
@@ -81,8 +78,9 @@ def find_trained(
 class _Evidence:
     """For every parameter, the outputs that look like it; sets of outputs are bit masks."""
 
-    def __init__(self, program: Program, flow: Dataflow, forward: Collection[int]) -> None:
-        self.program, self.flow, self.forward = program, flow, forward
+    def __init__(self, program: Program, forward: Collection[int]) -> None:
+        self.program, self.forward = program, forward
+        self.flow = flow = program.dataflow
         results = dict.fromkeys(program.body.outputs)
         self.targets = tuple(
             var
@@ -169,8 +167,8 @@ class _Evidence:
             mask = 0
             for var in self.flow.ops[at].outputs:
                 mask |= bit.get(var, 0)
-                for reader in self.flow.readers.get(var, ()):
-                    mask |= leads_to[reader]
+                for consumer in self.flow.consumers.get(var, ()):
+                    mask |= leads_to[consumer]
             leads_to[at] = mask
             for var in self.flow.reads[at]:
                 origin = self.root.get(var, var)
@@ -185,8 +183,8 @@ class _Evidence:
             for var in self.flow.ops[at].outputs:
                 if var not in self.root:
                     mask |= read.get(var, 0)
-                for reader in self.flow.readers.get(var, ()):
-                    mask |= below.get(reader, 0)
+                for consumer in self.flow.consumers.get(var, ()):
+                    mask |= below.get(consumer, 0)
             below[at] = mask
         return below
 

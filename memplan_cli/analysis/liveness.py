@@ -141,7 +141,7 @@ def live_ranges(
 ) -> dict[VarId, LiveRange]:
     """Return the half-open live range of every var that the program touches.
 
-    A var is live from the tick of its producer to after the tick of its last reader, the
+    A var is live from the tick of its producer to after the tick of its last consumer, the
     producer's own tick if nothing reads it. What the graph is given is live from tick 0 or
     earlier, what it gives is live to the end. ``clock`` is the program's steps, if the caller
     has them.
@@ -193,7 +193,7 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
 def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     """Return the last tick of the op after which each var can be released, in its own block.
 
-    That is later than the end of its live range only where the last reader is inside a
+    That is later than the end of its live range only where the last consumer is inside a
     branch that may not be taken: releasing there would leak the var on the other branch.
     A var that the graph gives, or that crosses the end of its subgraph, is not in the table.
     """

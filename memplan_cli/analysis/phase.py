@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.analysis.dataflow import Dataflow, dataflow
 from memplan_cli.analysis.gradients import (
     OPTIMISERS,
     Trained,
@@ -19,7 +18,7 @@ from memplan_cli.analysis.gradients import (
     find_trained,
     is_float,
 )
-from memplan_cli.core.program import Origin
+from memplan_cli.core.program import Dataflow, Origin
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def find_phases(
     *,
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
-    flow: Dataflow | None = None,
 ) -> Phases:
     """Return the parts of a program.
 
@@ -71,33 +69,33 @@ def find_phases(
         program: The model; only its top block has phases.
         loss: The name of the value that is minimised; None to find it.
         recorded: Parts written into the file by the program that made it, by op label.
-        flow: The edges of the top block, if the caller has them.
 
     Raises:
         SettingsError: no op of the top block makes a value of the loss's name.
     """
-    flow = flow or dataflow(program.body)
-    candidates = (_named(program, flow, loss),) if loss else tuple(_losses(program, flow))
+    flow = program.dataflow
+    candidates = (_named(program, loss),) if loss else tuple(_losses(program))
     if recorded and not {"backward", "update"}.isdisjoint(recorded.values()):
-        return _from_records(program, flow, candidates, recorded)
+        return _from_records(program, candidates, recorded)
     for candidate in candidates:
         forward = flow.ancestors((candidate,))
         is_known = bool(loss) or "loss" in candidate.lower()
-        trained = find_trained(program, flow, forward, "known" if is_known else "guessed")
+        trained = find_trained(program, forward, "known" if is_known else "guessed")
         if trained.gradients:
             return _train(flow, candidate, forward, trained)
     hinted = frozenset(at for at, op in enumerate(flow.ops) if _is_hinted(op))
     if hinted:
-        return _from_hints(program, flow, candidates, hinted)
+        return _from_hints(program, candidates, hinted)
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
 
 
-def _named(program: Program, flow: Dataflow, loss: str) -> VarId:
-    found = next((var for var in flow.producer if program.vars[var].name == loss), None)
+def _named(program: Program, loss: str) -> VarId:
+    producer = program.dataflow.producer
+    found = next((var for var in producer if program.vars[var].name == loss), None)
     if found is not None:
         return found
-    names = [program.vars[var].name for var in flow.producer]
+    names = [program.vars[var].name for var in producer]
     near = get_close_matches(loss, names, 3, 0.0)
     raise SettingsError(
         f"the loss {loss!r} is no value that the model computes",
@@ -105,8 +103,9 @@ def _named(program: Program, flow: Dataflow, loss: str) -> VarId:
     )
 
 
-def _losses(program: Program, flow: Dataflow) -> Iterator[VarId]:
+def _losses(program: Program) -> Iterator[VarId]:
     """Yield the outputs that may be the loss, likely ones first, whole ones before parts."""
+    flow = program.dataflow
     scalars = [
         var
         for var in dict.fromkeys(program.body.outputs)
@@ -139,7 +138,7 @@ def _train(
     for at in range(len(flow.ops) - 1, -1, -1):
         if at in forward or at in parts:
             continue
-        below = (r for var in flow.ops[at].outputs for r in flow.readers.get(var, ()))
+        below = (r for var in flow.ops[at].outputs for r in flow.consumers.get(var, ()))
         if "update" in map(parts.get, below):
             parts[at] = "update"
     of = {var: part for at, part in parts.items() for var in flow.ops[at].outputs if var}
@@ -153,10 +152,9 @@ def _is_hinted(op: Op) -> bool:
     return bool(op.domain) and op.type.endswith("Grad") and op.type != "Grad"
 
 
-def _from_hints(
-    program: Program, flow: Dataflow, losses: tuple[VarId, ...], hinted: frozenset[int]
-) -> Phases:
+def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[int]) -> Phases:
     """Divide a graph whose backward ops are named as such, and may have unknown shapes."""
+    flow = program.dataflow
     behind = flow.descendants(var for at in hinted for var in flow.ops[at].outputs)
     loss = next((var for var in losses if flow.producer[var] not in hinted | behind), None)
     forward = (
@@ -169,8 +167,8 @@ def _from_hints(
         if flow.ops[at].type in OPTIMISERS:
             continue
         for var in filter(None, flow.ops[at].outputs):
-            readers = [flow.ops[reader].type for reader in flow.readers.get(var, ())]
-            if var in results or not OPTIMISERS.isdisjoint(readers):
+            consumers = [flow.ops[consumer].type for consumer in flow.consumers.get(var, ())]
+            if var in results or not OPTIMISERS.isdisjoint(consumers):
                 gradients.append(var)
                 parameters.extend(_parameter_of(program, var))
     return _train(flow, loss, forward, Trained(tuple(parameters), tuple(gradients)))
@@ -188,11 +186,11 @@ def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
 
 def _from_records(
     program: Program,
-    flow: Dataflow,
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
     """Believe the file; what an op without a record is follows from its neighbours."""
+    flow = program.dataflow
     backward = {at for at, op in enumerate(flow.ops) if recorded.get(op.label) == "backward"}
     update = {at for at, op in enumerate(flow.ops) if recorded.get(op.label) == "update"}
     beyond = backward | update
@@ -204,9 +202,9 @@ def _from_records(
         var
         for at in sorted(backward)
         for var in flow.ops[at].outputs
-        if var in results or not update.isdisjoint(flow.readers.get(var, ()))
+        if var in results or not update.isdisjoint(flow.consumers.get(var, ()))
     )
-    trained = find_trained(program, flow, forward, "known")
+    trained = find_trained(program, forward, "known")
     phases = _train(
         flow, loss, forward, trained if trained.gradients else Trained((), tuple(made))
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.program import VarId, blocks
 
 if TYPE_CHECKING:
@@ -30,12 +29,11 @@ Edges = tuple[tuple[int, ...], ...]
 
 def predecessors(block: Block) -> Edges:
     """Return which ops each op of a block has to follow, ascending."""
-    producer: dict[VarId, int] = {}
+    producer = block.dataflow.producer
     last: dict[str, int] = {}
     changing = overwritten(block)
     preds = []
-    for index, op in enumerate(block.ops):
-        read = op_reads(op) if op.bodies else op.inputs
+    for index, (op, read) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
         before = {producer.get(var, _NONE) for var in read}
         before.discard(_NONE)
         kinds = _kept_in_turn(op)
@@ -46,9 +44,6 @@ def predecessors(block: Block) -> Edges:
                 before.add(last[kind])
             last[kind] = index
         preds.append(tuple(sorted(before)) if len(before) > 1 else tuple(before))
-        for var in op.outputs:
-            if var:
-                producer[var] = index
     return tuple(preds)
 
 

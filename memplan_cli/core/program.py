@@ -7,14 +7,15 @@ id to anything needs no scopes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from memplan_cli.core.operators import is_random, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 VarId = NewType("VarId", str)
 
@@ -106,14 +107,78 @@ class Op(NamedTuple):
         return label(self.name, self.type, self.source)
 
     @property
+    def reads(self) -> tuple[VarId, ...]:
+        """The vars that the op reads, once each: inputs, then captures of its subgraphs."""
+        if not self.bodies:
+            inputs = self.inputs
+            if len(set(inputs)) == len(inputs) and "" not in inputs:  # nearly always
+                return inputs
+            return tuple(dict.fromkeys(filter(None, inputs)))
+        captured = (var for body in self.bodies for var in captures(body))
+        return tuple(dict.fromkeys((*filter(None, self.inputs), *captured)))
+
+    @property
     def is_random(self) -> bool:
         """Whether two runs of this op may give different values for the same inputs."""
         return is_random(self) or any(op.is_random for body in self.bodies for op in body.ops)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Dataflow:
+    """The edges between the ops of one block. Each op is named by its index in the block.
+
+    An op with subgraphs is one node that also reads the captures of its subgraphs.
+    """
+
+    ops: tuple[Op, ...]
+
+    @cached_property
+    def reads(self) -> tuple[tuple[VarId, ...], ...]:
+        """The vars that each op reads, once each."""
+        return tuple([op.reads for op in self.ops])
+
+    @cached_property
+    def producer(self) -> Mapping[VarId, int]:
+        """The op that produces each var."""
+        return {var: at for at, op in enumerate(self.ops) for var in op.outputs if var}
+
+    @cached_property
+    def consumers(self) -> Mapping[VarId, Sequence[int]]:
+        """The ops that read each var, in order. Vars that no op reads are missing."""
+        found: dict[VarId, list[int]] = {}
+        for at, variables in enumerate(self.reads):
+            for var in variables:
+                found.setdefault(var, []).append(at)
+        return found
+
+    def ancestors(self, targets: Iterable[VarId]) -> frozenset[int]:
+        """Return the ops that the targets depend on."""
+        reads, producer = self.reads, self.producer
+        stack = [producer[var] for var in targets if var in producer]
+        found = set(stack)
+        while stack:
+            for var in reads[stack.pop()]:
+                above = producer.get(var, -1)
+                if above >= 0 and above not in found:
+                    found.add(above)
+                    stack.append(above)
+        return frozenset(found)
+
+    def descendants(self, sources: Iterable[VarId]) -> frozenset[int]:
+        """Return the ops that depend on one of the sources."""
+        stack = list(sources)
+        found: set[int] = set()
+        while stack:
+            for consumer in self.consumers.get(stack.pop(), ()):
+                if consumer not in found:
+                    found.add(consumer)
+                    stack.extend(self.ops[consumer].outputs)
+        return frozenset(found)
+
+
+@dataclass(frozen=True)
 class Block:
-    """Ops in the order in which they run, with what the block is given and gives.
+    """Ops in the order in which they run, with the inputs and outputs of the block.
 
     ``path`` is ``""`` at the top, else ``<path of the op's block>/<op's label>.<attribute>``.
     """
@@ -122,6 +187,11 @@ class Block:
     outputs: tuple[VarId, ...]
     ops: tuple[Op, ...]
     path: str = ""
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The producer and the consumers of each var, found once for a block."""
+        return Dataflow(self.ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +203,16 @@ class Program:
     vars: Mapping[VarId, Var]
     overridable: frozenset[VarId] = frozenset()
     """Weights that are inputs of the graph too: defaults, which a caller may replace."""
+
+    @property
+    def dataflow(self) -> Dataflow:
+        """The producer and the consumers of each var of the top block."""
+        return self.body.dataflow
+
+    def with_ops(self, ops: Iterable[Op], vars_: Mapping[VarId, Var] | None = None) -> Program:
+        """Return the program with other ops in its top block, and perhaps another var table."""
+        body = replace(self.body, ops=tuple(ops))
+        return replace(self, body=body, vars=self.vars if vars_ is None else vars_)
 
 
 def walk(block: Block) -> Iterator[tuple[Block, Op]]:

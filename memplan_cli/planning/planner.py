@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
@@ -194,10 +193,7 @@ def _as_given(program: Program, settings: Settings, source: Source) -> Allocatio
 
 def _looked_at(program: Program, settings: Settings, source: Source) -> tuple[Phases, Scope]:
     """Return what is known before anything moves: the parts, and what is planned."""
-    flow = dataflow(program.body)
-    phases = find_phases(
-        program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
-    )
+    phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
     return phases, find_scope(program, settings, phases)
 
 

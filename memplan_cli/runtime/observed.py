@@ -134,7 +134,7 @@ def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
     They come in the order in which the kernels were done: a subgraph's before
     those of its control-flow node.
     """
-    maker = {var: op for _, op in walk(program.body) for var in op.outputs if var}
+    producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
     first = {
         var: body.path
         for _, op in walk(program.body)
@@ -147,7 +147,7 @@ def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
     turns: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()
     for event in events:
-        op = maker.get(VarId(event.writes[0])) if event.writes else None
+        op = producer.get(VarId(event.writes[0])) if event.writes else None
         if op is None:
             continue
         _note(program, op, event.wrote, written)

@@ -196,20 +196,20 @@ def _denied(
 
 
 def _chain(likeness: _Likeness, queried: Iterable[Op]) -> list[Queried]:
-    """Return the ops that compute what others read as a shape, makers first."""
+    """Return the ops that compute what others read as a shape, producers first."""
     waiting = [var for op in queried for var in likeness.sayers(op)]
     if not waiting:
         return []
-    makers: dict[VarId, int] = {}
+    producer: dict[VarId, int] = {}
     places: list[Queried] = []
     for graph, block in likeness.blocks:
         for op in block.ops:
             if not op.bodies and not op.domain and op.type not in NEED_A_TYPE:
-                makers.update(dict.fromkeys(op.outputs, len(places)))
+                producer.update(dict.fromkeys(op.outputs, len(places)))
                 places.append((op, graph.node[op.source]))
     found: set[int] = set()
     while waiting:
-        at = makers.get(waiting.pop())
+        at = producer.get(waiting.pop())
         if at is None or at in found:
             continue
         found.add(at)

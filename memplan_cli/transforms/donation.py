@@ -1,19 +1,18 @@
 """Donation: outputs that may reuse the memory of the inputs that they replace.
 
 A new parameter may be written where the old one is if nothing reads the old one
-afterwards, or if the op that makes it writes in place on its last reader. Of several orders
-the one is taken in which most pairs are safe: readers of an old value go before its new
+afterwards, or if the op that makes it writes in place on its last consumer. Of several orders
+the one is taken in which most pairs are safe: consumers of an old value go before its new
 value is made, wherever the edges of the graph allow it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import Dataflow, dataflow
 from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.operators import operator
 from memplan_cli.errors import SettingsError
@@ -64,12 +63,11 @@ def _settled(
     asked = tuple(
         dict.fromkeys(p for pattern in patterns for p in _matched(program, *pattern))
     )
-    flow = dataflow(program.body)
     refused: list[tuple[VarId, VarId, str]] = []
     chosen: list[tuple[VarId, VarId]] = []
     seen: set[VarId] = set()
     for given, made in asked:
-        reason = _unfit(program, flow, given, made)
+        reason = _unfit(program, given, made)
         if not reason and not seen.isdisjoint((given, made)):
             reason = "it is in another pair"
         if reason:
@@ -77,7 +75,7 @@ def _settled(
         else:
             seen.update((given, made))
             chosen.append((given, made))
-    order = _Order(program, flow, chosen)
+    order = _Order(program, chosen)
     settle(order)
     kept = tuple(pair for pair in chosen if pair not in order.impossible)
     refused += [(*pair, order.impossible[pair]) for pair in chosen if pair in order.impossible]
@@ -105,18 +103,20 @@ def _matched(program: Program, taken: str, given: str) -> Iterator[tuple[VarId, 
         raise SettingsError(f"the donation {taken}={given} matches no input and output")
 
 
-def _unfit(program: Program, flow: Dataflow, given: VarId, made: VarId) -> str:
+def _unfit(program: Program, given: VarId, made: VarId) -> str:
     """Return why a pair can share memory in no order; empty if it may."""
     one, other = program.vars[given], program.vars[made]
     if one.dtype != other.dtype:
         return f"the types differ: {one.dtype} and {other.dtype}"
     if one.shape is None or one.shape != other.shape:
         return "the shapes differ, or are not known"
-    if made not in flow.producer:
+    if made not in program.dataflow.producer:
         return "no op makes the output"
     if given in program.body.outputs:
         return "the input is an output too"
-    if any(_shows(op, given) and op.outputs[0] in program.body.outputs for op in flow.ops):
+    if any(
+        _shows(op, given) and op.outputs[0] in program.body.outputs for op in program.body.ops
+    ):
         return "another output is a view of the input"
     return ""
 
@@ -126,19 +126,18 @@ def _shows(op: Op, var: VarId) -> bool:
 
 
 class _Order:
-    """Adds "reader before writer" edges to the graph, and leaves out those that close a ring."""
+    """Adds "consumer before writer" edges to the graph, and leaves out those that close a ring."""
 
-    def __init__(
-        self, program: Program, flow: Dataflow, pairs: Sequence[tuple[VarId, VarId]]
-    ) -> None:
-        self._flow, self._pairs = flow, pairs
+    def __init__(self, program: Program, pairs: Sequence[tuple[VarId, VarId]]) -> None:
+        self._flow = flow = program.dataflow
+        self._pairs = pairs
         self._after: list[set[int]] = [set() for _ in flow.ops]
         for at, reads in enumerate(flow.reads):
             for var in reads:
                 if var in flow.producer:
                     self._after[flow.producer[var]].add(at)
         # What may not run twice may not change places with its like either.
-        fixed = [at for at, again in enumerate(repeatable(program, flow)) if not again]
+        fixed = [at for at, again in enumerate(repeatable(program)) if not again]
         for first, second in pairwise(fixed):
             self._after[first].add(second)
         self.impossible: dict[tuple[VarId, VarId], str] = {}
@@ -148,27 +147,27 @@ class _Order:
         """Add the edges of each pair, or say why they cannot be."""
         for pair in self._pairs:
             writer = self._flow.producer[pair[1]]
-            readers = self._readers(pair[0])
-            if writer in readers and not self._may_overwrite(writer, pair):
+            consumers = self._consumers(pair[0])
+            if writer in consumers and not self._may_overwrite(writer, pair):
                 op = self._flow.ops[writer]
                 self.impossible[pair] = (
                     f"{op.label} reads the input while it writes the output"
                 )
                 continue
-            late = readers & self._below(writer)
+            late = consumers & self._below(writer)
             if late:
                 op = self._flow.ops[min(late)]
                 self.impossible[pair] = f"{op.label} needs the output and reads the input"
                 continue
-            for reader in readers - {writer}:
-                self._after[reader].add(writer)
-                self._moved |= reader > writer
+            for consumer in consumers - {writer}:
+                self._after[consumer].add(writer)
+                self._moved |= consumer > writer
 
     def settle_in_place(self) -> None:
         """Say of each pair that needs another order why it cannot be; add no edges."""
         for pair in self._pairs:
             writer = self._flow.producer[pair[1]]
-            late = {reader for reader in self._readers(pair[0]) if reader > writer}
+            late = {consumer for consumer in self._consumers(pair[0]) if consumer > writer}
             if late:
                 op = self._flow.ops[min(late)]
                 self.impossible[pair] = (
@@ -177,13 +176,13 @@ class _Order:
         self._pairs = [pair for pair in self._pairs if pair not in self.impossible]
         self.settle()
 
-    def _readers(self, given: VarId) -> set[int]:
+    def _consumers(self, given: VarId) -> set[int]:
         """Return the ops that read an input, or a view of it."""
         stack, found = [given], set[int]()
         while stack:
-            for reader in self._flow.readers.get(stack.pop(), ()):
-                found.add(reader)
-                op = self._flow.ops[reader]
+            for consumer in self._flow.consumers.get(stack.pop(), ()):
+                found.add(consumer)
+                op = self._flow.ops[consumer]
                 if operator(op).is_view:
                     stack.append(op.outputs[0])
         return found
@@ -195,7 +194,7 @@ class _Order:
             return False
         # A view of the input that the op reads too is read in another pattern.
         shown = {self._flow.producer.get(var) for var in op.inputs}
-        if not shown.isdisjoint(self._readers(pair[0])):
+        if not shown.isdisjoint(self._consumers(pair[0])):
             return False
         return bool(places) and set(places) <= set(operator(op).in_place)
 
@@ -213,4 +212,4 @@ class _Order:
         if not self._moved:
             return program
         ops = tuple(program.body.ops[at] for at in nearest_order(self._after))
-        return replace(program, body=replace(program.body, ops=ops))
+        return program.with_ops(ops)

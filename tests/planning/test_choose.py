@@ -54,7 +54,7 @@ HIGH = [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]
 def in_order(order: list[int]) -> Program:
     """Return the program of the file in another order of its ops."""
     made = program(STORED, sizes=SIZES)
-    return replace(made, body=replace(made.body, ops=tuple(made.body.ops[at] for at in order)))
+    return made.with_ops(made.body.ops[at] for at in order)
 
 
 def candidate(order: list[int], name: str = "searched", bound: int | None = None) -> Candidate:

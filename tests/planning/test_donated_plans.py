@@ -44,7 +44,7 @@ def backwards(made: Program, _: object) -> Program:
         ops.remove(last)
         done.update(last.outputs)
         taken.append(last)
-    return replace(made, body=replace(made.body, ops=tuple(taken)))
+    return made.with_ops(taken)
 
 
 def test_an_order_for_a_runtime_does_not_undo_a_donation() -> None:

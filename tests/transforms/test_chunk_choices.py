@@ -50,7 +50,7 @@ def whole_beside(graph: Graph, region: Region) -> int:
         for var, at in graph.flow.producer.items()
         if at < min(own)
         and var not in counted
-        and (var in graph.results or any(reader > max(own) for reader in graph.readers(var)))
+        and (var in graph.results or any(reader > max(own) for reader in graph.consumers(var)))
     )
     return sum(map(graph.bytes, passing))
 

@@ -44,7 +44,7 @@ def between(graph: Graph, ops: Collection[int]) -> set[int]:
         return seen
 
     def readers(at: int) -> Collection[int]:
-        return [each for var in graph.ops[at].outputs for each in graph.readers(var)]
+        return [each for var in graph.ops[at].outputs for each in graph.consumers(var)]
 
     def makers(at: int) -> Collection[int]:
         found = (graph.flow.producer.get(var) for var in graph.ops[at].inputs)

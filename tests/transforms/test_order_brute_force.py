@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import pytest
@@ -90,7 +90,7 @@ def check(seed: int) -> bool:
         return False
 
     def peak(order: tuple[Op, ...]) -> int:
-        program = replace(case.program, body=replace(case.program.body, ops=order))
+        program = case.program.with_ops(order)
         return live_peak(program, case.sizes, case.pinned, case.aliasing)
 
     least = min(map(peak, orders))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.core.program import Block, Op, Program, VarId
 from memplan_cli.transforms.rematerialization.values import may_run_twice, repeatable
 
@@ -13,7 +12,7 @@ def batch_norm(*outputs: str) -> Op:
 
 
 def said(block: Block) -> tuple[bool, ...]:
-    return repeatable(Program("page", block, {}), dataflow(block))
+    return repeatable(Program("page", block, {}))
 
 
 def test_batch_normalisation_that_trains_never_runs_twice() -> None:

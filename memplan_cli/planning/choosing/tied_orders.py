@@ -88,7 +88,7 @@ def _searched_again(
 
 
 def with_donations(found: Candidate, question: Question) -> Candidate:
-    """Donate what may be donated, moving readers of old values where that pays.
+    """Donate what may be donated, moving consumers of old values where that pays.
 
     This comes last: a pair is safe in one order of the nodes, and any other may undo it.
     Where the order that all pairs need takes more than they save, or breaks a budget, only

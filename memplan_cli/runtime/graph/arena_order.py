@@ -12,7 +12,6 @@ BERT-base 10 %).
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -179,4 +178,4 @@ def _with_move(order: Sequence[int], source: int, target: int) -> list[int]:
 
 def _in_order(program: Program, order: Sequence[int]) -> Program:
     ops = tuple(program.body.ops[index] for index in order)
-    return dataclasses.replace(program, body=dataclasses.replace(program.body, ops=ops))
+    return program.with_ops(ops)

@@ -153,8 +153,7 @@ def reordered(executed: Executed, nodes: Sequence[str], written: Program) -> Exe
     order = _by_default(executed.program, [op.name for op in written.body.ops])
     if len(order) != len(ops):
         return executed
-    body = replace(executed.program.body, ops=order)
-    return replace(executed, program=replace(executed.program, body=body))
+    return replace(executed, program=executed.program.with_ops(order))
 
 
 def _by_default(program: Program, names: Sequence[str]) -> tuple[Op, ...]:

@@ -45,10 +45,10 @@ def _producers(block: Block) -> list[tuple[int, ...]]:
 
     The index of an op is its place in the file, as long as the graph is loaded as it is.
     """
-    producer = {var: index for index, op in enumerate(block.ops) for var in op.outputs if var}
+    producer = block.dataflow.producer
     return [
-        tuple(sorted({producer[var] for var in reads(op) if var in producer}))
-        for op in block.ops
+        tuple(sorted({producer[var] for var in read if var in producer}))
+        for read in block.dataflow.reads
     ]
 
 

@@ -33,14 +33,14 @@ class Chain:
     """What a product reads, and the ops that make it from small tensors.
 
     Attributes:
-        reader: The product.
+        consumer: The product.
         var: What it reads.
         axes: The axis along which each result is cut.
         ops: In their order.
         has_statistics: Whether some op mixes that axis, but for statistics of rows.
     """
 
-    reader: int
+    consumer: int
     var: VarId
     axes: Mapping[VarId, int]
     ops: tuple[int, ...]
@@ -60,7 +60,7 @@ def crossed_chains(graph: Graph, budget: int) -> list[Chain]:
         for chain in _chains(graph, at, budget)
         if _is_crossed(graph, chain) and _frees(graph, chain)
     ]
-    return sorted(found, key=lambda each: (not each.has_statistics, each.reader))
+    return sorted(found, key=lambda each: (not each.has_statistics, each.consumer))
 
 
 def _chains(graph: Graph, at: int, budget: int) -> Iterator[Chain]:
@@ -79,7 +79,7 @@ def _chains(graph: Graph, at: int, budget: int) -> Iterator[Chain]:
                 yield chain
 
 
-def _chain(graph: Graph, reader: int, var: VarId, axis: int) -> Chain | None:
+def _chain(graph: Graph, consumer: int, var: VarId, axis: int) -> Chain | None:
     """Return the ops that make a tensor from small ones; None where some mixes the axis."""
     least = graph.bytes(var) // _SMALL
     axes: dict[VarId, int] = {}
@@ -100,7 +100,7 @@ def _chain(graph: Graph, reader: int, var: VarId, axis: int) -> Chain | None:
     mixed = (graph.flow.producer[each] for each, along in axes.items())
     nodes = [(graph.node(at), axis) for at, axis in zip(mixed, axes.values(), strict=True)]
     statistics = any(node is not None and is_log_softmax(node, at) for node, at in nodes)
-    return Chain(reader, var, axes, tuple(ops), statistics) if axes else None
+    return Chain(consumer, var, axes, tuple(ops), statistics) if axes else None
 
 
 def _read(graph: Graph, at: int, var: VarId, axis: int) -> list[tuple[VarId, int]] | None:
@@ -142,7 +142,7 @@ def _own_axis(node: Node, default: int) -> int:
 def _is_crossed(graph: Graph, chain: Chain) -> bool:
     """Whether an op that makes or reads one of the tensors cannot go along with the product."""
     return any(
-        not _makes_so(graph, var, axis) or not all(_reads_so(graph, var, axis, chain.reader))
+        not _makes_so(graph, var, axis) or not all(_reads_so(graph, var, axis, chain.consumer))
         for var, axis in chain.axes.items()
     )
 
@@ -152,7 +152,7 @@ def _frees(graph: Graph, chain: Chain) -> bool:
     var, axis = chain.var, chain.axes[chain.var]
     others = (axes_read(graph, at, var) - {axis} for at in staying(graph, chain))
     return all(
-        any(_chain(graph, chain.reader, var, other) for other in sorted(axes))
+        any(_chain(graph, chain.consumer, var, other) for other in sorted(axes))
         for axes in others
     )
 
@@ -160,9 +160,11 @@ def _frees(graph: Graph, chain: Chain) -> bool:
 def staying(graph: Graph, chain: Chain) -> list[int]:
     """Return who goes on reading what a product reads: all that can take it another way."""
     own = {chain.axes[chain.var]}
-    readers = graph.readers(chain.var)
+    consumers = graph.consumers(chain.var)
     return [
-        at for at in readers if at != chain.reader and axes_read(graph, at, chain.var) != own
+        at
+        for at in consumers
+        if at != chain.consumer and axes_read(graph, at, chain.var) != own
     ]
 
 
@@ -174,8 +176,8 @@ def _makes_so(graph: Graph, var: VarId, axis: int) -> bool:
 
 
 def _reads_so(graph: Graph, var: VarId, axis: int, but: int) -> Iterator[bool]:
-    """Yield for each reader of a var, one left out, whether it may take it along an axis."""
-    for at in graph.readers(var):
+    """Yield for each consumer of a var, one left out, whether it may take it along an axis."""
+    for at in graph.consumers(var):
         if at != but:
             yield axis in axes_read(graph, at, var)
 

@@ -2,7 +2,7 @@
 
 An op that stays whole has its inputs and results live at once. One in pieces reads whole, at its
 first piece, what its split reads whole and what the op above can make only whole; after its last
-piece, what it has made is there whole where a reader cannot take it in pieces or the graph gives
+piece, what it has made is there whole where a consumer cannot take it in pieces or the graph gives
 it. The bound is the largest of these needs, each op split the way that needs least. Two splits
 of one op at once are not tried, here and by the search.
 """
@@ -94,10 +94,10 @@ class _Needs:
         )
 
     def _is_taken_so(self, var: VarId, part: Part) -> bool:
-        """Whether every reader of a var may take it along an axis."""
+        """Whether every consumer of a var may take it along an axis."""
         return var not in self.graph.results and all(
             any(own == part.axis for own in self._axes_read(at, var))
-            for at in self.graph.readers(var)
+            for at in self.graph.consumers(var)
         )
 
     def _axes_read(self, at: int, var: VarId) -> Iterator[int]:

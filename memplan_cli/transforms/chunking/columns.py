@@ -20,7 +20,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.program import Op, VarId
 from memplan_cli.transforms.chunking.across import (
     crossed_chains,
@@ -114,18 +113,18 @@ class _CopyWriter:
         self._statistics: dict[int, tuple[VarId, VarId]] = {}
 
     def copy(self, chain: Chain) -> None:
-        """Write a chain again, unless a part of it is already; its readers read the copy."""
+        """Write a chain again, unless a part of it is already; its consumers read the copy."""
         if not self.copied.isdisjoint(chain.ops):
             return
         self.copied.update(chain.ops)
         # Who can take nothing but columns, as the sum over rows for a bias, reads them too.
         left = staying(self.graph, chain)
-        readers = [at for at in self.graph.readers(chain.var) if at not in left]
+        consumers = [at for at in self.graph.consumers(chain.var) if at not in left]
         names: dict[VarId, VarId] = {}
-        ops = self._before.setdefault(min(readers), [])
+        ops = self._before.setdefault(min(consumers), [])
         for at in chain.ops:
             ops += self._copies(at, chain, names)
-        for at in readers:
+        for at in consumers:
             self._inputs.setdefault(at, {})[chain.var] = names[chain.var]
 
     def _copies(self, at: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
@@ -191,7 +190,6 @@ class _CopyWriter:
 
     def finished(self) -> Recomputed:
         """Return the program with the copies, without ops that only products now copied for read."""
-        program = self.graph.program
         ops = [
             each
             for at, op in enumerate(self.graph.ops)
@@ -204,9 +202,8 @@ class _CopyWriter:
         unread = self._unread(ops)
         ops = [op for op in ops if unread.isdisjoint(op.outputs)]
         vars_ = {var: facts for var, facts in self._writer.vars.items() if var not in unread}
-        body = replace(program.body, ops=tuple(ops))
         constants = {var: values for values, var in self._writer.constants.items()}
-        return Recomputed(replace(program, body=body, vars=vars_), constants)
+        return Recomputed(self.graph.program.with_ops(ops, vars_), constants)
 
     def _redirected(self, at: int) -> tuple[VarId, ...]:
         names = self._inputs.get(at, {})
@@ -214,14 +211,14 @@ class _CopyWriter:
 
     def _unread(self, ops: Sequence[Op]) -> frozenset[VarId]:
         """Return what copied ops make for nobody any more."""
-        readers = Counter(var for op in ops for var in op_reads(op))
-        readers.update(self.graph.results)
+        consumers = Counter(var for op in ops for var in op.reads)
+        consumers.update(self.graph.results)
         gone: set[VarId] = set()
         for at in sorted(self.copied, reverse=True):
             made = [var for var in self.graph.ops[at].outputs if var]
-            if not any(readers[var] for var in made):
+            if not any(consumers[var] for var in made):
                 gone.update(made)
-                readers.subtract(self.graph.flow.reads[at])
+                consumers.subtract(self.graph.flow.reads[at])
         return frozenset(gone)
 
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Dataflow, Op, Program, VarId
     from memplan_cli.transforms.chunking.axes.terms import Split
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
@@ -40,7 +38,6 @@ class Graph:
     """
 
     program: Program
-    flow: Dataflow
     facts: Facts
     kept: frozenset[VarId]
     results: frozenset[VarId]
@@ -59,11 +56,9 @@ class Graph:
         """Return the graph of a program."""
         weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
         results = frozenset(program.body.outputs)
-        flow = dataflow(program.body)
-        blocked = frozenset(_blocked(flow.ops))
+        blocked = frozenset(_blocked(program.body.ops))
         return cls(
             program,
-            flow,
             facts,
             frozenset(kept),
             results,
@@ -72,9 +67,14 @@ class Graph:
         )
 
     @property
+    def flow(self) -> Dataflow:
+        """The producers and consumers of the top block."""
+        return self.program.dataflow
+
+    @property
     def ops(self) -> tuple[Op, ...]:
         """The ops of the top block."""
-        return self.flow.ops
+        return self.program.body.ops
 
     def node(self, at: int) -> Node | None:
         """Return an op with its shapes; None where some dim is not a number."""
@@ -135,7 +135,7 @@ class Graph:
         program, reads = self.program, self.ops[at].inputs
         return (
             program.vars[var].dtype == "float32"
-            and self.readers(var) == (at,)
+            and self.consumers(var) == (at,)
             and reads.count(var) == 1
             and var not in program.overridable
             and var not in self.results
@@ -160,7 +160,7 @@ class Graph:
         return vars_, starts, stops, sizes
 
     def _last(self, var: VarId) -> int:
-        return len(self.ops) if var in self.results else max(self.readers(var), default=-1)
+        return len(self.ops) if var in self.results else max(self.consumers(var), default=-1)
 
     def passing(self, first: int, last: int, counted: Collection[VarId]) -> int:
         """Return the bytes made before some ops and read behind them, but for some vars."""
@@ -179,9 +179,9 @@ class Graph:
             if var in self.flow.producer:
                 yield self.flow.producer[var]
 
-    def readers(self, var: VarId) -> tuple[int, ...]:
+    def consumers(self, var: VarId) -> tuple[int, ...]:
         """Return the ops that read a var, subgraphs' captures included."""
-        return tuple(self.flow.readers.get(var, ()))
+        return tuple(self.flow.consumers.get(var, ()))
 
 
 def _blocked(ops: Iterable[Op]) -> set[VarId]:
@@ -212,6 +212,6 @@ def outside(
         for at in order
         if at not in copied
         for var in graph.ops[at].outputs
-        if var and (var in graph.results or any(r not in ops for r in graph.readers(var)))
+        if var and (var in graph.results or any(r not in ops for r in graph.consumers(var)))
     ]
     return given, results

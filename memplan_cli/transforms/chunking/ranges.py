@@ -1,9 +1,9 @@
 """What each piece of a region computes: ranges of tensors, from its results back to its inputs.
 
 A piece is asked for its ranges of the region's results. Each op computes the range of its split
-that covers what its readers need, and what is made beyond what a reader needs is cut off by that
-reader. A halo is computed by both pieces that read it where it is small; where it is more work
-than a copy of the piece, an op goes on where the piece before ended, and its readers get the last
+that covers what its consumers need, and what is made beyond what a consumer needs is cut off by that
+consumer. A halo is computed by both pieces that read it where it is small; where it is more work
+than a copy of the piece, an op goes on where the piece before ended, and its consumers get the last
 rows of that one, which are kept, and the piece's own, joined.
 
     computed twice     0..18      14..34      30..48

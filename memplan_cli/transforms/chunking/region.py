@@ -102,7 +102,7 @@ def _grown(
 def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
     """Whether all that read what an op makes are in the region by now."""
     return all(
-        var not in graph.results and all(reader in ops for reader in graph.readers(var))
+        var not in graph.results and all(consumer in ops for consumer in graph.consumers(var))
         for var in graph.ops[at].outputs
     )
 
@@ -121,7 +121,7 @@ def _without_ends(graph: Graph, region: Region) -> Region:
     least = border(graph, left, copied)
     for at in sorted(region.splits, reverse=True):
         made = graph.ops[at].outputs
-        if at in copied or any(r in left for var in made for r in graph.readers(var)):
+        if at in copied or any(r in left for var in made for r in graph.consumers(var)):
             continue
         without = {each: split for each, split in left.items() if each != at}
         less = border(graph, without, copied) if without.keys() - copied else least
@@ -185,7 +185,7 @@ def _beside(
             beside[at] = max(beside.get(at, 0), graph.bytes(var))
     above = frozenset(beside)
     for var in results:
-        for at in graph.readers(var):
+        for at in graph.consumers(var):
             if at not in ops:
                 beside[at] = max(beside.get(at, 0), graph.bytes(var))
     return beside, above
@@ -212,13 +212,13 @@ def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool
 
 
 def _is_read_so(graph: Graph, ops: Mapping[int, Split], var: VarId, part: Part | None) -> bool:
-    readers = graph.readers(var)
+    consumers = graph.consumers(var)
     if part is None:
         # Made whole by every piece, so it can be nobody's.
-        return not readers and var not in graph.results
+        return not consumers and var not in graph.results
     return all(
         _is_same(there, part)
-        for at in readers
+        for at in consumers
         if at in ops
         for name, there in zip(graph.ops[at].inputs, ops[at].inputs, strict=True)
         if name == var
@@ -241,11 +241,11 @@ def _is_convex(
     """Whether nothing outside lies between the region and an op that joins."""
     last, first = max((*ops, at)), min((*ops, at))
     after = [
-        reader
+        consumer
         for each in (*ops, at)
         if each not in copied
         for var in graph.ops[each].outputs
-        for reader in graph.readers(var)
+        for consumer in graph.consumers(var)
     ]
     seen: set[int] = set()
     while after:
@@ -254,8 +254,8 @@ def _is_convex(
             continue
         seen.add(each)
         for var in graph.ops[each].outputs:
-            for reader in graph.readers(var):
-                if (reader in ops and reader not in copied) or reader == at:
+            for consumer in graph.consumers(var):
+                if (consumer in ops and consumer not in copied) or consumer == at:
                     return False
-                after.append(reader)
+                after.append(consumer)
     return True

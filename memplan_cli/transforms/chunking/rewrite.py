@@ -8,11 +8,10 @@ What only the ops of regions have read or made is gone afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, compress
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.transforms.chunking.piece import PieceWriter
 from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
 from memplan_cli.transforms.chunking.schedule import schedule
@@ -82,8 +81,8 @@ def _write(writer: Writer, region: Region, pieces: Sequence[Piece]) -> None:
             parts.append(copy.part_of(var, piece.wanted[var]))
     for var, parts in joined.items():
         axis = result_part(writer.graph, region, var).axis
-        maker = writer.graph.ops[writer.graph.flow.producer[var]].label
-        writer.join(f"{maker}__chunks", tuple(parts), var, axis, var)
+        producer = writer.graph.ops[writer.graph.flow.producer[var]].label
+        writer.join(f"{producer}__chunks", tuple(parts), var, axis, var)
     for at in region.splits:
         op = writer.graph.ops[at]
         writer.gone.update(var for var in op.outputs if var and var not in joined)
@@ -93,7 +92,7 @@ def _write(writer: Writer, region: Region, pieces: Sequence[Piece]) -> None:
 def _finished(writer: Writer, places: Sequence[Range]) -> Chunked:
     """Return the program, without what only the ops of regions have read or made."""
     program = writer.graph.program
-    read = {var for op in writer.ops for var in op_reads(op)}
+    read = {var for op in writer.ops for var in op.reads}
     dead = {
         var
         for var in writer.gone
@@ -106,8 +105,7 @@ def _finished(writer: Writer, places: Sequence[Range]) -> Chunked:
     ops = tuple(compress(writer.ops, stays))
     count = [0, *accumulate(map(int, stays))]
     vars_ = {var: facts for var, facts in writer.vars.items() if var not in dead}
-    body = replace(program.body, ops=ops)
     values: dict[VarId, NewWeight] = {var: each for each, var in writer.constants.items()}
     constants = {**values, **writer.cuts}
     where = tuple((count[start], count[stop]) for start, stop in places)
-    return Chunked(replace(program, body=body, vars=vars_), constants, where)
+    return Chunked(program.with_ops(ops, vars_), constants, where)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.topological import nearest_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Dataflow, Program, VarId
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.region import Region
 
@@ -54,20 +51,20 @@ def made_late(program: Program) -> Program:
 
     A runtime puts first what hangs on inputs alone, and then it is live through every region.
     """
-    flow = dataflow(program.body)
+    flow = program.dataflow
     places = [(at, 1, at) for at in range(len(flow.ops))]
     for at in reversed(range(len(flow.ops))):
         op = flow.ops[at]
-        read = [reader for var in op.outputs for reader in flow.readers.get(var, ())]
+        read = [consumer for var in op.outputs for consumer in flow.consumers.get(var, ())]
         if read and not op.is_random and not op.bodies:
-            first = min(places[reader] for reader in read)[0]
+            first = min(places[consumer] for consumer in read)[0]
             if all(_is_there(flow, var, at, first) for var in flow.reads[at]):
                 places[at] = first, 0, at
     ops = tuple(flow.ops[at] for *_, at in sorted(places))
-    return replace(program, body=replace(program.body, ops=ops))
+    return program.with_ops(ops)
 
 
-def _is_there(flow: Dataflow, var: VarId, reader: int, until: int) -> bool:
-    """Whether a var is there at some op without one of its readers."""
-    others = (at for at in flow.readers[var] if at != reader)
+def _is_there(flow: Dataflow, var: VarId, consumer: int, until: int) -> bool:
+    """Whether a var is there at some op without one of its consumers."""
+    others = (at for at in flow.consumers[var] if at != consumer)
     return var not in flow.producer or any(at >= until for at in others)

@@ -136,7 +136,7 @@ def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Pr
     parted = divide(graph, order, bound, Effort(_PARTING))
     relaxed = relax_order(graph, parted.order, Effort(RESTORE_WORK))
     ops = tuple([program.body.ops[op] for op in relaxed])
-    return replace(program, body=replace(program.body, ops=ops))
+    return program.with_ops(ops)
 
 
 def _scaled(work: int, program: Program) -> int:
@@ -221,7 +221,7 @@ def _with_bodies_of(program: Program, other: Program, meter: _Meter) -> Program:
     """
     own = {op.outputs: op for op in program.body.ops if op.bodies}
     ops = tuple([own.get(op.outputs, op) for op in other.body.ops])
-    found = replace(other, body=replace(other.body, ops=ops))
+    found = other.with_ops(ops)
     meters = [meter, *(meter.sampled(s) for s in _OTHER_SAMPLES if meter.symbolic)]
     return found if all(m.peak(found) <= m.peak(other) for m in meters) else other
 

@@ -305,7 +305,7 @@ def _firsts(program: Program, ordered: Program) -> Program:
     for at, op in enumerate(ordered.body.ops):
         first.setdefault(op.source, at)
     ops = sorted(program.body.ops, key=lambda op: first[op.source])
-    return replace(program, body=replace(program.body, ops=tuple(ops)))
+    return program.with_ops(ops)
 
 
 def _knee(curve: list[Trial]) -> Trial:

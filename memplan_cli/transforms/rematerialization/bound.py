@@ -111,15 +111,15 @@ class Bound:
         """Return what flows in each case that `_kept_out` looks at."""
         found = []
         for alone, free in enumerate(self._made_by(value)):
-            for reader in self._readers(value):
-                cut = self._cut(value, self._touched_before(reader), free, room)
+            for consumer in self._consumers(value):
+                cut = self._cut(value, self._touched_before(consumer), free, room)
                 cut.network.flow(FLOW_WORK)
                 passages = tuple(
                     Passage(self._name(one), "" if other < 0 else self._name(other), much)
                     for one, other, much in cut.passages()
                 )
                 found.append(
-                    Way(_called(self._values.flow.ops[reader]), bool(alone), passages)
+                    Way(_called(self._values.flow.ops[consumer]), bool(alone), passages)
                 )
         return tuple(found)
 
@@ -133,7 +133,7 @@ class Bound:
             :LARGEST
         ]
 
-    def _readers(self, value: int) -> Sequence[int]:
+    def _consumers(self, value: int) -> Sequence[int]:
         """Return the ops that read a value and make something else of it."""
         values = self._values
         return [
@@ -152,13 +152,13 @@ class Bound:
         at = self._values.made[value]
         if _runs_one(self._values.flow.ops[at]):
             return False
-        readers = self._readers(value)
-        return bool(readers) and all(
+        consumers = self._consumers(value)
+        return bool(consumers) and all(
             self._takes(at, free)
-            + self._cut(value, self._touched_before(reader), free, room).least()
+            + self._cut(value, self._touched_before(consumer), free, room).least()
             > room
             for free in self._made_by(value)
-            for reader in readers
+            for consumer in consumers
         )
 
     def _touched_before(self, at: int) -> list[int]:

@@ -1,7 +1,7 @@
 """From a schedule with gaps to a program with copies.
 
 An op that reads a value reads its latest copy. Copies are made where they are first read,
-just before the reader, what they need first. A view is copied with its value. Where nothing
+just before the consumer, what they need first. A view is copied with its value. Where nothing
 reads the first one any more, it goes, and its earliest copy has its name.
 """
 
@@ -30,7 +30,7 @@ class Copied:
     sizes: Mapping[VarId, Size]
     """Of all planned vars, copies included."""
     places: tuple[int, ...]
-    """For each op, its place in the base schedule; a copy has its reader's."""
+    """For each op, its place in the base schedule; a copy has its consumer's."""
     copies: tuple[Op, ...]
     """The ops that run although another one with their source runs too."""
     made: Mapping[int, Collection[int]]
@@ -90,7 +90,7 @@ class _Builder:
         copies = self._name_copies(names)
         ops = tuple(with_names(op, names) for op, _ in self._ops)
         return Copied(
-            replace(program, body=replace(program.body, ops=ops), vars=self._vars),
+            program.with_ops(ops, self._vars),
             self._sizes,
             tuple(place for _, place in self._ops),
             tuple(

@@ -60,7 +60,7 @@ def _tried(trial: Trial, op: Op, terms: Terms, limit: int) -> Trial:
 
 
 def _without(copied: Copied, op: Op) -> Copied | None:
-    """Return a program in which the readers of a copy read its twin before it, if it has one."""
+    """Return a program in which the consumers of a copy read its twin before it, if it has one."""
     ops = copied.program.body.ops
     at = next((at for at, each in enumerate(ops) if each.outputs == op.outputs), None)
     if at is None or op.bodies or set(op.outputs) & set(copied.program.body.outputs):
@@ -79,14 +79,14 @@ def _without(copied: Copied, op: Op) -> Copied | None:
 def _drop_unread(ops: list[Op | None], copied: Copied) -> None:
     """Drop the copies that nothing reads any more, the last one first."""
     results = set(copied.program.body.outputs)
-    readers = Counter(var for op in ops if op is not None for var in mentions(op))
+    consumers = Counter(var for op in ops if op is not None for var in mentions(op))
     copies = {op.outputs for op in copied.copies}
     for at in range(len(ops) - 1, -1, -1):
         op = ops[at]
         if op is None or op.outputs not in copies:
             continue
-        if not any(readers[var] or var in results for var in op.outputs if var):
-            readers.subtract(mentions(op))
+        if not any(consumers[var] or var in results for var in op.outputs if var):
+            consumers.subtract(mentions(op))
             ops[at] = None
 
 
@@ -98,14 +98,11 @@ def _rebuilt(copied: Copied, kept: list[Op | None]) -> Copied:
             gone.update(before.outputs)
     copies = {op.outputs for op in copied.copies}
     ops = tuple(op for op in kept if op is not None)
+    vars_ = {name: var for name, var in program.vars.items() if name not in gone}
     places = zip(copied.places, kept, strict=True)
     return replace(
         copied,
-        program=replace(
-            program,
-            body=replace(program.body, ops=ops),
-            vars={name: var for name, var in program.vars.items() if name not in gone},
-        ),
+        program=program.with_ops(ops, vars_),
         sizes={name: size for name, size in copied.sizes.items() if name not in gone},
         places=tuple(place for place, op in places if op is not None),
         copies=tuple(op for op in ops if op.outputs in copies),

@@ -25,14 +25,14 @@ def resident_bound(intermediates: Bound, terms: Terms) -> int:
         intermediates: bounds of these alone, under the sharing that ``resident`` allows.
         terms: what the graph gives, beside what is planned.
     """
-    makers = tuple(_makers(intermediates, terms))
-    given = sum(maker.given for maker in makers)
-    beside = (maker.touched + maker.largest for maker in makers)
-    last = min((maker.touched for maker in makers), default=0)
+    producers = tuple(_producers(intermediates, terms))
+    given = sum(producer.given for producer in producers)
+    beside = (producer.touched + producer.largest for producer in producers)
+    last = min((producer.touched for producer in producers), default=0)
     return max(intermediates.least, given + last, *beside, 0)
 
 
-class _Maker(NamedTuple):
+class _Producer(NamedTuple):
     """An op that makes outputs: what it touches besides, and their bytes."""
 
     touched: int
@@ -40,7 +40,7 @@ class _Maker(NamedTuple):
     largest: int
 
 
-def _makers(intermediates: Bound, terms: Terms) -> Iterator[_Maker]:
+def _producers(intermediates: Bound, terms: Terms) -> Iterator[_Producer]:
     """Yield what each op that makes outputs touches besides, and what these take.
 
     A copy may make one of several; what a branch reads may be gone when the results of an If
@@ -50,4 +50,4 @@ def _makers(intermediates: Bound, terms: Terms) -> Iterator[_Maker]:
         made = [number(terms.results, var) for var in op.outputs if var in terms.results]
         if made and not SHARE_VIEWS.is_view(op):
             touched = 0 if op.bodies else intermediates.need_at(at)
-            yield _Maker(touched, sum(made), max(made))
+            yield _Producer(touched, sum(made), max(made))

@@ -7,10 +7,8 @@ make what comes after cheap, because a value that is made late need not be compu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.transforms.rematerialization.values import repeatable
 
 if TYPE_CHECKING:
@@ -33,21 +31,21 @@ def tidy(program: Program, weight: Mapping[VarId, int]) -> Program:
 
 def _in_order(program: Program, order: list[int]) -> Program:
     ops = program.body.ops
-    return replace(program, body=replace(program.body, ops=tuple(ops[at] for at in order)))
+    return program.with_ops(ops[at] for at in order)
 
 
 class _Pass(ABC):
     """Emits ops one by one; some near the last one go before their turn."""
 
     def __init__(self, program: Program, weight: Mapping[VarId, int]) -> None:
-        self.flow = dataflow(program.body)
+        self.flow = program.dataflow
         self.kept = frozenset(program.body.outputs)
         self.weight = weight
         self.order: list[int] = []
         self.done = [False] * len(self.flow.ops)
-        self.unread = {var: len(who) for var, who in self.flow.readers.items()}
-        """How many readers of a var are not emitted yet."""
-        self.movable = repeatable(program, self.flow)
+        self.unread = {var: len(who) for var, who in self.flow.consumers.items()}
+        """How many consumers of a var are not emitted yet."""
+        self.movable = repeatable(program)
 
     def run(self, turns: Iterable[int]) -> list[int]:
         """Return all ops as they were emitted."""
@@ -81,7 +79,7 @@ class _Pass(ABC):
 
 
 class _Late(_Pass):
-    """Backwards: an op goes right behind (in time: before) its readers."""
+    """Backwards: an op goes right behind (in time: before) its consumers."""
 
     def _near(self, at: int) -> Iterable[int]:
         producers = (self.flow.producer.get(var) for var in self.flow.reads[at])
@@ -93,11 +91,11 @@ class _Late(_Pass):
             return False
         if any(var in self.kept for var in outputs):
             return False
-        readers = self.flow.readers
+        consumers = self.flow.consumers
         longer = sum(
             self.weight.get(var, 0)
             for var in self.flow.reads[at]
-            if self.unread[var] == len(readers[var]) and var not in self.kept
+            if self.unread[var] == len(consumers[var]) and var not in self.kept
         )
         return longer <= self._made(at)
 
@@ -106,15 +104,15 @@ class _Early(_Pass):
     """Forwards: an op goes as soon as it is ready and frees at least what it begins."""
 
     def _near(self, at: int) -> Iterable[int]:
-        """Return ops that may have become ready, or the last readers of something."""
+        """Return ops that may have become ready, or the last consumers of something."""
         woken = [
-            reader
+            consumer
             for var in self.flow.ops[at].outputs
-            for reader in self.flow.readers.get(var, ())
+            for consumer in self.flow.consumers.get(var, ())
         ]
         for var in self.flow.reads[at]:
             if self.unread[var] == 1 and var in self.flow.producer:
-                woken += [r for r in self.flow.readers[var] if not self.done[r]]
+                woken += [r for r in self.flow.consumers[var] if not self.done[r]]
         return sorted(set(woken), reverse=True)
 
     def _may_go(self, at: int) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import node_work
-from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.precedence import overwritten
 from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, STANDARD_DOMAINS, operator
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Dataflow, Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
 _RUNTIME_DOMAINS = STANDARD_DOMAINS | {MICROSOFT, NCHWC, ML}
@@ -31,7 +29,6 @@ class Values:
     """What a program makes, numbered; sizes in bytes, costs in units of work."""
 
     program: Program
-    flow: Dataflow
     of: Mapping[VarId, int]
     """The value of each var that an op makes and that must be live to be read."""
     size: tuple[int, ...]
@@ -47,6 +44,11 @@ class Values:
     """Whether the producer makes nothing else."""
     beside: tuple[int, ...]
     """Bytes of the producer's other results, which a copy makes too, if it must."""
+
+    @property
+    def flow(self) -> Dataflow:
+        """The producers and consumers of the top block."""
+        return self.program.dataflow
 
 
 def may_run_twice(op: Op) -> bool:
@@ -66,13 +68,13 @@ def may_run_twice(op: Op) -> bool:
     )
 
 
-def repeatable(program: Program, flow: Dataflow) -> tuple[bool, ...]:
+def repeatable(program: Program) -> tuple[bool, ...]:
     """Say of each op of the top block whether it may run twice, or at another place."""
     changing = overwritten(program.body).keys()
     return tuple(
         [
             may_run_twice(op) and (not changing or changing.isdisjoint(reads))
-            for op, reads in zip(flow.ops, flow.reads, strict=True)
+            for op, reads in zip(program.body.ops, program.dataflow.reads, strict=True)
         ]
     )
 
@@ -87,7 +89,7 @@ def find_values(
 
     What the graph is given or gives, and what is pinned, is always there and is no value.
     """
-    flow = dataflow(program.body)
+    flow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
     roots = _roots(program, sizes, kept_vars, aliasing)
     number: dict[VarId, int] = {}
@@ -102,12 +104,11 @@ def find_values(
             if var in of:
                 reads[of[var]][at] = None
     made = tuple(flow.producer[var] for var in number)
-    again = repeatable(program, flow)
+    again = repeatable(program)
     alone = (sum(map(bool, flow.ops[at].outputs)) == 1 for at in made)
     beside = (_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True))
     return Values(
         program=program,
-        flow=flow,
         of=of,
         size=tuple(
             sizes[var].coefficient if _is_number(sizes.get(var)) else 0 for var in number
