@@ -175,12 +175,10 @@ class Told:
             for tick in range(len(names))
         ]
         step = sums.index(live)
-        tensors = [
-            {"name": _youngest(each, step), "bytes": each.bytes}
-            for each in storages
-            if each.live_at(step)
-        ]
-        tensors.sort(key=lambda item: (-item["bytes"], item["name"]))
+        live_at_peak = sorted(
+            (-each.bytes, _youngest(each, step)) for each in storages if each.live_at(step)
+        )
+        tensors = [{"name": name, "bytes": -size} for size, name in live_at_peak]
         self.report["peak"] = {"step": step, "node": names[step], "tensors": tensors}
         self.report["reuses"] = len(rows) - sum(1 for _ in refusals(plan.tensors))
         totals = ("naive", "live_peak", "planned", "total")

@@ -131,7 +131,7 @@ def _check_packing(
     placed = Placed()
     subject = Subject(written, plan, clock, types)  # type: ignore[arg-type] # names and types
     found.faults += list(check_rows(subject, {}, placed))
-    boxes = [(s.first, s.last, s.bytes) for s in storages(placed) if s.bytes]
+    boxes = [(s.first, s.last, s.bytes) for s in storages(plan.tensors) if s.bytes]
     if plan.report.level < 2 or len(boxes) > MOST_STORAGES or not plan.arenas:
         return
     (arena,) = plan.arenas

@@ -160,14 +160,14 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
         else:
             most, start, end = known
             spans[arena][identity] = max(size, most), min(first, start), max(last, end)
-    for arena in plan.arenas:
+    for facts in plan.arenas:
         buffers = [
             Buffer(identity, size, LiveRange(first, last))
-            for identity, (size, first, last) in spans.pop(arena.id).items()
+            for identity, (size, first, last) in spans.pop(facts.id).items()
         ]
         yield (
-            Problem(tuple(buffers), arena.alignment),
-            Layout(offsets[arena.id], arena.height),
+            Problem(tuple(buffers), facts.alignment),
+            Layout(offsets[facts.id], facts.height),
         )
 
 
