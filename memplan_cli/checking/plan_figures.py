@@ -29,8 +29,7 @@ from memplan_cli.checking.sums import (
     samples,
     value_of,
 )
-from memplan_cli.core.symbolic.dims import canonical_dim, parse_dim
-from memplan_cli.core.symbolic.polynomials import total as added_polynomials
+from memplan_cli.core.symbolic.dims import canonical_dim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -311,10 +310,9 @@ def _expressions(plan: Plan, everything: Sequence[Storage]) -> Iterator[Claim]:
         if name in symbolic:
             yield f"{name} in symbols", canonical_dim(symbolic[name]), canonical(counted)
     if {"inputs", "outputs", "total"} <= symbolic.keys() and not report.donated.pairs:
-        terms = [parse_dim(symbolic[name]) for name in ("inputs", "outputs")]
-        terms += [{(): report.memory.weights}, parse_dim(str(canonical(sums["planned"])))]
-        counted_total = added_polynomials(terms)
-        yield "total in symbols", parse_dim(symbolic["total"]), counted_total
+        parts = symbolic["inputs"], symbolic["outputs"], canonical(sums["planned"])
+        text = " + ".join([str(report.memory.weights), *(f"({part})" for part in parts)])
+        yield "total in symbols", canonical_dim(symbolic["total"]), canonical_dim(text)
     if "live_peak" in symbolic and not (report.level == 2 and has_slots(everything)):
         # Maxima have no canonical form: they are compared at several values of the symbols.
         for dims in samples([arena.unit for arena in plan.arenas]):
