@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 
 def graph_of(

@@ -25,6 +25,7 @@ STOREYS: tuple[frozenset[str], ...] = (
     frozenset({"settings", "analysis", "packing", "checking"}),
     frozenset({"onnx_io"}),
     frozenset({"shapes"}),
+    frozenset({"ordering"}),
     frozenset({"transforms"}),
     frozenset({"planning", "training"}),
     frozenset({"runtime"}),

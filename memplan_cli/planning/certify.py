@@ -58,9 +58,9 @@ def certificate_of(planned: Planned, original: Program | None = None) -> Certifi
 def _order(
     planned: Planned, bounds: Bounds
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
-    from memplan_cli.transforms.ordering.build import storage_facts
-    from memplan_cli.transforms.ordering.nested_witness import nested_witness
-    from memplan_cli.transforms.terms import Terms
+    from memplan_cli.ordering.build import storage_facts
+    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.witnesses import nested_witness
 
     plan, program = planned.plan, planned.program
     bound = plan.report.memory.order_bound
@@ -153,8 +153,8 @@ def _recompute(
     if original is None:
         why = "the program without copies is not at hand"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.rematerialization.bound import Bound
-    from memplan_cli.transforms.terms import Terms
 
     rows = [row for row in planned.plan.tensors if row.id in original.vars]
     pinned = frozenset(VarId(row.id) for row in rows if row.pinned is not None)

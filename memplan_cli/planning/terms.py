@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.planning.choosing.allocation import aliasing_of
-from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

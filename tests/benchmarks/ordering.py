@@ -100,7 +100,7 @@ class Row:
 
 def one(name: str, sharing: str) -> Row:
     """Order one model, or one generated graph (its name is its number of ops)."""
-    from memplan_cli.transforms.ordering.order import best_order
+    from memplan_cli.ordering.best_order import best_order
 
     program, sizes = generated(int(name)) if name.isdigit() else model(SHARED / f"{name}.onnx")
     started = time.process_time()

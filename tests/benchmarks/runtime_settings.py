@@ -37,10 +37,10 @@ from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.ordering.best_order import best_order
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.run.spec import RunConditions
-from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.workflows.target import runtime_aliasing
 
 from .alternating import alternate

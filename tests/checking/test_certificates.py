@@ -32,12 +32,12 @@ from memplan_cli.core.results.certificate import (
     certificate_from_json,
 )
 from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
+from memplan_cli.ordering import witnesses
+from memplan_cli.ordering.contraction import contract
+from memplan_cli.ordering.cut_bounds import CutBounds
+from memplan_cli.ordering.task_graph import TaskGraph, peak
+from memplan_cli.ordering.witnesses import order_witness, searched
 from memplan_cli.reporting.schemas import schema_text
-from memplan_cli.transforms.ordering import witness
-from memplan_cli.transforms.ordering.bounds.bound import CutBounds
-from memplan_cli.transforms.ordering.graph import TaskGraph, peak
-from memplan_cli.transforms.ordering.search.contract import contract
-from memplan_cli.transforms.ordering.witness import order_witness, searched
 from memplan_cli.workflows.certificate import certificate_for, verify_certificate
 from memplan_cli.workflows.files.model_file import plan_model, read_model
 from order_graphs import graph_of, orders, random_graph
@@ -162,7 +162,7 @@ def test_no_certificate_goes_above_what_an_order_reaches(seed: int) -> None:
 
 def test_cuts_of_clusters_name_the_ops_that_lead_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large graphs have cuts of clusters alone: here what whole graphs have is left out."""
-    cuts, shown = witness._cuts, 0
+    cuts, shown = witnesses._cuts, 0
     for seed in range(120):
         draw = random.Random(seed)
         reads = [
@@ -176,7 +176,7 @@ def test_cuts_of_clusters_name_the_ops_that_lead_them(monkeypatch: pytest.Monkey
         steps = range(small.size)
         least = max(CutBounds(small).at(op, 10**6).bound for op in steps)
         monkeypatch.setattr(
-            witness,
+            witnesses,
             "_cuts",
             lambda of, bound, size=graph.size: () if of.size == size else cuts(of, bound),
         )

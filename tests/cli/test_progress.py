@@ -36,7 +36,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_log_gets_a_line_a_stage(seen: list[str]) -> None:
     display = Display(seen.append)
-    for text in ("planning", "planning", Detail("beam 7"), "ordering"):
+    for text in ("planning", "planning", Detail("sweep 7"), "ordering"):
         display.tell(text)
     display.stop()
     assert seen == ["memplan: planning (0 s)", "memplan: ordering (0 s)"]
@@ -54,8 +54,8 @@ def test_a_log_counts_parts_seldom(seen: list[str], monkeypatch: pytest.MonkeyPa
 
 
 def test_what_searches_find_is_shown_to_those_who_debug(seen: list[str]) -> None:
-    Display(seen.append, details=True).tell(Detail("beam 7"))
-    assert seen == ["memplan: beam 7"]
+    Display(seen.append, details=True).tell(Detail("sweep 7"))
+    assert seen == ["memplan: sweep 7"]
 
 
 def test_a_terminal_has_one_line_that_goes(seen: list[str]) -> None:

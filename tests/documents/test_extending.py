@@ -20,9 +20,9 @@ from documents.pages import DOCS, CodeBlock, blocks_of
 from memplan_cli import Settings
 from memplan_cli.core.problem import Layout, lower_bound, violations
 from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.ordering import list_orders
 from memplan_cli.packing import ALLOCATORS
 from memplan_cli.shapes.symbolic import interpret
-from memplan_cli.transforms.ordering.search import list_orders
 from order_graphs import random_graph
 from packing_problems import problems
 from training.gradient_checks import Case, check

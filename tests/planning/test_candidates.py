@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
+from memplan_cli.ordering import best_order as order
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.terms import Ordering, Terms
 from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
 from memplan_cli.planning.choosing.tied_orders import for_runtime
 from memplan_cli.settings.settings import Settings
-from memplan_cli.transforms.ordering import order
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.terms import Ordering, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable

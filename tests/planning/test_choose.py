@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import block, op, plan_program, program, var_sizes
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.division import Divided
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing import levels
@@ -16,17 +18,15 @@ from memplan_cli.planning.choosing.candidate import FILE, Candidate
 from memplan_cli.planning.choosing.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.ordering.search.divide import Divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.core.program import Program
+    from memplan_cli.ordering.effort import Effort
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
     from memplan_cli.planning.choosing.choose import Evaluated
-    from memplan_cli.transforms.ordering.effort import Effort
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
     ("q1", "q2", "s", "b1", "b2"), 192
@@ -230,7 +230,7 @@ def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
 
     made = in_order(list(range(10)))
     found = best_order(made, var_sizes(made))
-    monkeypatch.setattr("memplan_cli.transforms.ordering.order.divide", divide)
+    monkeypatch.setattr("memplan_cli.ordering.best_order.divide", divide)
     assert found.looser is not None
     assert found.looser().body.ops == in_order(LOOSE).body.ops
 
@@ -243,7 +243,7 @@ def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
         assert sorted(order) == sorted(LOOSE)
         return LOOSE
 
-    monkeypatch.setattr("memplan_cli.transforms.ordering.order.relax_order", relax_order)
+    monkeypatch.setattr("memplan_cli.ordering.best_order.relax_order", relax_order)
     return packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
 
 

@@ -10,10 +10,10 @@ import pytest
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.late_outputs import fewer_resident, peak
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.settings.settings import Settings
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.ordering.resident import fewer_resident, peak
-from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

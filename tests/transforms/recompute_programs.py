@@ -5,8 +5,8 @@ from __future__ import annotations
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.auto import Recomputation, auto
-from memplan_cli.transforms.terms import Terms
 
 Line = tuple[str, str, str]
 

@@ -11,6 +11,7 @@ from builders import parse
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.core.program import VarId, intermediates
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.chunking.axes.table import splits
 from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.bound import lower_bound
@@ -18,7 +19,6 @@ from memplan_cli.transforms.chunking.kernels import keeps_bits
 from memplan_cli.transforms.chunking.region import border, growing, regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
 from memplan_cli.transforms.chunking.search import search
-from memplan_cli.transforms.terms import Terms
 from transforms.chunk_cases import CONTRIB, Case, differences
 from transforms.chunk_models import Maker, convolutions, transformer, two_readers
 from transforms.test_chunk_regions import around_a_sum

@@ -15,6 +15,7 @@ from onnx import helper
 
 from memplan_cli.core.program import intermediates
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe, make_train_step
@@ -23,7 +24,6 @@ from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
 from memplan_cli.transforms.chunking.search import search
-from memplan_cli.transforms.terms import Terms
 from transforms.chunk_models import Maker, language_model
 from transforms.test_chunk_rewrite import graph_of, run, sizes_of
 

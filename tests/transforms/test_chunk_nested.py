@@ -8,11 +8,11 @@ import onnx
 
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.chunking.nested import search_nested
 from memplan_cli.transforms.chunking.schedule import made_late
 from memplan_cli.transforms.chunking.search import search
-from memplan_cli.transforms.terms import Terms
 from transforms.chunk_models import Maker, attention_layer, transformer
 from transforms.test_chunk_rewrite import graph_of, run, sizes_of
 

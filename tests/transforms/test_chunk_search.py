@@ -11,12 +11,12 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.chunking.bound import lower_bound
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
 from memplan_cli.transforms.chunking.search import Found, search
-from memplan_cli.transforms.terms import Terms
 from transforms.chunk_models import Maker, convolutions, transformer, two_readers
 from transforms.test_chunk_rewrite import graph_of, run, sizes_of
 

@@ -8,10 +8,10 @@ from builders import block, op, var_sizes
 from builders import program as nested
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.bound import Bound
 from memplan_cli.transforms.rematerialization.build import build
 from memplan_cli.transforms.rematerialization.values import find_values
-from memplan_cli.transforms.terms import Terms
 from transforms.recompute_programs import fitted, program, terms
 
 

@@ -13,8 +13,8 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import SettingsError
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.checkpoints import Checkpointed, checkpoints
-from memplan_cli.transforms.terms import Terms
 from transforms.recompute_programs import program, same_results, terms
 
 BACKWARD = ("gd", "gc", "gb", "ga")

@@ -21,13 +21,13 @@ from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.program import Op, Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.late_outputs import peak
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.donation import donations
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.ordering.resident import peak
 from memplan_cli.transforms.rematerialization.auto import auto
 from memplan_cli.transforms.rematerialization.checkpoints import checkpoints
-from memplan_cli.transforms.terms import Terms
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 Arrays = dict[str, np.ndarray]

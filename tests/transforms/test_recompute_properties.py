@@ -16,7 +16,7 @@ from memplan_cli.analysis.phase import Part, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.transforms.ordering.resident import peak as resident
+from memplan_cli.ordering.late_outputs import peak as resident
 from memplan_cli.transforms.rematerialization.auto import auto
 from memplan_cli.transforms.rematerialization.bound import Bound
 from memplan_cli.transforms.rematerialization.checkpoints import checkpoints

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.analysis.cost import op_cost
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.build import build
 from memplan_cli.transforms.rematerialization.prune import pruned
 from memplan_cli.transforms.rematerialization.solve import Solver, Trial, live_at
-from memplan_cli.transforms.terms import Terms
 from transforms.recompute_programs import program, same_results, terms
 
 SKIPS = program(

@@ -16,7 +16,7 @@ from transforms.recompute_programs import bytes_of, program, terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
-    from memplan_cli.transforms.terms import Terms
+    from memplan_cli.ordering.terms import Terms
 
 
 def counted(tested: Program) -> Terms:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Ordering, Terms
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.transforms.terms import Ordering, Terms
 
 FILE = "file"
 """The provenance of the order that the model is stored in."""

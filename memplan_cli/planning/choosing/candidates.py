@@ -14,9 +14,9 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
+from memplan_cli.ordering.terms import Ordering
 from memplan_cli.planning.choosing.candidate import FILE, Candidate
 from memplan_cli.planning.choosing.tied_orders import for_runtime, with_donations
-from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,7 +104,7 @@ def _with_late_outputs(
         size.symbols for size in terms.resident.sizes.values()
     ):
         return best
-    from memplan_cli.transforms.ordering.resident import fewer_resident, peak
+    from memplan_cli.ordering.late_outputs import fewer_resident, peak
 
     late = fewer_resident(program, found, terms)
     if late is None:
@@ -115,7 +115,7 @@ def _with_late_outputs(
 
 def _simple_orders(question: Question, best: Candidate) -> Iterator[Candidate]:
     """Yield the orders of one pass: slots are whole, and another peak may need fewer."""
-    from memplan_cli.transforms.ordering.order import simple_orders
+    from memplan_cli.ordering.best_order import simple_orders
 
     terms = question.terms
     seen = [best.program.body, question.program.body]
@@ -129,7 +129,7 @@ def _searched(question: Question, program: Program, sizes: Mapping[VarId, Size])
     """Return the order of the lowest live peak, or the file's where that is to be kept."""
     if question.settings.order == "keep":
         return Ordering(program, {}, FILE, None, proved=False)
-    from memplan_cli.transforms.ordering.order import best_order
+    from memplan_cli.ordering.best_order import best_order
 
     question.tell("ordering")
     return best_order(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Ordering
     from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
-    from memplan_cli.transforms.terms import Ordering
 
 _WORTH = 6
 """A search that gained less than one part in two to the power of so many is the last one."""
@@ -69,7 +69,7 @@ def _searched_again(
     finds more (an unrolled LSTM's training step: 714 MB in the file, then 81, 54, 50).
     A limit of seconds is one search's.
     """
-    from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
+    from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
 
     work = min(DEFAULT_WORK, _WORK_OF_OP * len(program.body.ops))
     search = partial(

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Attribute, Program
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.chunking.across import Chain
     from memplan_cli.transforms.chunking.axes.terms import Dims
-    from memplan_cli.transforms.terms import Terms
 
 _AXES_BY_INPUT = 18
 """The opset since which ReduceMax is given its axes as an input."""

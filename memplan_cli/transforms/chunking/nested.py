@@ -20,8 +20,8 @@ from memplan_cli.transforms.chunking.state import sizes_with
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.chunking.state import Choice
-    from memplan_cli.transforms.terms import Terms
 
 _MUCH = 0.1
 """Added work, as a share of the model's, below which one axis is good enough."""

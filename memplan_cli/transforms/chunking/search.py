@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import VarId
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.chunking.graph import Graph
-    from memplan_cli.transforms.terms import Terms
 
 _SEEDS = 3
 """Tensors of the fullest step that regions are grown from."""

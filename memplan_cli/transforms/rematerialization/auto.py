@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.progress import Detail, silent
-from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
+from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.rematerialization.bound import Bound, number
 from memplan_cli.transforms.rematerialization.prune import pruned
 from memplan_cli.transforms.rematerialization.resident_bound import resident_bound
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.transforms.terms import Terms
+    from memplan_cli.ordering.terms import Terms
 
 ORDER_WORK = 100_000
 """Steps that each search for an order may look at; many are made."""

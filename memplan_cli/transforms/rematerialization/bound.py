@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.rematerialization.values import Values
-    from memplan_cli.transforms.terms import Terms
 
 LARGEST = 16
 """How many of the ops that need most are looked at together with what they keep out."""

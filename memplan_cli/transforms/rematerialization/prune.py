@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.build import mentions, with_names
 from memplan_cli.transforms.rematerialization.solve import live_at
-from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId

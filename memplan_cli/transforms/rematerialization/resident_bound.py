@@ -14,8 +14,8 @@ from memplan_cli.transforms.rematerialization.bound import number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.transforms.rematerialization.bound import Bound
-    from memplan_cli.transforms.terms import Terms
 
 
 def resident_bound(intermediates: Bound, terms: Terms) -> int:

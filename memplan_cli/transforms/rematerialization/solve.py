@@ -16,11 +16,11 @@ import numpy as np
 from memplan_cli.analysis.cost import op_cost
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.analysis.storage import storage_of
+from memplan_cli.ordering.terms import Terms
 from memplan_cli.transforms.rematerialization.build import Copied, build
 from memplan_cli.transforms.rematerialization.choose import Chooser
 from memplan_cli.transforms.rematerialization.state import State
 from memplan_cli.transforms.rematerialization.values import find_values
-from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,18 +3,15 @@
 import pytest
 
 from memplan_cli.analysis.flow import SINK, SOURCE, Network
-from memplan_cli.transforms.ordering.bounds.bound import CutBounds, local_bounds
-from memplan_cli.transforms.ordering.bounds.certify import cut_bound
-from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.graph import TaskGraph, moved, peak, trace
-from memplan_cli.transforms.ordering.search.beam import beam
-from memplan_cli.transforms.ordering.search.contract import contract
-from memplan_cli.transforms.ordering.search.divide import divide
-from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS, runtime_default
-from memplan_cli.transforms.ordering.search.walk import Walk
-from memplan_cli.transforms.ordering.solve import Solution
-from memplan_cli.transforms.ordering.source_order import relax_order, restore_source_order
+from memplan_cli.ordering.block_search import Solution
+from memplan_cli.ordering.contraction import contract
+from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
+from memplan_cli.ordering.division import divide
+from memplan_cli.ordering.effort import Effort
+from memplan_cli.ordering.exact_search import beam, best_first
+from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
+from memplan_cli.ordering.source_order import relax_order, restore_source_order
+from memplan_cli.ordering.task_graph import TaskGraph, Walk, moved, peak, trace
 from order_graphs import GRAPHS, graph_of, orders
 
 
@@ -300,7 +297,7 @@ def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:
     found.offer("greedy", [1, 3, 0, 2, 4])
     assert found.order == [1, 3, 0, 2, 4]
     assert found.peak == found.peaks["greedy"] == 11
-    found.offer("beam", [0, 2, 1, 3, 4])
-    assert (found.chosen, found.order) == ("beam", [0, 2, 1, 3, 4])
+    found.offer("demand", [0, 2, 1, 3, 4])
+    assert (found.chosen, found.order) == ("demand", [0, 2, 1, 3, 4])
     found.offer("exact", None)
-    assert found.chosen == "beam"
+    assert found.chosen == "demand"

@@ -10,14 +10,14 @@ from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import VarId, blocks
-from memplan_cli.transforms.ordering.graph import TaskGraph
+from memplan_cli.ordering.task_graph import TaskGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.transforms.terms import Terms
+    from memplan_cli.ordering.terms import Terms
 
 
 _NONE = -1

@@ -11,21 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.bounds.bound import CutBounds
-from memplan_cli.transforms.ordering.graph import peak
-from memplan_cli.transforms.ordering.search.beam import beam
-from memplan_cli.transforms.ordering.search.contract import contract
-from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import (
+from memplan_cli.ordering.contraction import contract
+from memplan_cli.ordering.cut_bounds import CutBounds
+from memplan_cli.ordering.exact_search import beam, best_first
+from memplan_cli.ordering.list_orders import (
     file_order,
     greedy,
     greedy_backward,
 )
-from memplan_cli.transforms.ordering.search.walk import Walk
+from memplan_cli.ordering.task_graph import Walk, peak
 
 if TYPE_CHECKING:
-    from memplan_cli.transforms.ordering.effort import Effort
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.ordering.effort import Effort
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 _COST = 10
 """Work, in steps looked at, of ordering one op anew."""

@@ -18,12 +18,12 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.certificate import Fusion
-from memplan_cli.transforms.ordering.graph import TaskGraph
+from memplan_cli.ordering.task_graph import TaskGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from memplan_cli.transforms.ordering.graph import Order
+    from memplan_cli.ordering.task_graph import Order
 
 
 @dataclass(frozen=True, slots=True)

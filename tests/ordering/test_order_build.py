@@ -7,7 +7,8 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.transforms.ordering.build import (
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.build import (
     Inner,
     Storage,
     least_taken,
@@ -15,8 +16,7 @@ from memplan_cli.transforms.ordering.build import (
     storage_facts,
     task_graph,
 )
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.terms import Terms
+from memplan_cli.ordering.terms import Terms
 
 NOBODY = Block((), (), ())
 

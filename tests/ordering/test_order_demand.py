@@ -4,17 +4,16 @@ from itertools import product
 
 import pytest
 
-from memplan_cli.transforms.ordering.bounds.bound import CutBounds
-from memplan_cli.transforms.ordering.bounds.certify import Certificate
-from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.graph import TaskGraph, peak, trace
-from memplan_cli.transforms.ordering.search.demand import (
+from memplan_cli.ordering.cut_bounds import Certificate, CutBounds
+from memplan_cli.ordering.demand_orders import (
     NO_LIMIT,
     Sweep,
     Way,
     longest_path,
     sweep,
 )
+from memplan_cli.ordering.effort import Effort
+from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
 from order_graphs import GRAPHS, graph_of, orders, random_graph
 
 MANY = [*GRAPHS, *(random_graph(seed, most=30) for seed in range(200, 230))]

@@ -11,7 +11,7 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.ordering.best_order import best_order
 
 _TYPES = (
     "Relu",

@@ -11,8 +11,8 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size, size_of
-from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.transforms.terms import Ordering
+from memplan_cli.ordering.best_order import best_order
+from memplan_cli.ordering.terms import Ordering
 
 Sizes = dict[VarId, Size]
 
@@ -256,7 +256,7 @@ def test_the_order_does_not_depend_on_the_hash_seed(seed: str) -> None:
     code = """
 from memplan_cli.core.program import *
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.ordering.best_order import best_order
 ops, sizes, ids = [], {}, [VarId("x")]
 for i in range(120):
     out = VarId(f"v{i}")

@@ -12,17 +12,24 @@ takes more.)
 there was before it, and every step fits, then no other move need be tried.
 
 *Late*: an op that frees nothing is run only just before an op that waits for it.
+
+Best-first search over the sets of executed ops: the optimum, where it ends in time.
+
+The exhausted search as data: every state that can be reached below a bound, and its moves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from memplan_cli.core.results.certificate import Move
 
-    from memplan_cli.transforms.ordering.graph import TaskGraph
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +220,139 @@ def _neighbours(graph: TaskGraph) -> list[list[int]]:
         list(dict.fromkeys(user for tensor in touched for user in users[tensor] if user != op))
         for op, touched in enumerate(graph.touches)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    ``order`` is None where there is none below the limit, or the search was cut short;
+    ``bound`` holds for all orders, as far as the limit: the search has seen every set of
+    ops that can be reached with less.
+    """
+
+    order: Order | None
+    bound: int
+
+
+def best_first(
+    graph: TaskGraph, bound: int, limit: int, keep_going: Callable[[int], bool]
+) -> Outcome:
+    """Search for the order with the least peak among those with a peak below ``limit``.
+
+    States are expanded by their peak, then by the number of ops left, so that the first
+    one that has run everything is an optimum, and what is at the head of the queue is a
+    bound at any time. After Kahn et al.'s DP over downsets (Serenity, MLSys 2020) and
+    HMCOS (DAC 2022), with the moves of `Space` that need no choice.
+
+    Args:
+        graph: The ops to order.
+        bound: A proven bound on the peak.
+        limit: Only orders with a smaller peak are of interest.
+        keep_going: Asked with the work done so far, in steps looked at.
+    """
+    space = Space(graph)
+    first = space.first(bound)
+    known = {first.left: first.peak}
+    queue: list[tuple[int, int, int, int, State]] = []
+    heappush(queue, (first.peak, 0, 0, 0, first))
+    count = 0
+    while queue:
+        peak, _, _, _, state = heappop(queue)
+        if known[state.left] < peak:
+            continue
+        if not state.ready:
+            return Outcome(state.order(), peak)
+        if not keep_going(space.work):
+            return Outcome(None, peak)
+        for child in space.children(state, limit):
+            if known.get(child.left, limit) > child.peak:
+                known[child.left] = child.peak
+                count += 1
+                entry = (child.peak, child.left.bit_count(), child.live, count, child)
+                heappush(queue, entry)
+    return Outcome(None, limit)
+
+
+def beam(
+    graph: TaskGraph, bound: int, limit: int, width: int, keep_going: Callable[[int], bool]
+) -> Order | None:
+    """Return an order with a peak below ``limit``, or None if the beam loses its way.
+
+    Of the states that have run equally many ops, the ``width`` with the least peak go on
+    (peaks below ``bound`` count as equal: nothing is gained by them), of equals those
+    with the least live.
+    """
+    space = Space(graph)
+    first = space.first(bound)
+    layers: dict[int, dict[int, State]] = {first.left.bit_count(): {first.left: first}}
+    sizes = [-first.left.bit_count()]
+    while sizes:
+        layer = layers.pop(-heappop(sizes))
+        best = sorted(layer.values(), key=lambda state: (state.peak, state.live, state.left))
+        if not best[0].ready:
+            return best[0].order()
+        if not keep_going(space.work):
+            return None
+        for state in best[:width]:
+            for child in space.children(state, limit):
+                size = child.left.bit_count()
+                if size not in layers:
+                    layers[size] = {}
+                    heappush(sizes, -size)
+                known = layers[size].get(child.left)
+                if known is None or child.peak < known.peak:
+                    layers[size][child.left] = child
+    return None
+
+
+MOST_STATES = 50_000
+
+"""A search that takes more is not written down."""
+
+MOST_ENTRIES = 2_000_000
+
+"""Nor is one whose moves name more ops, some ten megabytes."""
+
+
+def exhausted(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:
+    """Return all states that a search below ``bound`` goes through, the first one first.
+
+    None: there is an order below the bound, or the search takes too much.
+    """
+    space = Space(graph)
+    # No step may take more than the bound allows; below that, no peak is worse than another.
+    first = space.first(bound - 1)
+    if first.peak >= bound:
+        return None
+    number = {first.left: 1}
+    states: list[tuple[Move, ...]] = [(Move((), first.ran, 1),)]
+    queue = [first]
+    entries = 0
+    for state in queue:
+        if not state.ready:
+            return None
+        moves = []
+        for way, child in space.ways(state, bound):
+            if child.left not in number:
+                number[child.left] = len(number) + 1
+                queue.append(child)
+            moves.append(Move(way, child.ran[len(way) :], number[child.left]))
+            entries += len(child.ran)
+        states.append(tuple(moves))
+        if len(queue) > MOST_STATES or entries > MOST_ENTRIES:
+            return None
+    return _sorted(states, [0, *map(_left, queue)])
+
+
+def _left(state: State) -> int:
+    return state.left.bit_count()
+
+
+def _sorted(states: list[tuple[Move, ...]], left: list[int]) -> tuple[tuple[Move, ...], ...]:
+    """Return the states so that every move leads to a later one: by the ops that are left."""
+    order = sorted(range(1, len(states)), key=lambda at: -left[at])
+    number = {at: place for place, at in enumerate(order, 1)}
+    return tuple(
+        tuple(move._replace(to=number[move.to]) for move in states[at]) for at in (0, *order)
+    )

@@ -20,8 +20,8 @@ from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import VarId, walk
 from memplan_cli.core.progress import silent
 from memplan_cli.core.symbolic.sizes import symbols_of
-from memplan_cli.transforms.ordering.bounds.certify import cut_bound
-from memplan_cli.transforms.ordering.build import (
+from memplan_cli.ordering.block_search import RESTORE_WORK, Solution, solve
+from memplan_cli.ordering.build import (
     Inner,
     Storage,
     least_taken,
@@ -29,21 +29,21 @@ from memplan_cli.transforms.ordering.build import (
     storage_facts,
     task_graph,
 )
-from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.graph import moved
-from memplan_cli.transforms.ordering.search.divide import divide
-from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
-from memplan_cli.transforms.ordering.solve import RESTORE_WORK, Solution, solve
-from memplan_cli.transforms.ordering.source_order import relax_order
-from memplan_cli.transforms.terms import Ordering, Terms
+from memplan_cli.ordering.cut_bounds import cut_bound
+from memplan_cli.ordering.division import divide
+from memplan_cli.ordering.effort import Effort
+from memplan_cli.ordering.list_orders import SCHEDULERS
+from memplan_cli.ordering.source_order import relax_order
+from memplan_cli.ordering.task_graph import moved
+from memplan_cli.ordering.terms import Ordering, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
-    from memplan_cli.transforms.ordering.search.list_orders import Scheduler
+    from memplan_cli.ordering.list_orders import Scheduler
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 DEFAULT_WORK = 4_000_000
 """Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""

@@ -7,31 +7,26 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail
-from memplan_cli.transforms.ordering.bounds.bound import local_bounds
-from memplan_cli.transforms.ordering.bounds.certify import Certificate
-from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.graph import moved, peak, trace
-from memplan_cli.transforms.ordering.search.beam import beam
-from memplan_cli.transforms.ordering.search.contract import Contracted, contract
-from memplan_cli.transforms.ordering.search.demand import (
+from memplan_cli.ordering.contraction import Contracted, contract
+from memplan_cli.ordering.cut_bounds import Certificate, local_bounds
+from memplan_cli.ordering.demand_orders import (
     NO_LIMIT,
     Sweep,
     Way,
     longest_path,
     sweep,
 )
-from memplan_cli.transforms.ordering.search.divide import divide
-from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
-from memplan_cli.transforms.ordering.source_order import restore_source_order
+from memplan_cli.ordering.division import divide
+from memplan_cli.ordering.effort import Effort
+from memplan_cli.ordering.exact_search import best_first
+from memplan_cli.ordering.list_orders import SCHEDULERS
+from memplan_cli.ordering.source_order import restore_source_order
+from memplan_cli.ordering.task_graph import moved, peak, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
-
-WIDTHS = (4, 16, 64)
-"""Of the beams, tried in turn."""
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 SEARCHED = 4000
 """Graphs with more clusters than this are searched in windows, not as a whole."""
@@ -251,19 +246,9 @@ def _glance(found: Solution, small: Contracted, effort: Effort) -> None:
 
 
 def _search(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Search the whole graph by beams, then exactly for as long as there is effort."""
-    if small.graph.size > SEARCHED:
-        return
-    effort = effort.part(effort.left * _effort_share(found) // 100)
-    for width in WIDTHS:
-        if found.proved:
-            return
-        keep_going = effort.allow(effort.left // 4)
-        order = beam(small.graph, found.bound, found.peak, width, keep_going)
-        if order is not None:
-            divided = divide(small.graph, order, found.bound, effort.part(effort.left // 8))
-            found.offer_clusters("beam", small, divided.order, divided.peak)
-    if not found.proved:
+    """Search exactly for as long as there is effort."""
+    if small.graph.size <= SEARCHED:
+        effort = effort.part(effort.left * _effort_share(found) // 100)
         _exact(found, small, effort, effort.left)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.analysis.precedence import Edges
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 Scheduler = Callable[["TaskGraph"], "Order"]
 """From the ops of a block to an order of them: a permutation that keeps to the edges."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 NO_LIMIT = 1 << 62
 """More than all memory there is."""

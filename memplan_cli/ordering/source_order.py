@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.graph import trace
+from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan_cli.transforms.ordering.effort import Effort
-    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.ordering.effort import Effort
+    from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 
 def restore_source_order(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Order:

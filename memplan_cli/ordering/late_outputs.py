@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.ordering.best_order import best_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.program import Program
-    from memplan_cli.transforms.terms import Ordering, Terms
+    from memplan_cli.ordering.terms import Ordering, Terms
 
 SHARES = (1, 4, 512)
 """Searches count outputs whole, or one byte of so many: the less, the lower the live peak.

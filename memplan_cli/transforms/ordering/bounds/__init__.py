@@ -1,1 +1,0 @@
-"""Lower bounds on the live peak over all orders, by minimum cuts."""
