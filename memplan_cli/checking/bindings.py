@@ -1,4 +1,4 @@
-"""The numbers of dims: those that the settings give, and those assumed of what is left free."""
+"""The check of a report's bindings: the values of the dims for which its numbers are computed."""
 
 from __future__ import annotations
 
@@ -7,81 +7,72 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.symbolic.dims import symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from memplan_cli.checking.subject import Subject
-    from memplan_cli.core.symbolic.bounds import Bounds
-
-_ASSUMED = "assumed"
+    from memplan_cli.checking.planned_model import PlannedModel
 
 
-def check_bindings(subject: Subject, bounds: Bounds) -> Iterator[str]:
-    """Yield where the report's bindings are not those of the settings and of free dims.
+def check_bindings(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the report's bindings of dims differ from the settings and the model.
 
-    A dim that the settings give a number has that number, whoever said it. Each other one of
-    the inputs' dims is free, and has a number of 1 or more that was assumed, or bounds; of
-    one with bounds, a number says where the model was run, if it was.
+    A dim with a value in the settings has this value. A dim with bounds need not have a value; if
+    it has one, the model was run at it. Every other symbol in the inputs is free: its value is
+    assumed, and at least 1.
     """
-    bindings, given = subject.plan.report.bindings, _given(subject)
-    free = _free(subject) - given.keys() - bounds.keys()
-    replaced = _replaced(subject)
-    said = {name: dim.value for name, dim in bindings.items()}
-    for name in sorted(given.keys() | free | said.keys()):
-        who = f"dim {name[:120]!r}"
-        if name not in said:
-            yield f"bindings is said to be without {who}, which the plan's inputs have"
-        elif name in given:
-            if said[name] != given[name]:
-                yield (
-                    f"bindings is said to have {said[name]} for {who}, the settings say "
-                    f"{str(given[name])[:40]}"
-                )
-        elif name in bounds:
-            low, high = bounds[name]
-            if not low <= said[name] <= high:
-                yield (
-                    f"bindings is said to have {said[name]} for {who}, its bounds are {low} "
-                    f"to {high}"
-                )
+    bindings = planned.plan.report.bindings
+    settings_dims = planned.plan.settings.get("dims")
+    fixed = settings_dims if isinstance(settings_dims, dict) else {}
+    free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
+    replaced = _replaced_symbols(planned)
+    for name in sorted(fixed.keys() | free | bindings.keys()):
+        dim = f"dim {name[:120]!r}"
+        if name not in bindings:
+            yield f"bindings are recorded without {dim}, which the plan's inputs have"
+            continue
+        value, source = bindings[name].value, bindings[name].source
+        recorded = f"bindings are recorded with {value} for {dim}"
+        if name in fixed:
+            if value != fixed[name]:
+                yield f"{recorded}, the settings have {str(fixed[name])[:40]}"
+        elif name in planned.bounds:
+            low, high = planned.bounds[name]
+            if not low <= value <= high:
+                yield f"{recorded}, its bounds are {low} to {high}"
         elif name not in free and name not in replaced:
-            yield f"bindings is said to have {who}, which is not free in the model"
-        elif bindings[name].source != _ASSUMED:
-            yield (
-                f"bindings is said to have {who} {bindings[name].source}, and the settings do "
-                "not give it"
-            )
-        elif said[name] < 1:
-            yield f"bindings is said to have {said[name]} for {who}, no number to assume"
+            yield f"bindings are recorded with {dim}, which is not free in the model"
+        elif source != "assumed":
+            yield f"{recorded} as {source}, and the settings do not give it"
+        elif value < 1:
+            yield f"{recorded}, an assumed value is at least 1"
 
 
-def _given(subject: Subject) -> Mapping[str, object]:
-    dims = subject.plan.settings.get("dims")
-    return dims if isinstance(dims, dict) else {}
-
-
-def _free(subject: Subject) -> set[str]:
-    """Return the symbols in the shapes of what a run is fed."""
-    found: set[str] = set()
-    for value in subject.clock.top.inputs:
-        _, shape = subject.types[0].get(value.name, ("unknown", None))
+def _input_symbols(planned: PlannedModel) -> set[str]:
+    """Return the symbols in the shapes of a model's inputs, elements of sequences included."""
+    symbols: set[str] = set()
+    for value in planned.timeline.main.inputs:
+        _, shape = planned.types[0].get(value.name, ("unknown", None))
         for dim in shape or ():
-            found |= symbols_of(dim)
-    for given in subject.model.graph.input:
-        kind = given.type  # what is only made of tensors has no shape, and names for dims
-        while (which := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
-            kind = getattr(kind, which).elem_type
-            named = (dim.dim_param for dim in kind.tensor_type.shape.dim)
-            found |= {symbol for text in named if text for symbol in symbols_of(text)}
-    return found
+            symbols |= symbols_of(dim)
+    for proto in planned.model.graph.input:
+        kind = proto.type
+        while (field := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
+            kind = getattr(kind, field).elem_type
+            for dim in kind.tensor_type.shape.dim:
+                if dim.dim_param:
+                    symbols |= symbols_of(dim.dim_param)
+    return symbols
 
 
-def _replaced(subject: Subject) -> set[str]:
-    """Return what inputs declare where the settings give other shapes: only runs have it."""
-    shapes = subject.plan.settings.get("shapes")
-    given = shapes if isinstance(shapes, dict) else {}
-    found: set[str] = set()
-    for value in subject.model.graph.input:
-        if value.name in given:
+def _replaced_symbols(planned: PlannedModel) -> set[str]:
+    """Return the symbols of inputs whose shapes the settings replace, and names for their dims.
+
+    The plan is made without these symbols, but a run may bind them.
+    """
+    shapes = planned.plan.settings.get("shapes")
+    replaced_inputs = shapes if isinstance(shapes, dict) else {}
+    symbols: set[str] = set()
+    for value in planned.model.graph.input:
+        if value.name in replaced_inputs:
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                found |= {f"{value.name}_dim{axis}", *symbols_of(dim.dim_param)}
-    return found
+                symbols |= {f"{value.name}_dim{axis}", *symbols_of(dim.dim_param)}
+    return symbols

@@ -1,4 +1,4 @@
-"""All checks of a plan against the model beside it, each on what those before have shown."""
+"""The comparison of a plan with the written model beside it."""
 
 from __future__ import annotations
 
@@ -7,106 +7,105 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.bindings import check_bindings
-from memplan_cli.checking.clock import read_clock
-from memplan_cli.checking.donation import check_donation
 from memplan_cli.checking.figures import check_figures
-from memplan_cli.checking.layout import check_layout, storages
+from memplan_cli.checking.layout import check_layout
 from memplan_cli.checking.notes import check_notes
-from memplan_cli.checking.order import check_order
-from memplan_cli.checking.releases import check_releases
-from memplan_cli.checking.rows import Placed, check_rows
-from memplan_cli.checking.sharing import check_sharing
-from memplan_cli.checking.subject import Origin, Subject
+from memplan_cli.checking.order import check_order, check_releases
+from memplan_cli.checking.planned_model import planned_model
+from memplan_cli.checking.sharing import check_donation, check_sharing
+from memplan_cli.checking.tensors import check_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.core.program import Shape
+    from memplan_cli.checking.planned_model import OriginalModel, PlannedModel, TensorTypes
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
 
-MOST = 20
-"""Disagreements of one kind that are said; more say no more."""
+MAX_DISAGREEMENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What a plan and a model say alike, and what they do not."""
+class PlanComparison:
+    """The result of comparing a plan with the written model.
+
+    Attributes:
+        disagreements: one sentence each, at most `MAX_DISAGREEMENTS`; empty if the plan is right.
+        nodes: nodes of the model, subgraphs included.
+        tensors: tensors of the plan that are intermediates of the model.
+        unverified_sizes: tensors whose dtype or shape only the plan contains.
+    """
 
     disagreements: tuple[str, ...]
     nodes: int
     tensors: int
-    believed: int
-    """Tensors whose size the model does not say, only the plan."""
+    unverified_sizes: int
 
-    def described(self) -> str:
-        """Return what was held against each other, in a sentence."""
-        found = (
-            f"the plan is the model's: {self.nodes} nodes and {self.tensors} tensors with "
-            "their live ranges, places, notes and totals"
+    def summary(self) -> str:
+        """Return a sentence for a plan without disagreements: what was compared."""
+        text = (
+            f"the plan matches the model: {self.nodes} nodes and {self.tensors} tensors with "
+            "their live ranges, offsets, notes and totals"
         )
-        if self.believed:
-            found += f"; the sizes of {self.believed} are the plan's own word"
-        return found
+        if self.unverified_sizes:
+            text += (
+                f"; the sizes of {self.unverified_sizes} tensors are known from the plan only"
+            )
+        return text
 
 
-def compared(
+def compare_plan(
     model: ModelProto,
     plan: Plan,
-    types: Sequence[Mapping[str, tuple[str, Shape | None]]],
+    types: Sequence[TensorTypes],
     bounds: Bounds,
-    origin: Origin | None = None,
-) -> Agreement:
-    """Hold a plan against the written model that it belongs to.
+    original: OriginalModel | None = None,
+) -> PlanComparison:
+    """Compare a plan with the written model that it belongs to.
 
-    Args:
-        model: the written model.
-        plan: its plan, as it was read.
-        types: dtype and shape by name of each block, outermost first, in order of execution.
-        bounds: of the dims that the plan's sizes are the largest for.
-        origin: what the plan was made of.
+    Each check relies on those before it, so that the first check with disagreements is the last
+    one. The arguments are those of `planned_model`.
     """
-    pinned = {row.name for row in plan.tensors if row.pinned and not row.block}
-    exposed = pinned if plan.settings.get("expose") else set()
-    clock = read_clock(model.graph, exposed)
-    subject = Subject(model, plan, clock, types, origin)
-    placed = Placed()
-    found = _first(subject, placed, bounds)
-    nodes = sum(len(region.nodes) for region in clock.regions)
-    return Agreement(found, nodes, len(placed.rows), len(set(placed.believed)))
+    planned = planned_model(model, plan, types, bounds, original)
+    disagreements: tuple[str, ...] = ()
+    for check in _checks(planned):
+        disagreements = tuple(islice(check, MAX_DISAGREEMENTS))
+        if disagreements:
+            break
+    nodes = sum(len(block.nodes) for block in planned.timeline.blocks)
+    unverified = 0 if disagreements else _unverified_sizes(planned)
+    return PlanComparison(disagreements, nodes, len(planned.tensors), unverified)
 
 
-def _first(subject: Subject, placed: Placed, bounds: Bounds) -> tuple[str, ...]:
-    """Return what the first check finds that finds anything."""
-    for checks in _stages(subject, placed, bounds):
-        found = tuple(islice(checks, MOST))
-        if found:
-            return found
-    return ()
+def _checks(planned: PlannedModel) -> Iterator[Iterator[str]]:
+    """Yield the checks in order; iterating a check yields its disagreements."""
+    yield iter(planned.timeline.errors)
+    yield _check_original(planned)
+    yield check_order(planned)
+    yield check_tensors(planned)
+    yield check_sharing(planned)
+    yield check_layout(planned.plan)
+    yield check_releases(planned)
+    yield check_donation(planned)
+    yield check_bindings(planned)
+    yield check_figures(planned)
+    yield check_notes(planned)
 
 
-def _stages(subject: Subject, placed: Placed, bounds: Bounds) -> Iterator[Iterator[str]]:
-    yield iter(subject.clock.flaws)
-    yield _origin(subject)
-    yield check_order(subject)
-    yield check_rows(subject, bounds, placed)
-    yield check_sharing(subject, placed)
-    everything = storages(subject.plan.tensors)
-    yield check_layout(subject, everything)
-    yield check_releases(subject, placed)
-    yield check_donation(subject)
-    yield check_bindings(subject, bounds)
-    yield check_figures(subject, placed, bounds)
-    yield check_notes(subject, placed)
-
-
-def _origin(subject: Subject) -> Iterator[str]:
-    origin, plan = subject.origin, subject.plan
-    if origin is None:
+def _check_original(planned: PlannedModel) -> Iterator[str]:
+    """Yield whether the plan was made for another graph or file than the original at hand."""
+    original, plan = planned.original, planned.plan
+    if original is None:
         return
-    if plan.graph_sha256 != origin.graph_sha256:
+    if plan.graph_sha256 != original.graph_sha256:
         yield "the plan is about another graph than the original's: their digests differ"
-    elif plan.report.model.sha256 != origin.sha256:
+    elif plan.report.model.sha256 != original.sha256:
         yield "the plan is about another file than the original: their digests differ"
+
+
+def _unverified_sizes(planned: PlannedModel) -> int:
+    """Return the number of tensors whose dtype or a dim is unknown without the plan."""
+    types = (planned.type_of(tensor.value) for tensor in planned.tensors.values())
+    return sum(dtype == "unknown" or shape is None or None in shape for dtype, shape in types)

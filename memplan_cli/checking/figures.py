@@ -1,159 +1,312 @@
-"""Count the numbers of a report again that need the written model.
+"""Checks of the numbers in a report that need the written model.
 
-The numbers that follow from the plan's rows alone are counted in `plan_figures`.
+The numbers that follow from the plan's own tensors are checked by `plan_figures`.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.edges import edges_of, foldable
-from memplan_cli.checking.order import label_of
-from memplan_cli.checking.plan_figures import (
-    check_plan_figures,
-    dims_at,
-    disagreements,
-    in_numbers,
-    sums_of,
-)
-from memplan_cli.checking.resident import held, most_with, results_at
-from memplan_cli.checking.sums import (
-    added,
-    canonical,
+from memplan_cli.checking.byte_sums import (
+    add_sums,
+    canonical_expression,
+    evaluate_expression,
+    evaluate_sum,
+    evaluate_unit,
     is_symbolic,
-    number_of,
-    samples,
-    value_of,
+    sample_dims,
+    tensor_bytes,
 )
+from memplan_cli.checking.layout import LiveBytes, live_bytes_at, merge_storages, peak_bytes
+from memplan_cli.checking.operators import ELEMENT_BITS
+from memplan_cli.checking.order import node_labels
+from memplan_cli.checking.plan_figures import (
+    Figure,
+    check_plan_figures,
+    report_dims,
+    total_sums,
+    wrong_figures,
+)
+from memplan_cli.checking.sharing import viewed_value
+from memplan_cli.checking.timeline import ValueKind
 from memplan_cli.core.symbolic.dims import canonical_dim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.checking.clock import Value
-    from memplan_cli.checking.edges import Edges
+    from memplan_cli.checking.byte_sums import ByteSum
     from memplan_cli.checking.layout import Storage
-    from memplan_cli.checking.plan_figures import Claim
-    from memplan_cli.checking.rows import Placed
-    from memplan_cli.checking.subject import Subject
-    from memplan_cli.checking.sums import Sum
-    from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.checking.planned_model import PlannedModel
+    from memplan_cli.checking.timeline import Node, Value
+    from memplan_cli.core.results.placements import Placement
 
 
-def check_figures(subject: Subject, placed: Placed, bounds: Bounds) -> Iterator[str]:
-    """Yield the numbers of a report that are not those of the model and its plan."""
-    yield from check_plan_figures(subject.plan, bounds)
-    edges, shared = edges_of(subject, bounds), held(subject, placed)
-    claims = [*_counts(subject), *_edges(subject, edges), *_original(subject)]
-    claims += _peak_node(subject)
-    claims += _resident(subject, edges, shared)
-    claims += _expressions(subject, edges, shared)
-    yield from disagreements(claims)
-    yield from foldable(subject)
-
-
-def _counts(subject: Subject) -> Iterator[Claim]:
-    report, clock = subject.plan.report, subject.clock
-    results = {id(value) for value in clock.top.outputs}
-    count = sum(
-        1 for value in clock.values() if value.is_intermediate and id(value) not in results
-    )
-    yield "nodes", report.model.nodes, sum(len(region.nodes) for region in clock.regions)
-    yield "blocks", report.model.blocks, len(clock.regions)
-    yield "intermediates", report.model.intermediates, count
-    copies = [
-        node for region in clock.regions for node in region.nodes if _is_copy(node.outputs)
+def check_figures(planned: PlannedModel) -> Iterator[str]:
+    """Yield the numbers of a report that differ from those of the model and the plan's tensors."""
+    yield from check_plan_figures(planned.plan, planned.bounds)
+    interface, storages = _interface_bytes(planned), _runtime_storages(planned)
+    figures = [
+        *_count_figures(planned),
+        *_interface_figures(planned, interface),
+        *_original_order_figures(planned),
+        *_peak_node_figures(planned),
+        *_resident_figures(planned, interface, storages),
+        *_expression_figures(planned, interface, storages),
     ]
-    yield "recomputed nodes", report.recompute.nodes, len(copies)
+    yield from wrong_figures(figures)
+    yield from _check_foldable(planned)
 
 
-def _is_copy(outputs: Sequence[Value | None]) -> bool:
-    made = [value.name for value in outputs if value is not None]
-    return bool(made) and all("__recompute" in name for name in made)
+def _count_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the numbers of nodes, blocks and intermediates."""
+    report, timeline = planned.plan.report, planned.timeline
+    nodes = list(timeline.nodes())
+    intermediates = sum(1 for _ in timeline.intermediates())
+    yield Figure("nodes", report.model.nodes, len(nodes))
+    yield Figure("blocks", report.model.blocks, len(timeline.blocks))
+    yield Figure("intermediates", report.model.intermediates, intermediates)
+    yield Figure("recomputed nodes", report.recompute.nodes, sum(map(_is_copy, nodes)))
 
 
-def _edges(subject: Subject, edges: Edges) -> Iterator[Claim]:
-    memory, dims = subject.plan.report.memory, dims_at(subject.plan)
-    yield "weights", memory.weights, edges.weights
-    for name, said, total in (
-        ("inputs", memory.inputs, edges.inputs),
-        ("outputs", memory.outputs, edges.outputs),
-    ):
-        if total is not None:  # else the model does not tell it
-            yield name, said, number_of(total, dims)
-    donated = subject.plan.report.donated.bytes
-    yield "donated bytes", donated, number_of(edges.donated, dims) or 0
+def _is_copy(node: Node) -> bool:
+    """Return whether a node is a recomputed copy of another node, by the names of its outputs."""
+    names = [value.name for value in node.outputs if value is not None]
+    return bool(names) and all("__recompute" in name for name in names)
 
 
-def _original(subject: Subject) -> Iterator[Claim]:
-    """Yield the figures of the file's order if it is the plan's: other orders are not here."""
-    report, memory = subject.plan.report, subject.plan.report.memory
-    is_another = report.recompute.nodes or report.chunked.regions
-    is_own = report.chosen_order == "file" and not is_another
-    pairs = (
-        ("original.live_peak", report.original_live_peak, memory.live_peak),
-        ("original.planned", report.original_planned, memory.planned),
-        ("original.resident", report.original_resident, memory.resident),
+def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Iterator[Figure]:
+    """Yield the bytes of weights, inputs and outputs. Bytes known from the plan only are skipped."""
+    report, dims = planned.plan.report, report_dims(planned.plan)
+    yield Figure("weights", report.memory.weights, interface.weights)
+    if interface.inputs is not None:
+        yield Figure("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
+    if interface.outputs is not None:
+        yield Figure("outputs", report.memory.outputs, evaluate_sum(interface.outputs, dims))
+    donated = evaluate_sum(interface.donated, dims) or 0
+    yield Figure("donated bytes", report.donated.bytes, donated)
+
+
+def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the numbers of the original order, if the plan keeps this order or has no numbers.
+
+    The model has one order, so the numbers of another one cannot be counted.
+    """
+    report, memory = planned.plan.report, planned.plan.report.memory
+    is_changed = report.recompute.nodes or report.chunked.regions
+    if memory.planned is None or (report.chosen_order == "file" and not is_changed):
+        yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
+        yield Figure("original.planned", report.original_planned, memory.planned)
+        yield Figure("original.resident", report.original_resident, memory.resident)
+
+
+def _peak_node_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the label of the node at the step of the peak."""
+    peak = planned.plan.report.peak
+    if peak is not None:
+        yield Figure("peak.node", peak.node, node_labels(planned).get(peak.step, ""))
+
+
+def _resident_figures(
+    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
+) -> Iterator[Figure]:
+    """Yield the most bytes that a runtime holds, unless it cannot be counted from the model."""
+    report = planned.plan.report
+    peak = _resident_peak(planned, interface, storages, report_dims(planned.plan))
+    is_omitted = report.partial and report.memory.resident is None
+    if peak is not None and not is_omitted:
+        yield Figure("resident", report.memory.resident, peak)
+
+
+def _resident_peak(
+    planned: PlannedModel,
+    interface: _InterfaceBytes,
+    storages: Iterable[Storage] | None,
+    dims: Mapping[str, int],
+) -> int | None:
+    """Return the most bytes that a runtime holds at one tick, outputs included, at these dims.
+
+    Args:
+        planned: the model and its plan.
+        interface: bytes of the model's outputs.
+        storages: result of `_runtime_storages`.
+        dims: values of dims.
+
+    Returns:
+        None if there are no storages, or if the bytes of an output or a symbol are unknown.
+    """
+    outputs = _output_bytes_at(interface, dims)
+    if storages is None or outputs is None:
+        return None
+    tensors = live_bytes_at(planned.plan, storages, dims)
+    return None if tensors is None else peak_bytes([*tensors, *outputs])
+
+
+def _expression_figures(
+    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
+) -> Iterator[Figure]:
+    """Yield the expressions of inputs, outputs, total and resident bytes, and missing expressions."""
+    plan, report = planned.plan, planned.plan.report
+    plan_sums = total_sums(plan)
+    omits_expressions = (
+        report.partial and not report.symbolic and report.memory.planned is None
     )
-    for name, said, counted in pairs:
-        if is_own or memory.planned is None:
-            yield name, said, counted
-
-
-def _peak_node(subject: Subject) -> Iterator[Claim]:
-    """Yield the label of the node at the peak, whose step was counted before."""
-    peak = subject.plan.report.peak
-    if peak is None:
+    if omits_expressions or not is_symbolic(plan_sums["naive"]):
         return
-    labels = [
-        label_of(node, entry)
-        for region, order in zip(subject.clock.regions, subject.plan.order, strict=True)
-        for node, entry in zip(region.nodes, order.nodes, strict=True)
-        if peak.step in (node.start, node.end)
-    ]
-    yield "peak.node", peak.node, labels[0] if labels else ""
-
-
-def _resident(
-    subject: Subject, edges: Edges, shared: Sequence[Storage] | None
-) -> Iterator[Claim]:
-    """Yield what a runtime holds, if the model tells the bytes of its outputs."""
-    report, dims = subject.plan.report, dims_at(subject.plan)
-    said = report.memory.resident
-    numbers = None if shared is None else in_numbers(subject.plan, shared, dims)
-    results = results_at(edges, dims)
-    if numbers is None or (said is None and report.partial):
-        return
-    if results is not None:
-        yield "resident", said, most_with(numbers, results)
-
-
-def _expressions(
-    subject: Subject, edges: Edges, shared: Sequence[Storage] | None
-) -> Iterator[Claim]:
-    """Yield the expressions of inputs, outputs, total and resident, and missing expressions."""
-    plan, report = subject.plan, subject.plan.report
-    sums: dict[str, Sum | None] = {**sums_of(plan)}
-    if not is_symbolic(sums_of(plan)["naive"]):
-        return
-    if report.partial and not report.symbolic and report.memory.planned is None:
-        return
-    sums |= {"inputs": edges.inputs, "outputs": edges.outputs}
-    if edges.inputs is not None and edges.outputs is not None:
-        saved = {unit: -size for unit, size in edges.donated.items()}
-        planned = sums_of(plan)["planned"]
-        parts = ({"1": edges.weights}, edges.inputs, edges.outputs, planned, saved)
-        sums["total"] = added(*parts)
-    for name, counted in sums.items():
+    inputs, outputs = interface.inputs, interface.outputs
+    sums: dict[str, ByteSum | None] = {**plan_sums, "inputs": inputs, "outputs": outputs}
+    if inputs is not None and outputs is not None:
+        saved = {unit: -coefficient for unit, coefficient in interface.donated.items()}
+        weights = {"1": interface.weights}
+        sums["total"] = add_sums(weights, inputs, outputs, plan_sums["planned"], saved)
+    for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
-        wanted = None if counted is None else canonical(counted)
-        yield f"{name} in symbols", None if text is None else canonical_dim(text), wanted
+        recorded = None if text is None else canonical_dim(text)
+        counted = None if byte_sum is None else canonical_expression(byte_sum)
+        yield Figure(f"{name} in symbols", recorded, counted)
     resident = report.symbolic.get("resident")
-    if resident is None or shared is None:
+    if resident is None:
         return
+    # A peak is a maximum over ticks, without a canonical expression: compare its values.
     units = [arena.unit for arena in plan.arenas]
-    for dims in samples([*units, *(unit for _, unit, _ in edges.results)]):
-        numbers, results = in_numbers(plan, shared, dims), results_at(edges, dims)
-        if numbers is not None and results is not None:
-            most = most_with(numbers, results)
-            yield "resident in symbols", value_of(resident, dims), most
+    units += [output.unit for output in interface.separate_outputs]
+    for dims in sample_dims(units):
+        peak = _resident_peak(planned, interface, storages, dims)
+        if peak is not None:
+            yield Figure("resident in symbols", evaluate_expression(resident, dims), peak)
+
+
+def _check_foldable(planned: PlannedModel) -> Iterator[str]:
+    """Yield tensors recorded as foldable that are not computed from weights alone."""
+    foldable = planned.plan.report.foldable
+    if not foldable:
+        return
+    constants = {v.tensor_id for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT}
+    for node in planned.timeline.nodes():  # an outer block comes before its subgraphs
+        if all(value.tensor_id in constants for value in node.reads()):
+            constants.update(value.tensor_id for value in node.outputs if value is not None)
+    for tensor in foldable:
+        if tensor.name not in constants:
+            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, and hangs on inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputBytes:
+    """Bytes of one model output.
+
+    Attributes:
+        tick: the tick at which the output is written.
+    """
+
+    tick: int
+    unit: str
+    coefficient: int
+
+
+@dataclass(frozen=True, slots=True)
+class _InterfaceBytes:
+    """Bytes of the weights, inputs and outputs of a model.
+
+    Attributes:
+        inputs, outputs: None if the bytes of one of them are unknown.
+        donated: of the outputs that are stored in the memory of a donated input.
+        separate_outputs: the outputs that are not stored in a donated input.
+    """
+
+    weights: int
+    inputs: ByteSum | None
+    outputs: ByteSum | None
+    donated: ByteSum
+    separate_outputs: tuple[_OutputBytes, ...]
+
+
+def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
+    """Return the bytes of a written model's weights, inputs and outputs."""
+    weights = 0
+    for value in planned.timeline.values():
+        if value.kind is ValueKind.WEIGHT:
+            dtype, shape = planned.type_of(value)
+            dims = [dim for dim in shape or () if isinstance(dim, int) and dim >= 0]
+            if shape is not None and dtype in ELEMENT_BITS and len(dims) == len(shape):
+                weights += -(-prod(dims) * ELEMENT_BITS[dtype] // 8)
+    main = planned.timeline.main
+    outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
+    donated_names = {output for _, output in planned.plan.report.donated.pairs}
+    donated = [value for value in outputs if value.name in donated_names]
+    separate_outputs = tuple(
+        _OutputBytes(value.first, unit, coefficient)
+        for value in outputs
+        if value.name not in donated_names
+        for unit, coefficient in (_total_bytes(planned, [value]) or {}).items()
+    )
+    return _InterfaceBytes(
+        weights,
+        _total_bytes(planned, main.inputs),
+        _total_bytes(planned, outputs),
+        _total_bytes(planned, donated) or {},
+        separate_outputs,
+    )
+
+
+def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | None:
+    """Return the bytes of some values, or None if the bytes of one are unknown."""
+    sums = []
+    for value in values:
+        dtype, shape = planned.type_of(value)
+        if dtype not in (*ELEMENT_BITS, "unknown"):
+            continue  # strings and sequences: a shape does not determine their bytes
+        if shape is None or dtype not in ELEMENT_BITS:
+            return None
+        coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
+        if coefficient < 0:
+            return None
+        sums.append({unit: coefficient})
+    return add_sums(*sums)
+
+
+def _output_bytes_at(
+    interface: _InterfaceBytes, dims: Mapping[str, int]
+) -> list[LiveBytes] | None:
+    """Return the bytes of model outputs at these dims, live from their tick to the end of the run.
+
+    Outputs in donated inputs are left out. None if the bytes of an output are unknown.
+    """
+    if interface.outputs is None:
+        return None
+    intervals = []
+    for output in interface.separate_outputs:
+        factor = evaluate_unit(output.unit, dims)
+        if factor is None:
+            return None
+        intervals.append(LiveBytes(output.tick, sys.maxsize, output.coefficient * factor))
+    return intervals
+
+
+def _runtime_storages(planned: PlannedModel) -> list[Storage] | None:
+    """Return the storages as a runtime has them: only a value and its views share one.
+
+    None for models with subgraphs, whose inputs and outputs a runtime shares by other rules.
+    """
+    if len(planned.timeline.blocks) > 1:
+        return None
+    rows = {id(value): row for row, value in planned.tensors.values()}
+    return merge_storages(
+        (_view_base(value, rows).name, row) for row, value in planned.tensors.values()
+    )
+
+
+def _view_base(value: Value, rows: Mapping[int, Placement]) -> Value:
+    """Return the value at the start of a chain of views with equal arena and bytes.
+
+    Pinned tensors and values without a place end the chain. ``rows`` is keyed by ``id`` of values.
+    """
+    while (base := viewed_value(value)) is not None:
+        row, base_row = rows[id(value)], rows.get(id(base))
+        if base_row is None or row.pinned or base_row.pinned:
+            break
+        if (row.bytes, row.arena) != (base_row.bytes, base_row.arena):
+            break
+        value = base
+    return value

@@ -1,179 +1,167 @@
-"""What a written model says of its plan in its metadata, held against the plan."""
+"""Checks of the plan's notes in the metadata of the written model, its nodes and its values."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from memplan_cli.checking.plan_figures import printable
 from memplan_cli.core.results.placements import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from onnx import StringStringEntryProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.clock import Region
-    from memplan_cli.checking.rows import Placed
-    from memplan_cli.checking.subject import Subject
+    from memplan_cli.checking.planned_model import PlannedModel
+    from memplan_cli.checking.timeline import Block
     from memplan_cli.core.results.placements import Placement
 
 _PREFIX = "pkg.memplan."
-_OF_NODES = ("step", "release", "memory")
-_OF_VALUES = ("arena", "offset", "bytes", "first", "last", "alias_of")
+_NODE_KEYS = frozenset({"step", "release", "memory"})
+_VALUE_KEYS = frozenset({"arena", "offset", "bytes", "first", "last", "alias_of"})
 
 
-def check_notes(subject: Subject, placed: Placed) -> Iterator[str]:
-    """Yield where the metadata of the model, its nodes or its values is not the plan's."""
-    yield from _of_model(subject)
-    if read(subject.model.metadata_props).get("notes") == "plan":
-        yield from _of_none(subject)
+def check_notes(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the notes in the written model differ from the plan.
+
+    The model's note ``notes=plan`` states that nodes and values have no notes.
+    """
+    yield from _check_model_notes(planned)
+    if _notes(planned.model.metadata_props).get("notes") == "plan":
+        yield from _check_no_notes(planned)
         return
-    said = {release.step: list(release.tensors) for release in subject.plan.releases}
-    noted: set[str] = set()
-    units = {arena.id: arena.unit for arena in subject.plan.arenas}
-    for region in subject.clock.regions:
-        yield from _of_nodes(region, said)
-        yield from _of_memory(region, placed, units)
-        yield from _of_values(region, placed, noted)
-    for identity, (row, value) in placed.rows.items():
-        # What no run enters has no bytes, and is written as it was.
-        entered = row.bytes or value.region.parent is None
-        if identity not in noted and entered:
-            yield f"the model has no notes on tensor {identity[:120]!r}, which the plan places"
+    releases = {release.step: list(release.tensors) for release in planned.plan.releases}
+    noted_ids: set[str] = set()
+    for block in planned.timeline.blocks:
+        yield from _check_node_notes(block, planned, releases)
+        yield from _check_value_notes(block, planned, noted_ids)
+    for tensor_id, (row, value) in planned.tensors.items():
+        # A tensor without bytes in a subgraph: the subgraph is not run, and is written unchanged.
+        is_written = row.bytes or value.block.parent is None
+        if tensor_id not in noted_ids and is_written:
+            yield f"the model has no notes on tensor {tensor_id[:120]!r}, which the plan places"
 
 
-def read(entries: Iterable[StringStringEntryProto]) -> dict[str, str]:
-    """Return the plan's own entries of some metadata, without their prefix."""
-    found = {}
-    for entry in entries:
-        key = entry.key
-        if key.startswith(_PREFIX):
-            found[key[len(_PREFIX) :]] = entry.value
-    return found
+def _notes(entries: Iterable[StringStringEntryProto]) -> dict[str, str]:
+    """Return the metadata entries that this program wrote, by their keys without the prefix."""
+    return {
+        entry.key.removeprefix(_PREFIX): entry.value
+        for entry in entries
+        if entry.key.startswith(_PREFIX)
+    }
 
 
-def _of_none(subject: Subject) -> Iterator[str]:
-    """Yield what has notes in a model that says that its plan alone has them."""
-    for region in subject.clock.regions:
-        graph = region.graph
-        for each in (*graph.node, *graph.value_info, *graph.input, *graph.output):
-            if read(each.metadata_props).keys() & {*_OF_NODES, *_OF_VALUES}:
-                yield f"the model has notes on {each.name[:120]!r}, and says that it has none"
+def _check_no_notes(planned: PlannedModel) -> Iterator[str]:
+    """Yield nodes and values with notes, in a model whose note states that there are none."""
+    for block in planned.timeline.blocks:
+        graph = block.graph
+        for proto in (*graph.node, *graph.value_info, *graph.input, *graph.output):
+            if _notes(proto.metadata_props).keys() & (_NODE_KEYS | _VALUE_KEYS):
+                yield f"the model has notes on {proto.name[:120]!r}, and says that it has none"
 
 
-def _of_model(subject: Subject) -> Iterator[str]:
-    entries, plan = read(subject.model.metadata_props), subject.plan
-    pairs = (item.partition("=") for item in entries.get("plan", "").split(","))
-    said = {key: value for key, _, value in pairs}
+def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the model's own notes differ: digest, level, totals and donated inputs."""
+    notes, plan = _notes(planned.model.metadata_props), planned.plan
     memory = plan.report.memory
-    wanted: dict[str, object] = {"digest": plan.digest, "level": plan.report.level}
-    totals = {
+    expected: dict[str, object] = {
+        "digest": plan.digest,
+        "level": plan.report.level,
         "naive": memory.naive,
         "live_peak": memory.live_peak,
         "planned": memory.planned,
         "total": memory.total,
     }
-    wanted |= {name: size for name, size in totals.items() if size is not None}
-    for name in sorted(said.keys() | wanted.keys()):
-        one, other = said.get(name), wanted.get(name)
-        if one is None or other is None or one != str(other):
+    expected = {name: value for name, value in expected.items() if value is not None}
+    pairs = (item.partition("=") for item in notes.get("plan", "").split(","))
+    recorded = {name: value for name, _, value in pairs}
+    for name in sorted(recorded.keys() | expected.keys()):
+        if name not in expected or recorded.get(name) != str(expected[name]):
             yield (
-                f"the model's note says that {name[:40]} is {_word(one)}, the plan says "
-                f"{_word(other)}"
+                f"the model's note says that {name[:40]} is {printable(recorded.get(name))}, "
+                f"the plan says {printable(expected.get(name))}"
             )
     donated = {(str(one), str(other)) for one, other in plan.report.donated.pairs}
-    if _pairs(entries.get("donated")) != donated:
+    try:
+        noted_pairs = json.loads(notes.get("donated") or "[]")
+        is_same = {(str(one), str(other)) for one, other in noted_pairs} == donated
+    except (ValueError, TypeError):
+        is_same = False
+    if not is_same:
         yield "the model's note says that other outputs take inputs' memory than the plan does"
 
 
-def _word(said: object) -> str:
-    """Return what was said, as text that no terminal takes for more."""
-    text = "nothing" if said is None else str(said)[:80]
-    return text if text.isprintable() else repr(text)
+def _check_node_notes(
+    block: Block, planned: PlannedModel, releases: dict[int, list[str]]
+) -> Iterator[str]:
+    """Yield where the notes of a block's nodes differ: step, released tensors, memory.
 
-
-def _pairs(text: str | None) -> object:
-    try:
-        return {(str(one), str(other)) for one, other in json.loads(text or "[]")}
-    except (ValueError, TypeError):
-        return text
-
-
-def _of_nodes(region: Region, releases: Mapping[int, list[str]]) -> Iterator[str]:
-    for node in region.nodes:
-        said = read(node.proto.metadata_props)
-        who = (node.proto.name or node.proto.op_type)[:120]
-        if said.get("step") != str(node.start):
+    The note ``memory`` describes the outputs in words. Large graphs are written without it.
+    """
+    units = planned.units
+    for node in block.nodes:
+        notes = _notes(node.proto.metadata_props)
+        if notes.get("step") != str(node.start):
             yield (
-                f"the note of node {who!r} says step {_word(said.get('step'))}, it runs at "
-                f"{node.start}"
+                f"the note of node {node.title!r} says step {printable(notes.get('step'))}, it "
+                f"runs at {node.start}"
             )
-        wanted = releases.get(node.end)
-        given = _names(said.get("release"))
-        if given != wanted:
-            yield f"the note of node {who!r} releases {given}, the plan releases {wanted}"[
-                :400
-            ]
+        released, expected = _json_or_text(notes.get("release")), releases.get(node.last)
+        if released != expected:
+            text = f"the note of node {node.title!r} releases {released}, the plan releases "
+            yield f"{text}{expected}"[:400]
+        if "memory" in notes:
+            ids = [block.tensor_id(name) for name in node.proto.output if name]
+            rows = [planned.tensors[each].placement for each in ids if each in planned.tensors]
+            words = "; ".join(in_words(row, units) for row in rows)
+            if notes["memory"] != words:
+                yield (
+                    f"the note of node {node.title!r} says of its memory "
+                    f"{printable(notes['memory'])}, the plan says {printable(words)}"
+                )
 
 
-def _of_memory(region: Region, placed: Placed, units: Mapping[int, str]) -> Iterator[str]:
-    """Yield where the words at a node are not the plan's; large graphs have none."""
-    start = f"{region.path}/" if region.path else ""
-    for node in region.nodes:
-        said = read(node.proto.metadata_props).get("memory")
-        if said is None:
-            continue
-        known = [placed.rows.get(start + name) for name in node.proto.output if name]
-        wanted = "; ".join(in_words(found[0], units) for found in known if found)
-        if said != wanted:
-            who = (node.proto.name or node.proto.op_type)[:120]
-            yield (
-                f"the note of node {who!r} says of its memory {_word(said)}, the plan says "
-                f"{_word(wanted)}"
-            )
-
-
-def _names(text: str | None) -> object:
+def _json_or_text(text: str | None) -> object:
+    """Return the value of a JSON text, or the text itself if it is not JSON or None."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:
         return text
 
 
-def _of_values(region: Region, placed: Placed, noted: set[str]) -> Iterator[str]:
-    start = f"{region.path}/" if region.path else ""
-    graph, rows = region.graph, placed.rows
-    for group in (graph.value_info, graph.input, graph.output):
-        for value in group:
-            if not value.metadata_props:
-                continue
-            said = {
-                key: text
-                for key, text in read(value.metadata_props).items()
-                if key in _OF_VALUES
-            }
-            if not said:
-                continue
-            identity = start + value.name
-            known = rows.get(identity)
-            if known is None or known[1].region is not region:
-                yield f"the model has notes on {identity[:120]!r}, which the plan does not place"
-                continue
-            if identity in noted:
-                yield f"the model has notes on {identity[:120]!r} twice"
-            noted.add(identity)
-            if said != (wanted := _wanted(known[0])):
-                key = min(
-                    k for k in said.keys() | wanted.keys() if said.get(k) != wanted.get(k)
-                )
-                yield (
-                    f"the note of {identity[:120]!r} says that its {key} is "
-                    f"{_word(said.get(key))}, the plan says {_word(wanted.get(key))}"
-                )
+def _check_value_notes(
+    block: Block, planned: PlannedModel, noted_ids: set[str]
+) -> Iterator[str]:
+    """Yield where the notes of a block's values differ; add the ids of noted tensors to the set."""
+    for proto in (*block.graph.value_info, *block.graph.input, *block.graph.output):
+        if not proto.metadata_props:
+            continue
+        all_notes = _notes(proto.metadata_props)
+        notes = {key: text for key, text in all_notes.items() if key in _VALUE_KEYS}
+        if not notes:
+            continue
+        tensor_id = block.tensor_id(proto.name)
+        tensor = planned.tensors.get(tensor_id)
+        if tensor is None or tensor.value.block is not block:
+            yield f"the model has notes on {tensor_id[:120]!r}, which the plan does not place"
+            continue
+        if tensor_id in noted_ids:
+            yield f"the model has notes on {tensor_id[:120]!r} twice"
+        noted_ids.add(tensor_id)
+        expected = _expected_value_notes(tensor.placement)
+        keys = notes.keys() | expected.keys()
+        if wrong := [key for key in keys if notes.get(key) != expected.get(key)]:
+            key = min(wrong)
+            yield (
+                f"the note of {tensor_id[:120]!r} says that its {key} is "
+                f"{printable(notes.get(key))}, the plan says {printable(expected.get(key))}"
+            )
 
 
-def _wanted(row: Placement) -> dict[str, str]:
-    wanted = {
+def _expected_value_notes(row: Placement) -> dict[str, str]:
+    """Return the notes that the model should have on a tensor."""
+    notes = {
         "arena": str(row.arena),
         "offset": str(row.offset),
         "bytes": str(row.bytes),
@@ -181,5 +169,5 @@ def _wanted(row: Placement) -> dict[str, str]:
         "last": str(row.last),
     }
     if row.alias_of is not None:
-        wanted["alias_of"] = row.alias_of
-    return wanted
+        notes["alias_of"] = row.alias_of
+    return notes

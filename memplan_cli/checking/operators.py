@@ -1,7 +1,8 @@
-"""What operators do to memory: statements on their definitions, made here a second time.
+"""What ONNX operators do to memory, to the order of nodes and to copies of nodes.
 
-The planner has tables of its own. A wrong entry there lets two tensors share bytes that must
-not, so these are written apart from them, and a test compares the two.
+These tables repeat facts of the planner's operator registry on purpose. A wrong entry there would
+let two tensors share bytes that must not, and the check would not find it with the same table.
+A test compares both.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STANDARD = frozenset({"", "ai.onnx"})
-"""The domains whose operators are known."""
+"""The names of the standard ONNX domain. Nothing is assumed about operators of other domains."""
 
-REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
-"""They run their subgraph any number of times."""
+REPEATED_SUBGRAPH = frozenset({"Loop", "Scan", "SequenceMap"})
+"""Operators that run their subgraph any number of times."""
 
-EITHER = frozenset({"If"})
-"""They run one of their subgraphs, once, and give what it gives."""
+SELECTED_SUBGRAPH = frozenset({"If"})
+"""Operators that run exactly one of their subgraphs, once, and return its outputs."""
 
-SAME_BYTES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-"""The first result is the first input's bytes in the same order."""
+VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Operators whose first output has the bytes of their first input, in the same order."""
 
 _UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Elu Erf Exp Floor
@@ -29,25 +30,25 @@ _UNARY = """
     Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
 """
 _BINARY = "Add Div Mul Pow Sub"
-_FOLDS = "Max Mean Min Sum"
-_BY_ROW = "LogSoftmax Softmax"
-_COPY_AND_CHANGE = "ScatterElements ScatterND TensorScatter Trilu"
+_VARIADIC = "Max Mean Min Sum"
+_ROW_WISE = "LogSoftmax Softmax"
+_PARTIAL_UPDATES = "ScatterElements ScatterND TensorScatter Trilu"
 
-OVERWRITES: Mapping[str, tuple[int, ...]] = {
+IN_PLACE_INPUTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(_UNARY.split(), (0,)),
-    # Element by element; an input of the result's size is read at the place that is written.
+    # Element-wise: an input of the output's size is read at the element that is written.
     **dict.fromkeys(_BINARY.split(), (0, 1)),
     "PRelu": (0,),
-    # The first two are added up first; a third is read when the result is half made.
-    **dict.fromkeys(_FOLDS.split(), (0, 1)),
-    # A row is read whole before any of it is written.
-    **dict.fromkeys(_BY_ROW.split(), (0,)),
-    # The result starts as the first input.
-    **dict.fromkeys(_COPY_AND_CHANGE.split(), (0,)),
+    # Inputs 0 and 1 are combined first. Later inputs are read after the output was written.
+    **dict.fromkeys(_VARIADIC.split(), (0, 1)),
+    # A whole row is read before any element of it is written.
+    **dict.fromkeys(_ROW_WISE.split(), (0,)),
+    # The output starts as a copy of the first input.
+    **dict.fromkeys(_PARTIAL_UPDATES.split(), (0,)),
 }
-"""Operator -> the inputs that its first result may be written over."""
+"""Operator -> positions of the inputs over which its first output may be written."""
 
-WIDTHS: Mapping[str, int] = {
+ELEMENT_BITS: Mapping[str, int] = {
     **dict.fromkeys(("int2", "uint2"), 2),
     **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
     **dict.fromkeys(("bool", "int8", "uint8", "float8e8m0"), 8),
@@ -57,4 +58,25 @@ WIDTHS: Mapping[str, int] = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 64),
     "complex128": 128,
 }
-"""Bits of an element."""
+"""Dtype -> bits of one element."""
+
+RANDOM = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+    }
+)
+"""Operators that draw from the random generator of the run."""
+
+DROPOUT_INPUTS_WITH_TRAINING_MODE = 3
+"""A Dropout with this many inputs has ``training_mode`` and can draw random numbers too."""
+
+BATCH_NORM_STATISTICS = ((3, 1), (4, 2))
+"""BatchNormalization: (input, output) positions of the running mean and variance."""
+
+OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
+"""Operators of which a copy may compute the first output alone."""

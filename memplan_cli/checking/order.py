@@ -1,10 +1,9 @@
-"""The order of a plan held against the nodes of the model, and against those it was made of."""
+"""Checks of a plan's order and releases against the nodes of the written model."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from itertools import islice
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import own_name
@@ -14,123 +13,163 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.clock import Node, Region
-    from memplan_cli.checking.subject import Subject
+    from memplan_cli.checking.planned_model import PlannedModel
+    from memplan_cli.checking.timeline import Block, Node
 
-_COPY = re.compile(r"__recompute\d*$")
+COPY_SUFFIX = re.compile(r"__recompute\d*$")
+"""Matches the end of the names of a recomputed node's outputs."""
 
 
-def check_order(subject: Subject) -> Iterator[str]:
-    """Yield where the plan's blocks and nodes are not the model's; give the blocks their paths."""
-    regions, orders = subject.clock.regions, subject.plan.order
-    if len(regions) != len(orders):
-        yield f"the order has {len(orders)} blocks, the model has {len(regions)}"
+def check_order(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the plan's blocks and nodes differ from those of the written model.
+
+    An entry of the plan's order is the name of a node, or ``#7`` for a node without a unique name:
+    its index in the original file. Such indices are checked if the original graph is available.
+    """
+    blocks, orders = planned.timeline.blocks, planned.plan.order
+    if len(blocks) != len(orders):
+        yield f"the order has {len(orders)} blocks, the model has {len(blocks)}"
         return
-    for region, order in zip(regions, orders, strict=True):
-        region.path = order.block
-    for region, order in zip(regions, orders, strict=True):
-        yield from _path(region)
-        yield from _nodes(region, order.nodes)
-    if any(len(r.nodes) != len(o.nodes) for r, o in zip(regions, orders, strict=True)):
+    for block, order in zip(blocks, orders, strict=True):
+        if not has_valid_path(block):
+            parent = block.parent
+            path = ""
+            if parent is not None:
+                name = own_name(parent.proto.name) or parent.proto.op_type
+                path = parent.block.tensor_id(f"{name}.{block.attribute}")
+            yield f"the order has a block {block.path[:120]!r}, the model has {path[:120]!r}"
+        yield from _check_entries(block, order.nodes)
+    if any(len(b.nodes) != len(o.nodes) for b, o in zip(blocks, orders, strict=True)):
         return
-    if subject.origin is not None and subject.origin.graph is not None:
-        yield from _indices(subject, subject.origin.graph)
+    if planned.original is not None and planned.original.graph is not None:
+        yield from _check_indices(planned, planned.original.graph)
 
 
-def label_of(node: Node, entry: str) -> str:
-    """Return what reports call a node that has this entry in an order."""
-    return own_name(node.proto.name) or f"{node.proto.op_type}{entry}"
+def has_valid_path(block: Block) -> bool:
+    """Return whether the path of a block consists of its outer path, node and attribute.
+
+    A node without a name of its own is ``Type#index``. Quotes at the end tell equal paths apart.
+    """
+    node = block.parent
+    if node is None:
+        return not block.path
+    name = own_name(node.proto.name)
+    label = re.escape(name) if name else rf"{re.escape(node.proto.op_type)}#\d+"
+    outer = re.escape(node.block.tensor_id(""))
+    return bool(re.fullmatch(rf"{outer}{label}\.{re.escape(block.attribute)}'*", block.path))
 
 
-def _path(region: Region) -> Iterator[str]:
-    """Yield where the plan has another path for a block than its node and attribute make."""
-    parent = region.parent
-    wanted, pattern = "", ""
-    if parent is not None:
-        outer = f"{parent.region.path}/" if parent.region.path else ""
-        name = own_name(parent.proto.name)
-        label = re.escape(name) if name else rf"{re.escape(parent.proto.op_type)}#\d+"
-        wanted = f"{outer}{name or parent.proto.op_type}.{region.attribute}"
-        pattern = rf"{re.escape(outer)}{label}\.{re.escape(region.attribute)}'*"
-    if not re.fullmatch(pattern, region.path):
-        yield f"the order has a block {region.path[:120]!r}, the model has {wanted[:120]!r}"
+def node_labels(planned: PlannedModel) -> dict[int, str]:
+    """Return the label of a node in reports, for the first and the last tick of every node."""
+    labels: dict[int, str] = {}
+    for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
+        for node, entry in zip(block.nodes, order.nodes, strict=True):
+            label = own_name(node.proto.name) or f"{node.proto.op_type}{entry}"
+            labels[node.start] = labels[node.last] = label
+    return labels
 
 
-def _nodes(region: Region, entries: Sequence[str]) -> Iterator[str]:
-    where = f" of block {region.path[:120]!r}" if region.path else ""
-    if len(entries) != len(region.nodes):
-        yield f"the order{where} has {len(entries)} nodes, the model has {len(region.nodes)}"
+def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
+    """Yield where the entries of a block are not the names of its nodes."""
+    where = f" of block {block.path[:120]!r}" if block.path else ""
+    if len(entries) != len(block.nodes):
+        yield f"the order{where} has {len(entries)} nodes, the model has {len(block.nodes)}"
         return
-    names = Counter(node.proto.name for node in region.nodes)
-    for node, entry in zip(region.nodes, entries, strict=True):
+    name_counts = Counter(node.proto.name for node in block.nodes)
+    for node, entry in zip(block.nodes, entries, strict=True):
         name = own_name(node.proto.name)
-        if name and names[name] == 1:
+        if name and name_counts[name] == 1:
             if entry != name:
                 yield (
                     f"the order{where} has {entry[:120]!r} at place {node.index}, the model "
                     f"has {name[:120]!r} there"
                 )
         elif not re.fullmatch(r"#\d+", entry):
-            what = f"{node.proto.op_type} that no name tells from others"
             yield (
                 f"the order{where} has {entry[:120]!r} at place {node.index}, the model has a "
-                f"{what} there"
+                f"{node.proto.op_type} without a unique name there"
             )
 
 
-def _indices(subject: Subject, original: GraphProto) -> Iterator[str]:
-    """Yield where ``#index`` is another node of the file that the plan was made of."""
-    graphs: dict[int, GraphProto | None] = {id(subject.clock.top): original}
-    for region, order in zip(subject.clock.regions, subject.plan.order, strict=True):
-        graph = graphs.get(id(region))
+def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]:
+    """Yield each ``#index`` that is not the same node in the original graph."""
+    originals: dict[int, GraphProto] = {id(planned.timeline.main): original}
+    for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
+        graph = originals.get(id(block))
         if graph is None:
             continue
-        makers: dict[str, NodeProto] = {}
-        if any(node.bodies for node in region.nodes):
-            makers = {name: each for each in graph.node for name in each.output if name}
-        sources = list(graph.node)
-        for node, entry in zip(region.nodes, order.nodes, strict=True):
+        original_nodes = list(graph.node)
+        producers: dict[str, NodeProto] = {}
+        if any(node.subgraphs for node in block.nodes):
+            producers = {name: node for node in graph.node for name in node.output if name}
+        for node, entry in zip(block.nodes, order.nodes, strict=True):
             if entry != own_name(node.proto.name) or not entry:
-                yield from _same_node(node, entry, sources)
-            if node.bodies:
-                made = next((makers[n] for n in _made(node.proto) if n in makers), None)
-                inner = [] if made is None else list(_graphs_in(made))
-                if len(inner) == len(node.bodies):
-                    graphs.update(zip(map(id, node.bodies), inner, strict=True))
+                yield from _check_index(node, entry, original_nodes)
+            if node.subgraphs:
+                names = (name for name in _output_names(node.proto) if name in producers)
+                producer = producers.get(next(names, ""))
+                inner = [] if producer is None else _subgraphs(producer)
+                if len(inner) == len(node.subgraphs):
+                    originals.update(zip(map(id, node.subgraphs), inner, strict=True))
 
 
-def _same_node(node: Node, entry: str, sources: Sequence[NodeProto]) -> Iterator[str]:
-    at = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
-    if not 0 <= at < len(sources):
-        yield f"the order has {entry[:120]!r}, the model's file has {len(sources)} nodes there"
-        return
-    source, proto = sources[at], node.proto
-    same = source.op_type == proto.op_type and set(_made(proto)) <= set(_made(source))
-    if not same:
+def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
+    """Yield whether an original node at an entry's index is of another type or outputs."""
+    index = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
+    if not 0 <= index < len(original_nodes):
         yield (
-            f"the order has {entry} at place {node.index}, which makes "
-            f"{_named(_made(source))}, and the model has there what makes "
-            f"{_named(_made(proto))}"
+            f"the order has {entry[:120]!r}, the model's file has {len(original_nodes)} "
+            "nodes there"
+        )
+        return
+    original = original_nodes[index]
+    outputs, expected = _output_names(node.proto), _output_names(original)
+    if original.op_type != node.proto.op_type or not set(outputs) <= set(expected):
+        yield (
+            f"the order has {entry} at place {node.index}, which makes {_listed(expected)}, "
+            f"and the model has there what makes {_listed(outputs)}"
         )
 
 
-def _made(node: NodeProto) -> list[str]:
-    """Return what a node makes, a copy's results by the names of what it copies."""
-    found = []
-    for name in node.output:
-        if name:
-            found.append(name)
-            if _COPY.search(name):
-                found[-1] = _COPY.sub("", name)
-    return found
+def _output_names(node: NodeProto) -> list[str]:
+    """Return the outputs of a node; for a recomputed copy, those of the copied node."""
+    return [COPY_SUFFIX.sub("", name) for name in node.output if name]
 
 
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(repr(name[:120]) for name in islice(names, 3)) or "nothing"
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name[:120]) for name in names[:3]) or "nothing"
 
 
-def _graphs_in(node: NodeProto) -> Iterator[GraphProto]:
+def _subgraphs(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs in a node's attributes, in the order of `Node.subgraphs`."""
+    graphs: list[GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+            graphs.append(attribute.g)
+        graphs.extend(attribute.graphs)
+    return graphs
+
+
+def check_releases(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the plan releases other tensors at a step than those dead after its node."""
+    expected: defaultdict[int, list[str]] = defaultdict(list)
+    for tensor_id, (row, value) in planned.tensors.items():
+        if value.last_node and not value.is_block_input_or_output and row.pinned is None:
+            expected[value.last_node.last].append(tensor_id)
+    releases = {release.step: release for release in planned.plan.releases}
+    if len(releases) != len(planned.plan.releases):
+        yield "releases: one step is there twice"
+    labels = node_labels(planned)
+    for step in sorted(expected.keys() | releases.keys()):
+        wanted = sorted(expected.get(step, ()))
+        release = releases.get(step)
+        released = [] if release is None else sorted(release.tensors)
+        if released != wanted:
+            name = min(set(released) ^ set(wanted), default=(released or wanted)[0])
+            verb = "is" if name in wanted else "is not"
+            yield f"releases: tensor {name[:120]!r} {verb} done with at step {step}"
+        elif release is not None and release.node != labels.get(step):
+            yield (
+                f"releases: step {step} is recorded as {release.node[:120]!r}, the model has "
+                f"{labels.get(step, '')[:120]!r} there"
+            )

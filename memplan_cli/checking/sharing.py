@@ -1,8 +1,9 @@
-"""Bytes that a plan lets several tensors share: each such sharing needs a reason in the model.
+"""Checks of shared memory: tensors with the same bytes, and outputs stored in donated inputs.
 
-Where a tensor is written, everything else on its bytes must be dead, be the same value (a
-view), be what the node reads where it writes, be the result of the branch that ran, or belong
-to a branch that does not run.
+When a tensor is written, every other tensor with the same bytes must be dead, or one of these
+must hold: both are views of the same value; the other tensor ends at this node, which may
+overwrite it in place; the other tensor is the result of the subgraph that the node selected; both
+are in different branches of an If, of which one runs.
 """
 
 from __future__ import annotations
@@ -10,172 +11,275 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.operators import OVERWRITES, SAME_BYTES
+from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.checking.clock import Node, Value
-    from memplan_cli.checking.rows import Placed
-    from memplan_cli.checking.subject import Subject
+    from memplan_cli.checking.planned_model import PlacedTensor, PlannedModel
+    from memplan_cli.checking.timeline import Node, Timeline, Value
     from memplan_cli.core.results.placements import Placement
 
+_LEVEL_WITH_SHARING = 2
 
-def check_sharing(subject: Subject, placed: Placed) -> Iterator[str]:
+
+def check_sharing(planned: PlannedModel) -> Iterator[str]:
     """Yield every pair of tensors that share bytes and must not."""
-    groups: defaultdict[str, list[tuple[Placement, Value]]] = defaultdict(list)
-    for identity, (row, value) in placed.rows.items():
+    groups: defaultdict[str, list[PlacedTensor]] = defaultdict(list)
+    for tensor_id, tensor in planned.tensors.items():
+        row = tensor.placement
         if row.alias_of is not None:
-            yield from _misplaced(row, placed, subject.plan.report.level)
-            groups[row.alias_of].append((row, value))
-        else:
-            groups[identity].append((row, value))
-    shared = {base: members for base, members in groups.items() if len(members) > 1}
+            yield from _check_alias(row, planned)
+        groups[row.alias_of or tensor_id].append(tensor)
+    shared = {base: tensors for base, tensors in groups.items() if len(tensors) > 1}
     if not shared:
         return
-    contents = _Contents()
-    buffers: dict[int, str] = {}
-    for base, members in shared.items():
-        buffers.update((id(value), base) for _, value in members)
-    for members in shared.values():
-        yield from _overwritten(members, contents, buffers)
-    for node in subject.clock.nodes():
+    buffers = {id(value): base for base, tensors in shared.items() for _, value in tensors}
+    view_sources: dict[int, Value] = {}
+    for tensors in shared.values():
+        yield from _check_overwrites(tensors, view_sources, buffers)
+    for node in planned.timeline.nodes():
         if node.repeats:
-            yield from _carried(node, buffers)
+            yield from _check_loop_state(node, buffers)
 
 
-def _misplaced(row: Placement, placed: Placed, level: int) -> Iterator[str]:
-    base = placed.rows.get(row.alias_of or "")
+def _check_alias(row: Placement, planned: PlannedModel) -> Iterator[str]:
+    """Yield where a tensor with ``alias_of`` does not have the place of the tensor named there."""
+    base = planned.tensors.get(row.alias_of or "")
     name = f"tensor {row.id[:120]!r}"
-    if level < 2:
+    level = planned.plan.report.level
+    if level < _LEVEL_WITH_SHARING:
         yield f"{name} shares bytes, which nothing does at level {level}"
-    elif base is None or base[0].alias_of is not None:
+    elif base is None or base.placement.alias_of is not None:
         yield f"{name} shares the bytes of {str(row.alias_of)[:120]!r}, which has none"
     else:
-        other = base[0]
-        here = row.arena, row.offset, row.bytes, row.slot
-        if here != (other.arena, other.offset, other.bytes, other.slot):
+        other = base.placement
+        place = row.arena, row.offset, row.bytes, row.slot
+        if place != (other.arena, other.offset, other.bytes, other.slot):
             yield f"{name} shares the bytes of {other.id[:120]!r}, and lies elsewhere"
         if row.pinned or other.pinned:
             yield f"{name} shares the bytes of {other.id[:120]!r}, and one of them is pinned"
 
 
-class _Contents:
-    """Which values hold the same bytes: those that are views of one."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Value] = {}
-
-    def of(self, value: Value) -> Value:
-        """Return the value that this one is a view of, or itself."""
-        way = []
-        while (found := self._known.get(id(value))) is None:
-            base = viewed(value)
-            if base is None:
-                found = value
-                break
-            way.append(value)
-            value = base
-        for each in (*way, value):
-            self._known[id(each)] = found
-        return found
-
-
-def viewed(value: Value) -> Value | None:
-    """Return the value whose bytes a node shows in another shape as this one."""
-    maker = value.maker
-    if maker is None or maker.kind not in SAME_BYTES or not maker.inputs:
+def viewed_value(value: Value) -> Value | None:
+    """Return the value of which this value is a direct view, or None if it is not a view."""
+    node = value.producer
+    if node is None or node.operator not in VIEWS or not node.inputs:
         return None
-    return maker.inputs[0] if maker.outputs[0] is value else None
+    return node.inputs[0] if node.outputs[0] is value else None
 
 
-def _overwritten(
-    members: Sequence[tuple[Placement, Value]], contents: _Contents, buffers: Mapping[int, str]
+def _view_source(value: Value, known_sources: dict[int, Value]) -> Value:
+    """Return the value at the start of a chain of views, or the value itself.
+
+    Results are added to ``known_sources``, by the ``id`` of each value of the chain.
+    """
+    chain = [value]
+    while (source := known_sources.get(id(chain[-1]))) is None:
+        base = viewed_value(chain[-1])
+        if base is None:
+            source = chain[-1]
+            break
+        chain.append(base)
+    known_sources.update((id(each), source) for each in chain)
+    return source
+
+
+def _check_overwrites(
+    tensors: Sequence[PlacedTensor],
+    view_sources: dict[int, Value],
+    buffers: Mapping[int, str],
 ) -> Iterator[str]:
-    """Yield what is written while another value on the same bytes is still needed."""
-    live: list[tuple[Placement, Value]] = []
-    for row, value in sorted(members, key=_first):
-        live = [member for member in live if member[1].last >= value.first]
+    """Yield each tensor of one buffer that is written while another one is still needed.
+
+    Args:
+        tensors: all tensors of the buffer.
+        view_sources: cache of `_view_source`.
+        buffers: the buffer of each value that shares bytes, by ``id``.
+    """
+    live: list[PlacedTensor] = []
+    for tensor in sorted(tensors, key=lambda each: (each.value.first, each.value.end)):
+        row, value = tensor
+        live = [other for other in live if other.value.end > value.first]
         for other_row, other in live:
-            if _exclude(value, other):
+            if _in_different_branches(value, other):
                 continue
-            same_size = _same_size(row, other_row)
-            if same_size and contents.of(value) is contents.of(other):
-                continue
-            if other.last == value.first and same_size and _may_follow(value, other, buffers):
-                continue
+            if _has_same_size(row, other_row):
+                if _view_source(value, view_sources) is _view_source(other, view_sources):
+                    continue
+                ends_here = other.end == value.first + 1
+                if ends_here and _may_overwrite(value, other, buffers):
+                    continue
             yield (
                 f"tensor {row.id[:120]!r} is written at tick {value.first} over "
-                f"{other_row.id[:120]!r}, which is needed until tick {other.last}"
+                f"{other_row.id[:120]!r}, which is needed until tick {other.end - 1}"
             )
-        live.append((row, value))
+        live.append(tensor)
 
 
-def _first(member: tuple[Placement, Value]) -> tuple[int, int]:
-    return member[1].first, member[1].last
-
-
-def _same_size(one: Placement, other: Placement) -> bool:
-    """Whether two tensors take as many bytes whatever the dims are, within bounds too."""
-    if one.bytes != other.bytes:
+def _has_same_size(row: Placement, other: Placement) -> bool:
+    """Return whether two tensors have equal bytes for all values of the dims."""
+    if row.bytes != other.bytes:
         return False
-    if one.shape == other.shape and one.dtype == other.dtype:
+    if row.shape == other.shape and row.dtype == other.dtype:
         return True
-    sizes = size_of(one.shape, one.dtype), size_of(other.shape, other.dtype)
-    return sizes[0] is not None and sizes[0] == sizes[1]
+    size = size_of(row.shape, row.dtype)
+    return size is not None and size == size_of(other.shape, other.dtype)
 
 
-def _may_follow(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
-    """Whether the node that makes a value may write it over another, which ends there."""
-    node = value.maker
+def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
+    """Return whether the producer of a value may write it over another value that ends there.
+
+    An If passes on the result of its branch in place. Another node must read the buffer only as
+    ``other``, and only at inputs that its operator may overwrite.
+    """
+    node = value.producer
     if node is None:
         return False
-    if node.runs_one:
+    if node.selects_subgraph:
         return any(
-            made is value and at < len(body.outputs) and body.outputs[at] is other
-            for body in node.bodies
-            if other.region is body
-            for at, made in enumerate(node.outputs)
+            subgraph is other.block and output is value and result is other
+            for subgraph in node.subgraphs
+            for output, result in zip(node.outputs, subgraph.outputs, strict=False)
         )
-    if node.bodies or node.outputs[0] is not value:
+    if node.subgraphs or node.outputs[0] is not value:
         return False
-    allowed = OVERWRITES.get(node.kind, ())
-    bytes_of = buffers[id(value)]
-    reads = [
-        (at, each)
-        for at, each in enumerate(node.inputs)
-        if each is not None and buffers.get(id(each)) == bytes_of
+    in_place = IN_PLACE_INPUTS.get(node.operator, ())
+    reads_of_buffer = [
+        (position, read)
+        for position, read in enumerate(node.inputs)
+        if read is not None and buffers.get(id(read)) == buffers[id(value)]
     ]
-    return bool(reads) and all(at in allowed and each is other for at, each in reads)
-
-
-def _exclude(one: Value, other: Value) -> bool:
-    """Whether two values belong to different branches of one node."""
-    if one.region is other.region:
-        return False
-    branches = {id(node): body for node, body in _branches(one)}
-    return any(
-        id(node) in branches and branches[id(node)] != body for node, body in _branches(other)
+    return bool(reads_of_buffer) and all(
+        position in in_place and read is other for position, read in reads_of_buffer
     )
 
 
-def _branches(value: Value) -> Iterator[tuple[Node, int]]:
-    region = value.region
-    while region.parent is not None:
-        if region.parent.runs_one:
-            yield region.parent, id(region)
-        region = region.parent.region
+def _in_different_branches(value: Value, other: Value) -> bool:
+    """Return whether two values are in different branches of the same If."""
+    if value.block is other.block:
+        return False
+    branches = dict(_enclosing_branches(value))
+    return any(
+        node in branches and branches[node] != branch
+        for node, branch in _enclosing_branches(other)
+    )
 
 
-def _carried(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
-    """Yield what a subgraph gives to its next turn on the bytes of what it is given in this."""
-    for body in node.bodies:
-        given = {buffers[id(value)]: value for value in body.inputs if id(value) in buffers}
-        for value in body.outputs:
-            base = buffers.get(id(value), "")
-            if base in given and value is not given[base]:
+def _enclosing_branches(value: Value) -> Iterator[tuple[int, int]]:
+    """Yield the If nodes around a value, each with the branch the value is in, by ``id``."""
+    block = value.block
+    while block.parent is not None:
+        if block.parent.selects_subgraph:
+            yield id(block.parent), id(block)
+        block = block.parent.block
+
+
+def _check_loop_state(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
+    """Yield outputs of a repeated subgraph that share bytes with another input of it.
+
+    The output becomes an input of the next iteration while this iteration's inputs are live.
+    """
+    for subgraph in node.subgraphs:
+        inputs = {
+            buffers[id(value)]: value for value in subgraph.inputs if id(value) in buffers
+        }
+        for value in subgraph.outputs:
+            shared = inputs.get(buffers.get(id(value), ""))
+            if shared is not None and shared is not value:
                 yield (
-                    f"tensor {value.identity[:120]!r} goes to the next turn and shares the "
-                    f"bytes of {given[base].identity[:120]!r}, which this turn is given"
+                    f"tensor {value.tensor_id[:120]!r} goes to the next turn and shares the "
+                    f"bytes of {shared.tensor_id[:120]!r}, which this turn is given"
                 )
+
+
+_Readers = dict[int, list["Node"]]
+"""The nodes that read a value, themselves or in their subgraphs, by the ``id`` of the value."""
+
+
+def check_donation(planned: PlannedModel) -> Iterator[str]:
+    """Yield each invalid pair of a donated input and the output stored in its memory.
+
+    Both must exist, occur in one pair only, and have the same dtype and shape. The input and its
+    views must not be read after the output is written, nor be outputs themselves.
+    """
+    pairs = planned.plan.report.donated.pairs
+    if not pairs:
+        return
+    main = planned.timeline.main
+    inputs = {value.name: value for value in main.inputs}
+    outputs = {value.name: value for value in main.outputs}
+    readers = _readers(planned.timeline)
+    names_seen: set[str] = set()
+    for input_name, output_name in pairs:
+        pair = f"{input_name[:120]!r} is donated to {output_name[:120]!r}"
+        donated, output = inputs.get(input_name), outputs.get(output_name)
+        if donated is None or output is None or output.producer is None:
+            yield f"{pair}: the model has no such input, or makes no such output"
+            continue
+        if not names_seen.isdisjoint((input_name, output_name)):
+            yield f"{pair}, and one of them is in another pair"
+        names_seen.update((input_name, output_name))
+        if planned.type_of(donated) != planned.type_of(output):
+            yield f"{pair}, which is of another type or shape"
+        views = _views(donated, readers)
+        late_reader = _late_reader(donated, output, output.producer, views, readers)
+        if late_reader:
+            yield f"{pair}, and {late_reader} needs it when that is written"
+        elif any(id(value) in views for value in main.outputs if value is not output):
+            yield f"{pair}, and the caller needs it when that is written"
+
+
+def _readers(timeline: Timeline) -> _Readers:
+    """Return the nodes that read each value."""
+    readers: defaultdict[int, list[Node]] = defaultdict(list)
+    for node in timeline.nodes():
+        for value_id in dict.fromkeys(map(id, node.reads())):
+            readers[value_id].append(node)
+    return readers
+
+
+def _views(value: Value, readers: _Readers) -> set[int]:
+    """Return the ``id`` of a value and of all its direct and indirect views."""
+    views, pending = {id(value)}, [value]
+    while pending:
+        base = pending.pop()
+        for node in readers.get(id(base), ()):
+            is_view = node.operator in VIEWS and any(read is base for read in node.inputs)
+            view = node.outputs[0] if is_view and node.outputs else None
+            if view is not None:
+                views.add(id(view))
+                pending.append(view)
+    return views
+
+
+def _late_reader(
+    donated: Value, output: Value, writer: Node, views: set[int], readers: _Readers
+) -> str:
+    """Return the first node that reads a donated input or a view of it too late.
+
+    That is a node after the writer of the output, or the writer itself unless it overwrites the
+    input in place. Empty if there is none.
+    """
+    nodes = {id(node): node for view in views for node in readers.get(view, ())}
+    for node in sorted(nodes.values(), key=lambda node: node.start):
+        if node is writer:
+            reads = [value for value in node.reads() if id(value) in views]
+            if all(value is donated for value in reads) and _overwrites_input(
+                node, donated, output
+            ):
+                continue
+        elif node.start <= writer.last:
+            continue
+        return repr(node.title)
+    return ""
+
+
+def _overwrites_input(node: Node, donated: Value, output: Value) -> bool:
+    """Return whether a node reads an input only at positions that its output may overwrite."""
+    if not node.outputs or node.outputs[0] is not output or node.subgraphs:
+        return False
+    in_place = IN_PLACE_INPUTS.get(node.operator, ())
+    positions = [at for at, value in enumerate(node.inputs) if value is donated]
+    return bool(positions) and all(position in in_place for position in positions)

@@ -13,7 +13,7 @@ from memplan_cli.workflows.files.sources import on_files
 if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.certificates.verify import Model
+    from memplan_cli.checking.certificates.planned_graph import CertifiedModel
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.certificate import Certificate
     from memplan_cli.core.results.certified import Certified
@@ -72,7 +72,7 @@ def _verify(model: Path, plan_file: Path, certificate_file: Path) -> Certified:
 
     certificate = read_certificate(certificate_file)
     if model.suffix == ".csv":
-        from memplan_cli.checking.certificates.packing import check_packing
+        from memplan_cli.checking.certificates.arenas import check_packing
 
         return check_packing(certificate, _bytes(model), _bytes(plan_file))
     plan = read_plan(plan_file)
@@ -94,14 +94,17 @@ def _bytes(path: Path) -> bytes:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
+def model_of(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
     """Return what a certificate needs of a model.
 
     Raises:
         PlanError: the plan is of another model, or does not say for which sizes it was made.
     """
-    from memplan_cli.checking.certificates.graph import as_written, rearranged
-    from memplan_cli.checking.certificates.verify import Model
+    from memplan_cli.checking.certificates.planned_graph import (
+        CertifiedModel,
+        keep_written_order,
+        move_to_planned_order,
+    )
     from memplan_cli.core.program import blocks
     from memplan_cli.onnx_io.load import graph_digest
     from memplan_cli.onnx_io.metadata import read_notes
@@ -124,9 +127,9 @@ def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
     paths = [b.path for b in blocks(program.body)]
     if is_written:
         paths = [order.block for order in plan.order]
-    return Model(
+    return CertifiedModel(
         model.graph,
-        as_written if is_written else rearranged,
+        keep_written_order if is_written else move_to_planned_order,
         dict(zip(paths, types, strict=False)),
         bounds_of(plan),
     )

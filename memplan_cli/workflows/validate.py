@@ -32,7 +32,7 @@ from memplan_cli.workflows.files.sources import on_files
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from memplan_cli.checking.check import Agreement
+    from memplan_cli.checking.check import PlanComparison
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeFacts
@@ -97,10 +97,10 @@ def _validate(
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
     agreed: tuple[str, ...] = ()
     if plan is not None:
-        agreement = held_against(model, plan, original)
-        if agreement.disagreements:
-            return Proof(_refused(agreement, check.provider))
-        agreed = (agreement.described(),)
+        comparison = held_against(model, plan, original)
+        if comparison.disagreements:
+            return Proof(_refused(comparison, check.provider))
+        agreed = (comparison.summary(),)
     caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
     if caches is not None:
         _refuse_extras(extras)
@@ -175,12 +175,12 @@ def _measured_further(
     return with_time(facts, original, planned, conditions)
 
 
-def _refused(agreement: Agreement, provider: str) -> Validation:
+def _refused(comparison: PlanComparison, provider: str) -> Validation:
     """Return the verdict on a model and a plan that say different things; nothing was run."""
     return Validation(
         status="failed",
         provider=PROVIDERS.get(provider, CPU),
-        notes=tuple(f"plan: {said}" for said in agreement.disagreements),
+        notes=tuple(f"plan: {text}" for text in comparison.disagreements),
     )
 
 

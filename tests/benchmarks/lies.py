@@ -99,7 +99,7 @@ def held(model: Path, variants: Mapping[str, Settings]) -> Held:
             out.unlink()
             plans += 1
             faults += [f"{label}: {each}" for each in found.disagreements]
-            believed = max(most.believed, found.believed)
+            believed = max(most.believed, found.unverified_sizes)
             seconds = max(most.seconds, seconds)
             most = Held(model.name, plans, found.nodes, found.tensors, believed, seconds)
     return Held(*_fields(most, plans), faults=tuple(faults))

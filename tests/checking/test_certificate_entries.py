@@ -10,9 +10,9 @@ import pytest
 
 from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
-from memplan_cli.checking.certificates.refused import RefusedError
-from memplan_cli.checking.certificates.states import check_states
-from memplan_cli.checking.certificates.tasks import Task, Tasks
+from memplan_cli.checking.certificates.groups import GroupGraph, NodeGroup
+from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.core.results.certificate import Move
 from memplan_cli.errors import PlanError
 
@@ -144,9 +144,9 @@ def test_what_is_written_over_what_its_node_reads_is_counted_once(tmp_path: Path
 
 def test_a_node_that_takes_no_memory_has_to_run_all_the_same() -> None:
     """A state is none from which nothing goes on while such a node is left."""
-    tasks = Tasks({0: Task()}, {}, {}, 8)
-    with pytest.raises(RefusedError, match="state 1 has no move for 0"):
-        check_states(tasks, [[Move((), (), 1)], []], 9)
+    tasks = GroupGraph({0: NodeGroup()}, {}, {}, 8)
+    with pytest.raises(ProofError, match="state 1 has no move for 0"):
+        check_search(tasks, [[Move((), (), 1)], []], 9)
 
 
 @pytest.mark.parametrize("of", ["plan_sha256", "graph_sha256"])

@@ -15,10 +15,14 @@ from jsonschema import Draft202012Validator
 from certificate_cases import SAMPLES, case_of, random_case, write_text
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.cuts import check_cuts
-from memplan_cli.checking.certificates.fusions import fuse
-from memplan_cli.checking.certificates.refused import RefusedError
-from memplan_cli.checking.certificates.states import check_states
-from memplan_cli.checking.certificates.tasks import END, Task, Tasks
+from memplan_cli.checking.certificates.groups import (
+    BLOCK_END,
+    GroupGraph,
+    NodeGroup,
+    fuse_groups,
+)
+from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.cli import main
 from memplan_cli.core.results.certificate import (
     Certificate,
@@ -110,15 +114,15 @@ def test_a_certificate_is_read_as_it_was_written() -> None:
     assert certificate_from_json(json.loads(found.dumps())) == found
 
 
-def tasks_of(graph: TaskGraph) -> Tasks:
+def tasks_of(graph: TaskGraph) -> GroupGraph:
     """Return a graph as a check sees it: tensors by their numbers, as text."""
-    users = {str(t): {END} if kept else set() for t, kept in enumerate(graph.outlives)}
+    users = {str(t): {BLOCK_END} if kept else set() for t, kept in enumerate(graph.outlives)}
     for op, touched in enumerate(graph.touches):
         for tensor in touched:
             users[str(tensor)].add(op)
     shared = {t: ops for t, ops in users.items() if len(ops) > 1}
     groups = {
-        op: Task(
+        op: NodeGroup(
             set(graph.preds[op]),
             set(graph.succs[op]),
             {str(t) for t in graph.opens[op] if str(t) in shared},
@@ -130,18 +134,18 @@ def tasks_of(graph: TaskGraph) -> Tasks:
         for op in range(graph.size)
     }
     weight = {str(t): much for t, much in enumerate(graph.weight)}
-    return Tasks(groups, weight, shared, graph.start)
+    return GroupGraph(groups, weight, shared, graph.start)
 
 
 def is_shown(graph: TaskGraph, proof: OrderProof) -> bool:
     tasks = tasks_of(graph)
     try:
-        fuse(tasks, proof.fusions)
+        fuse_groups(tasks, proof.fusions)
         if proof.method == "search":
-            check_states(tasks, proof.states, proof.bound)
+            check_search(tasks, proof.states, proof.bound)
         else:
             check_cuts(tasks, proof.cuts, proof.tensors, proof.bound)
-    except RefusedError:
+    except ProofError:
         return False
     return True
 
@@ -293,22 +297,22 @@ class Run:
     left: frozenset[int]
     live: int
 
-    def step(self, tasks: Tasks, group: int) -> tuple[int, Run]:
+    def step(self, tasks: GroupGraph, group: int) -> tuple[int, Run]:
         """Return what a group takes while it runs, and what is left after it."""
         task = tasks.groups[group]
-        waiting = self.left | {END}
-        ends = {t for t in task.touches if tasks.users[t] & waiting == {group}}
-        need = task.need - (task.saved if task.replaces & ends else 0)
-        live = self.live + tasks.taken(group) - sum(tasks.weight[t] for t in ends)
+        waiting = self.left | {BLOCK_END}
+        ends = {t for t in task.used if tasks.users[t] & waiting == {group}}
+        need = task.need - (task.saved_bytes if task.replaceable & ends else 0)
+        live = self.live + tasks.produced_bytes(group) - sum(tasks.sizes[t] for t in ends)
         return self.live + need, Run(self.left - {group}, live)
 
-    def ready(self, tasks: Tasks) -> list[int]:
-        return sorted(g for g in self.left if not tasks.groups[g].preds & self.left)
+    def ready(self, tasks: GroupGraph) -> list[int]:
+        return sorted(g for g in self.left if not tasks.groups[g].predecessors & self.left)
 
 
-def pruned(tasks: Tasks, bound: int, draw: random.Random) -> tuple[tuple[Move, ...], ...]:
+def pruned(tasks: GroupGraph, bound: int, draw: random.Random) -> tuple[tuple[Move, ...], ...]:
     """Search below a bound, and leave out what one should not, as if that were allowed."""
-    start = Run(frozenset(tasks.groups), tasks.always)
+    start = Run(frozenset(tasks.groups), tasks.pinned_bytes)
     queue, moves = [start], [[Move((), (), 1)]]
     known = {start.left: 1}
     for run in queue:
@@ -333,7 +337,7 @@ def pruned(tasks: Tasks, bound: int, draw: random.Random) -> tuple[tuple[Move, .
     return tuple(tuple(m._replace(to=number[m.to]) for m in row) for row in rows)
 
 
-def least_peak(tasks: Tasks) -> int:
+def least_peak(tasks: GroupGraph) -> int:
     """Return the least peak of all orders of some groups."""
     known: dict[frozenset[int], int] = {frozenset(): 0}
 
@@ -343,7 +347,7 @@ def least_peak(tasks: Tasks) -> int:
             known[run.left] = min(max(step, rest(after)) for step, after in steps)
         return known[run.left]
 
-    return rest(Run(frozenset(tasks.groups), tasks.always))
+    return rest(Run(frozenset(tasks.groups), tasks.pinned_bytes))
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -358,8 +362,8 @@ def test_what_may_be_fused_keeps_a_best_order(seed: int) -> None:
         rule = draw.choice(("late", "early"))
         trial = deepcopy(tasks)
         try:
-            fuse(trial, [Fusion(node, into, rule)])
-        except RefusedError:
+            fuse_groups(trial, [Fusion(node, into, rule)])
+        except ProofError:
             continue
         tasks = trial
         assert least_peak(tasks) == least, (node, into, rule)

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from memplan_cli.checking.clock import read_clock
-from memplan_cli.checking.donation import check_donation
+from memplan_cli.checking.sharing import check_donation
+from memplan_cli.checking.timeline import build_timeline
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -49,7 +49,7 @@ def graph_of(steps: list[Step]) -> GraphProto:
 def subject(graph: GraphProto, pair: tuple[str, str]) -> Any:  # noqa: ANN401 - a part of one
     report = SimpleNamespace(donated=SimpleNamespace(pairs=(pair,)))
     return SimpleNamespace(
-        clock=read_clock(graph),
+        timeline=build_timeline(graph),
         plan=SimpleNamespace(report=report),
         type_of=lambda _: ("float32", (4, 4)),
     )

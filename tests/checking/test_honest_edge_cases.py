@@ -12,7 +12,7 @@ from onnx import parser, save
 
 from memplan_cli import Settings, optimize
 from memplan_cli.checking.certificates.arenas import check_arena
-from memplan_cli.checking.certificates.refused import RefusedError
+from memplan_cli.checking.certificates.proof_errors import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
 from memplan_cli.core.results.placements import ArenaFacts, Placement
 from memplan_cli.onnx_io.load import load_model
@@ -49,7 +49,7 @@ def test_a_load_is_shown_at_a_tick_exactly_where_so_much_is_live(
     for tick in range(13):
         live = sum(size for first, ticks, size in boxes if first <= tick < first + ticks)
         check_arena(arena, tensors, 2, ArenaProof(0, live, "load", tick))
-        with pytest.raises(RefusedError, match=f"{live} bytes live"):
+        with pytest.raises(ProofError, match=f"{live} bytes live"):
             check_arena(arena, tensors, 2, ArenaProof(0, live + 1, "load", tick))
 
 
@@ -112,7 +112,7 @@ def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
     field: str, tmp_path: Path
 ) -> None:
     text = "g (int8[4] x) => (int8[4] y) <int8[64] a> { a = local.F(x)  y = local.G(a) }"
-    assert agreement(text, tmp_path, Settings()).believed == 0
+    assert agreement(text, tmp_path, Settings()).unverified_sizes == 0
     written, plan = (
         load_model(tmp_path / "net.memplan.onnx"),
         read_plan(tmp_path / "net.memplan.json"),
@@ -120,4 +120,4 @@ def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
     (known,) = (value for value in written.graph.value_info if value.name == "a")
     known.type.tensor_type.ClearField(field)
     found = held_against(written, plan, tmp_path / "net.onnx")
-    assert (found.believed, found.disagreements) == (1, ())
+    assert (found.unverified_sizes, found.disagreements) == (1, ())

@@ -23,7 +23,7 @@ from memplan_cli.workflows.files.agreement import held_against
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.checking.check import Agreement
+    from memplan_cli.checking.check import PlanComparison
 
 LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
 
@@ -78,7 +78,7 @@ def test_an_honest_verdict_says_what_was_held_against_the_plan(tmp_path: Path) -
     assert any("16 nodes and 18 tensors" in note for note in proof.validation.notes)
 
 
-def compared(written: Path, original: Path) -> Agreement:
+def compared(written: Path, original: Path) -> PlanComparison:
     return held_against(load_model(written), read_plan(written.with_suffix(".json")), original)
 
 
@@ -92,8 +92,8 @@ def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Pat
     optimize(given, Settings(profile_shapes=True), check=None)
     found = compared(tmp_path / "net.memplan.onnx", given)
     assert found.disagreements == ()
-    assert found.believed == 3
-    assert found.described().endswith("the sizes of 3 are the plan's own word")
+    assert found.unverified_sizes == 3
+    assert found.summary().endswith("the sizes of 3 tensors are known from the plan only")
 
 
 def test_what_a_runtime_holds_has_a_view_once(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from memplan_cli.core.symbolic.sizes import BITS
 
 def test_the_check_knows_the_sharing_of_the_registry_and_no_more() -> None:
     """An entry that nothing uses would be one that no test has looked at."""
-    assert set(names_of(lambda each: each.is_view)) == operators.SAME_BYTES
+    assert set(names_of(lambda each: each.is_view)) == operators.VIEWS
     assert {
         each.name: each.in_place for each in OPERATORS if each.in_place
-    } == operators.OVERWRITES
-    assert not operators.SAME_BYTES & operators.OVERWRITES.keys()
-    assert set(names_of(lambda each: each.runs_one_body)) == operators.EITHER
-    assert set(names_of(lambda each: each.repeats_body)) == operators.REPEATING
+    } == operators.IN_PLACE_INPUTS
+    assert not operators.VIEWS & operators.IN_PLACE_INPUTS.keys()
+    assert set(names_of(lambda each: each.runs_one_body)) == operators.SELECTED_SUBGRAPH
+    assert set(names_of(lambda each: each.repeats_body)) == operators.REPEATED_SUBGRAPH
 
 
 def test_elements_are_as_wide_in_both() -> None:
-    assert dict(operators.WIDTHS) == dict(BITS)
+    assert dict(operators.ELEMENT_BITS) == dict(BITS)

@@ -95,19 +95,19 @@ def no_symbols(told: Told) -> None:
 
 LIES: Mapping[str, Lie] = {
     "another number is assumed": (
-        "free", assume(2), "inputs is said to be 3072|naive is said to be 114816",
+        "free", assume(2), "inputs is recorded as 3072|naive is recorded as 114816",
     ),
     "all but the edges are at another number": (
-        "free", assume_two, "inputs is said to be 3072, it is 6144",
+        "free", assume_two, "inputs is recorded as 3072, it is 6144",
     ),
     "no number is assumed": (
-        "free", assume_nothing, "without dim 'batch'|naive is said .* it is nothing",
+        "free", assume_nothing, "without dim 'batch'|naive is recorded .* it is nothing",
     ),
     "nothing is assumed to be something": (
-        "free", assume(0), "0 for dim 'batch'|naive is said .* it is 0",
+        "free", assume(0), "0 for dim 'batch'|naive is recorded .* it is 0",
     ),
     "less than nothing is assumed": (
-        "free", assume(-1), "-1 for dim 'batch'|naive is said .* it is nothing",
+        "free", assume(-1), "-1 for dim 'batch'|naive is recorded .* it is nothing",
     ),
     "a dim is assumed that the model has not": (
         "free", assume(1, name="other"), "dim 'other', which is not free",
@@ -118,46 +118,46 @@ LIES: Mapping[str, Lie] = {
     "a dim is run outside of its bounds": (
         "bounds", assume(64), "64 for dim 'batch', its bounds are 2 to 16",
     ),
-    "what was assumed is said to be given": (
-        "free", assume(1, "given"), "'batch' given, and the settings do not",
+    "what was assumed is recorded as given": (
+        "free", assume(1, "given"), "'batch' as given, and the settings do not",
     ),
-    "what was assumed is said to be read off inputs": (
-        "free", assume(1, "inputs"), "'batch' inputs, and the settings do not",
+    "what was assumed is recorded as read off inputs": (
+        "free", assume(1, "inputs"), "'batch' as inputs, and the settings do not",
     ),
     "the settings give another number than assumed": (
-        "free", assume_a_given, "is said to have the shape",
+        "free", assume_a_given, "is recorded with the shape",
     ),
     "a given number is left out": (
         "bound", assume_nothing, "without dim 'batch'",
     ),
     "the total is less at the number assumed": (
-        "free", move("total", by=-8), "total is said to be",
+        "free", move("total", by=-8), "total is recorded as",
     ),
     "inputs are more at the number assumed": (
-        "free", move("inputs", "total"), "inputs is said to be",
+        "free", move("inputs", "total"), "inputs is recorded as",
     ),
     "outputs are more at the number assumed": (
-        "free", move("outputs", "total"), "outputs is said to be",
+        "free", move("outputs", "total"), "outputs is recorded as",
     ),
     "weights are fewer than the total in symbols has": (
-        "free", move("weights", "total", by=-4), "weights is said to be|total in symbols",
+        "free", move("weights", "total", by=-4), "weights is recorded as|total in symbols",
     ),
-    "naive is more at the number assumed": ("free", move("naive"), "naive is said to be"),
+    "naive is more at the number assumed": ("free", move("naive"), "naive is recorded as"),
     "live_peak is less at the number assumed": (
-        "free", move("live_peak", by=-64), "live_peak is said to be",
+        "free", move("live_peak", by=-64), "live_peak is recorded as",
     ),
     "resident is less at the number assumed": (
-        "free", resident, "(?<![.])resident is said to be 32768",
+        "free", resident, "(?<![.])resident is recorded as 32768",
     ),
     "resident is another in symbols": (
         "free", symbols("resident", "49152*batch**2"), "resident in symbols",
     ),
-    "planned is less at the number assumed": ("free", less_planned, "planned is said to be"),
+    "planned is less at the number assumed": ("free", less_planned, "planned is recorded as"),
     "a level's bytes are not what its symbols come to": (
-        "free", level("1"), "the bytes of level 1 is said to be",
+        "free", level("1"), "the bytes of level 1 is recorded as",
     ),
     "the file's own order takes more than itself": (
-        "free", original, "original.planned is said to be",
+        "free", original, "original.planned is recorded as",
     ),
     "a tensor at the peak is larger at the number assumed": ("free", peak, "peak.tensors"),
     "inputs are others in symbols": (
@@ -176,10 +176,10 @@ LIES: Mapping[str, Lie] = {
         "free", symbols("level 2", "32767*batch + 1"), "level 2 in symbols",
     ),
     "another level is another in symbols": (
-        "free", symbols("level 0", "49280*batch + 64"), "the bytes of level 0 is said to be",
+        "free", symbols("level 0", "49280*batch + 64"), "the bytes of level 0 is recorded as",
     ),
     "a number has no symbols": ("free", symbols("naive", None), "naive in symbols"),
-    "no number has symbols": ("free", no_symbols, "in symbols is said to be nothing"),
+    "no number has symbols": ("free", no_symbols, "in symbols is recorded as nothing"),
     "an unknown number has symbols": (
         "free", symbols("saved", "8*batch"), "saved in symbols",
     ),

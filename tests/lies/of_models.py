@@ -166,18 +166,18 @@ LIES: Mapping[str, Lie] = {
     "no pair is donated in the model": ("training", donate_none, "take inputs' memory"),
     "the model has a node more": ("flat", add_node, "has 12 nodes, the model has 13"),
     "a node of the model reads what is released": (
-        "flat", add_reader, "'f' is said to be live from tick 5 to 10, .* to 12",
+        "flat", add_reader, "'f' is recorded as live from tick 5 to 10, .* to 12",
     ),
     "an operator cannot write where the plan says": (
         "flat", change_operator, "'g' is written at tick 6 over 'c'",
     ),
     "a node in a subgraph reads what is released": (
-        "nested", change_nested_reader, "mean' is said to be live|change' is said to be live",
+        "nested", change_nested_reader, "mean' is recorded as live|change' is recorded as live",
     ),
-    "an input is smaller": ("flat", change_input, "is said to have the shape"),
-    "a weight is larger": ("flat", change_weight, "weights is said|negative|shape|data"),
+    "an input is smaller": ("flat", change_input, "is recorded with the shape"),
+    "a weight is larger": ("flat", change_weight, "weights is recorded|negative|shape|data"),
     "model and plan declare a shape that no node makes": (
-        "flat", declare, r"'h' is said to have the shape \[16, 8\], its node makes it \[8, 16\]",
+        "flat", declare, r"'h' is recorded with the shape \[16, 8\], its node makes it \[8, 16\]",
     ),
     "a tensor has another name in the model": ("flat", rename_value, "places 'i', which no node"),
     "a node has another name in the model": (

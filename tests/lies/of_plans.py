@@ -345,11 +345,11 @@ def release_behind(told: Told) -> None:
 
 LIES: Mapping[str, Lie] = {
     "the last reader of a tensor is cut off, another lies on top": (
-        "flat", cut_reader, "'b' is said to be live from tick 1 to 3, .* from 1 to 4",
+        "flat", cut_reader, "'b' is recorded as live from tick 1 to 3, .* from 1 to 4",
     ),
-    "a tensor ends before its reader": ("flat", cut_short, "'c' is said to be live from"),
-    "a tensor begins after its maker": ("flat", start_late, "'i' is said to be live from"),
-    "a tensor ends after its last reader": ("flat", end_late, "'i' is said to be live from"),
+    "a tensor ends before its reader": ("flat", cut_short, "'c' is recorded as live from"),
+    "a tensor begins after its maker": ("flat", start_late, "'i' is recorded as live from"),
+    "a tensor ends after its last reader": ("flat", end_late, "'i' is recorded as live from"),
     "a loop's capture ends at its first turn": (
         "nested", capture_cut, "'context'|context",
     ),
@@ -365,16 +365,16 @@ LIES: Mapping[str, Lie] = {
         "flat", invent_unplanned, "unplanned is 'ghost'|unplanned tensors",
     ),
     "a tensor is of another type of that width": (
-        "flat", another_type, "'c' is said to be of 'int32', it is of float32",
+        "flat", another_type, "'c' is recorded as 'int32', it is float32",
     ),
     "a tensor has another shape of that size": (
-        "flat", another_shape, r"'h' is said to have the shape \[16, 8\]",
+        "flat", another_shape, r"'h' is recorded with the shape \[16, 8\]",
     ),
-    "a tensor has a smaller shape": ("flat", smaller, "'h' is said to have the shape"),
-    "a tensor takes fewer bytes than its shape": ("flat", fewer_bytes, "'h' is said to take 256"),
-    "a dim is another symbol": ("free", symbol, "is said to have the shape"),
+    "a tensor has a smaller shape": ("flat", smaller, "'h' is recorded with the shape"),
+    "a tensor takes fewer bytes than its shape": ("flat", fewer_bytes, "'h' is recorded with 256"),
+    "a dim is another symbol": ("free", symbol, "is recorded with the shape"),
     "a dim is a symbol without a number": (
-        "free", symbol_without_number, "is said to have the shape|naive is said .* it is nothing",
+        "free", symbol_without_number, "is recorded with the shape|naive is recorded .* it is nothing",
     ),
     "a tensor is in another block": ("nested", another_block, "is_positive"),
     "a product lies on what it reads": (
@@ -387,10 +387,10 @@ LIES: Mapping[str, Lie] = {
         "flat", share_outlived, "'d' is written at tick 2 over 'b', .* until tick 3",
     ),
     "tensors share bytes at level 1": (
-        "slots", share_at_pool, "'e' shares bytes, .* at level 1|reuses is said to be 6, it is 7",
+        "slots", share_at_pool, "'e' shares bytes, .* at level 1|reuses is recorded as 6, it is 7",
     ),
     "a broadcast input is overwritten by its result": (
-        "flat", share_unlike, "'i' is said to have the shape",
+        "flat", share_unlike, "'i' is recorded with the shape",
     ),
     "a branch's result lies on what lives on": ("nested", share_capture, "cool_product"),
     "a turn's result lies on what the turn is given": ("nested", share_next_turn, "keep_going"),

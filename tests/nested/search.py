@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from memplan_cli.checking.check import compared
-from memplan_cli.checking.clock import read_clock
-from memplan_cli.checking.layout import storages
-from memplan_cli.checking.rows import Placed, check_rows
-from memplan_cli.checking.subject import Subject
+from memplan_cli.checking.check import compare_plan
+from memplan_cli.checking.layout import tensor_storages
+from memplan_cli.checking.planned_model import planned_model
+from memplan_cli.checking.tensors import check_tensors
+from memplan_cli.checking.timeline import build_timeline
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.planning.checking.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
@@ -62,9 +62,9 @@ def searched(seed: int, folder: Path) -> Found:
         written = onnx.load_from_string(data)
         plan = checked_plan(json.loads(made.plan.dumps()))
         types = types_by_block(read_program(written))
-        agreed = compared(written, plan, types, {})
+        compared = compare_plan(written, plan, types, {})
         found.plans += 1
-        found.faults += [f"level {level}: {each}" for each in agreed.disagreements]
+        found.faults += [f"level {level}: {each}" for each in compared.disagreements]
         _check_packing(written, plan, types, found)
         if level == 1:
             _check_order(model.graph, plan, sizes, found)
@@ -87,13 +87,11 @@ def sizes_of(model: onnx.ModelProto) -> Mapping[str, int]:
 
 def peak(graph: GraphProto, sizes: Mapping[str, int]) -> int:
     """Return the most bytes in use at one tick where nothing shares its bytes."""
-    clock = read_clock(graph)
-    results = {id(value) for value in clock.top.outputs}
-    live = [0] * (clock.ticks + 1)
-    for value in clock.values():
-        if value.is_intermediate and id(value) not in results:
-            for tick in range(value.first, value.last + 1):
-                live[tick] += sizes[value.name]
+    timeline = build_timeline(graph)
+    live = [0] * (timeline.ticks + 1)
+    for value in timeline.intermediates():
+        for tick in range(value.first, value.end):
+            live[tick] += sizes[value.name]
     return max(live)
 
 
@@ -125,13 +123,9 @@ def _check_packing(
     written: onnx.ModelProto, plan: Plan, types: Sequence[Mapping[str, object]], found: Found
 ) -> None:
     """Try every packing of what a plan's arena holds."""
-    clock = read_clock(written.graph)
-    for region, order in zip(clock.regions, plan.order, strict=True):
-        region.path = order.block
-    placed = Placed()
-    subject = Subject(written, plan, clock, types)  # type: ignore[arg-type] # names and types
-    found.faults += list(check_rows(subject, {}, placed))
-    boxes = [(s.first, s.last, s.bytes) for s in storages(plan.tensors) if s.bytes]
+    planned = planned_model(written, plan, types, {})  # type: ignore[arg-type] # names and types
+    found.faults += list(check_tensors(planned))
+    boxes = [(s.first, s.end, s.bytes) for s in tensor_storages(plan.tensors) if s.bytes]
     if plan.report.level < 2 or len(boxes) > MOST_STORAGES or not plan.arenas:
         return
     (arena,) = plan.arenas

@@ -40,11 +40,11 @@ def test_every_plan_of_ours_is_taken() -> None:
 
 def test_an_order_that_runs_backwards_is_refused() -> None:
     said = refusal(lambda data: data["order"][0]["nodes"].reverse())
-    assert "is said to" in said
+    assert "is recorded" in said
     turned = refusal(
         lambda data: data["order"][0]["nodes"].reverse(), of(plan_of_text(UNNAMED))
     )
-    assert "releases: 'MatMul#0' is said to end at step 0" not in turned
+    assert "releases: 'MatMul#0' is recorded to end at step 0" not in turned
     assert "releases: " in turned
 
 
@@ -103,7 +103,7 @@ def moved(name: str, by: int) -> Change:
         (lambda data: data["releases"].reverse(), "too late, or twice"),
         (
             lambda data: data["releases"][0].update(node="Neg#0"),
-            "'Neg#0' is said to end at step 1",
+            "'Neg#0' is recorded to end at step 1",
         ),
         (lambda data: data["releases"][0].update(step=98), "the order says that none does"),
         (lambda data: data["releases"][0]["tensors"].append("f"), "'f' is pinned, or not"),
@@ -118,11 +118,11 @@ def test_a_release_where_nothing_dies_is_refused(change: Change, named: str) -> 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda peak: peak.update(step=0), "peak.step is said to be 0"),
-        (lambda peak: peak.update(node="Neg#0"), "peak is said to be at 'Neg#0'"),
-        (lambda peak: peak["tensors"].pop(), "peak.tensors is said to be"),
-        (lambda peak: peak["tensors"][0].update(bytes=1), "peak.tensors is said to be"),
-        (lambda peak: peak["tensors"][0].update(name="z"), "peak.tensors is said to be"),
+        (lambda peak: peak.update(step=0), "peak.step is recorded as 0"),
+        (lambda peak: peak.update(node="Neg#0"), "peak is recorded at 'Neg#0'"),
+        (lambda peak: peak["tensors"].pop(), "peak.tensors is recorded as"),
+        (lambda peak: peak["tensors"][0].update(bytes=1), "peak.tensors is recorded as"),
+        (lambda peak: peak["tensors"][0].update(name="z"), "peak.tensors is recorded as"),
     ],
 )
 def test_a_peak_that_is_elsewhere_is_refused(change: Change, named: str) -> None:
@@ -130,7 +130,7 @@ def test_a_peak_that_is_elsewhere_is_refused(change: Change, named: str) -> None
 
 
 def test_a_peak_that_is_missing_or_of_no_known_bytes_is_refused() -> None:
-    assert "peak.step is said to be nothing" in refusal(
+    assert "peak.step is recorded as nothing" in refusal(
         lambda data: data["report"].update(peak=None)
     )
     symbolic = of(plan_of_text(UNNAMED.replace("8,8", "n,n")))

@@ -48,12 +48,12 @@ def said(name: str, value: int) -> Change:
 def test_a_total_that_the_tensors_do_not_come_to_is_refused(
     name: str, level: Level, tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match=rf"a\.memplan\.json: {name} is said to be 1, "):
+    with pytest.raises(PlanError, match=rf"a\.memplan\.json: {name} is recorded as 1, "):
         read(tmp_path, said(name, 1), settings=Settings(level=level))
 
 
 def test_a_level_that_is_not_what_is_planned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="the bytes of level 2 is said to be 7"):
+    with pytest.raises(PlanError, match="the bytes of level 2 is recorded as 7"):
         read(tmp_path, lambda data: data["report"]["levels"].update({"2": 7}))
 
 
@@ -61,7 +61,7 @@ def test_a_level_that_is_not_what_is_planned_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_that_takes_more_or_less_than_its_place_is_refused(
     change: dict[str, object], tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match="'a' is said to take 256"):
+    with pytest.raises(PlanError, match="'a' is recorded with 256"):
         read(tmp_path, lambda data: data["tensors"][0].update(change))
 
 
@@ -76,17 +76,17 @@ def made_small(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", [TEXT, SYMBOLIC])
 def test_a_unit_that_no_shape_has_hides_no_number(text: str, tmp_path: Path) -> None:
     unit = "batch*seq" if text == SYMBOLIC else "batch"
-    with pytest.raises(PlanError, match="'a' is said to take"):
+    with pytest.raises(PlanError, match="'a' is recorded with"):
         read(tmp_path, lambda data: data["arenas"][0].update(unit=unit), text)
-    with pytest.raises(PlanError, match="'a' is said to take"):
+    with pytest.raises(PlanError, match="'a' is recorded with"):
         read(tmp_path, made_small)
 
 
 @pytest.mark.parametrize("name", ["naive", "planned", "total", "live_peak"])
 def test_a_number_of_what_is_a_symbol_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=rf"{name} is said to be 1, it is nothing"):
+    with pytest.raises(PlanError, match=rf"{name} is recorded as 1, it is nothing"):
         read(tmp_path, said(name, 1), SYMBOLIC)
-    with pytest.raises(PlanError, match=f"{name} is said to be nothing, it is "):
+    with pytest.raises(PlanError, match=f"{name} is recorded as nothing, it is "):
         read(tmp_path, lambda data: data["report"]["memory"].update({name: None}))
 
 
@@ -108,21 +108,21 @@ def in_arena(**facts: object) -> Change:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (in_arena(lower_bound=1), "lower_bound of arena 0 is said to be 1, "),
-        (lambda data: data["report"].update(coverage=0.5, partial=True), "coverage is said to be 0.5, it is 1.0"),
-        (in_report("model", "intermediates", to=9), "coverage is said to be 1.0"),
-        (in_report("model", "nodes", to=4), "nodes is said to be 4, it is 5"),
-        (in_report("model", "blocks", to=2), "blocks is said to be 2, it is 1"),
-        (in_report("phases", "forward", to=4), "nodes of all phases is said to be 4"),
-        (in_report("reuses", to=9), "reuses is said to be 9, it is 1"),
-        (in_report("level", to=1), "the report's level is said to be 1"),
-        (in_report("donated", "bytes", to=8), "donated bytes of no pairs is said to be 8"),
-        (in_report("levels", "1", to=1), "the bytes of level 1 is said to be 1, "),
-        (in_report("levels", "0", to=10**6), "the bytes of level 0 is said to be 1000000, "),
-        (in_report("levels", "0", to=512), "the bytes of level 0 is said to be 512, "),
-        (in_report("memory", "order_bound", to=10**6), "order_bound of a proved order is said "),
-        (in_report("memory", "order_bound", to=1), "order_bound of a proved order is said "),
-        (in_report("memory", "order_bound", to=None), "order_bound of a proved order is said"),
+        (in_arena(lower_bound=1), "lower_bound of arena 0 is recorded as 1, "),
+        (lambda data: data["report"].update(coverage=0.5, partial=True), "coverage is recorded as 0.5, it is 1.0"),
+        (in_report("model", "intermediates", to=9), "coverage is recorded as 1.0"),
+        (in_report("model", "nodes", to=4), "nodes is recorded as 4, it is 5"),
+        (in_report("model", "blocks", to=2), "blocks is recorded as 2, it is 1"),
+        (in_report("phases", "forward", to=4), "nodes of all phases is recorded as 4"),
+        (in_report("reuses", to=9), "reuses is recorded as 9, it is 1"),
+        (in_report("level", to=1), "the report's level is recorded as 1"),
+        (in_report("donated", "bytes", to=8), "donated bytes of no pairs is recorded as 8"),
+        (in_report("levels", "1", to=1), "the bytes of level 1 is recorded as 1, "),
+        (in_report("levels", "0", to=10**6), "the bytes of level 0 is recorded as 1000000, "),
+        (in_report("levels", "0", to=512), "the bytes of level 0 is recorded as 512, "),
+        (in_report("memory", "order_bound", to=10**6), "order_bound of a proved order is recorded "),
+        (in_report("memory", "order_bound", to=1), "order_bound of a proved order is recorded "),
+        (in_report("memory", "order_bound", to=None), "order_bound of a proved order is recorded"),
         (lambda data: data["arenas"].append({**data["arenas"][0], "id": 1}), "number of arenas"),
         (lambda data: data["model"].update(sha256="f" * 64), "model.sha256"),
         (
@@ -138,22 +138,22 @@ def test_what_can_be_counted_again_is(change: Change, named: str, tmp_path: Path
 
 def test_expressions_are_counted_again_too(tmp_path: Path) -> None:
     for name in ("naive", "planned", "level 2", "live_peak"):
-        with pytest.raises(PlanError, match=f"{name} in symbols is said to be"):
+        with pytest.raises(PlanError, match=f"{name} in symbols is recorded as"):
             read(tmp_path, in_report("symbolic", name, to="2*batch"), SYMBOLIC)
 
 
 def test_a_total_of_symbols_is_added_up_again(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="total in symbols is said to be"):
+    with pytest.raises(PlanError, match="total in symbols is recorded as"):
         read(tmp_path, in_report("symbolic", "total", to="2*batch"), SYMBOLIC)
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"total": 9}, "total at batch=2 is said to be 9"),
-        ({"live_peak": 10**6}, "live_peak at 2 is said to be 1000000"),
-        ({"planned": 10**6, "total": None, "inputs": None}, "planned at 2 is said to be"),
-        ({"order_bound": 10**6}, "order_bound at 2 is said to be 1000000"),
+        ({"total": 9}, "total at batch=2 is recorded as 9"),
+        ({"live_peak": 10**6}, "live_peak at 2 is recorded as 1000000"),
+        ({"planned": 10**6, "total": None, "inputs": None}, "planned at 2 is recorded as"),
+        ({"order_bound": 10**6}, "order_bound at 2 is recorded as 1000000"),
     ],
 )
 def test_the_row_of_a_binding_adds_up(
@@ -188,11 +188,11 @@ def test_a_slot_is_handed_on_as_the_level_says(level: Level, tmp_path: Path) -> 
 @pytest.mark.parametrize("level", [0, 1])
 def test_the_bound_of_slots_is_counted_again(level: Level, tmp_path: Path) -> None:
     settings = Settings(level=level)
-    with pytest.raises(PlanError, match="slot_bound is said to be 1, it is 768"):
+    with pytest.raises(PlanError, match="slot_bound is recorded as 1, it is 768"):
         read(tmp_path, in_report("slot_bound", to=1), settings=settings)
-    with pytest.raises(PlanError, match="lower_bound of arena 0 is said to be 10000, "):
+    with pytest.raises(PlanError, match="lower_bound of arena 0 is recorded as 10000, "):
         read(tmp_path, in_arena(lower_bound=10_000), settings=settings)
-    with pytest.raises(PlanError, match="slot_bound is said to be 768, it is None"):
+    with pytest.raises(PlanError, match="slot_bound is recorded as 768, it is None"):
         read(tmp_path, in_report("slot_bound", to=768))
 
 
@@ -211,7 +211,7 @@ def test_a_file_from_before_there_was_a_bound_of_slots_is_read(tmp_path: Path) -
 def test_a_model_that_is_left_as_it_is_takes_what_its_tensors_do(tmp_path: Path) -> None:
     apart = Settings(mem_param=MemParam(optimize_test=False))
     read(tmp_path, lambda _: None, settings=apart)
-    with pytest.raises(PlanError, match="planned of a model left as it is is said to be"):
+    with pytest.raises(PlanError, match="planned of a model left as it is is recorded as"):
         read(
             tmp_path,
             lambda data: (
@@ -224,7 +224,7 @@ def test_a_model_that_is_left_as_it_is_takes_what_its_tensors_do(tmp_path: Path)
 @pytest.mark.parametrize("bounds", [{"batch": "3..1"}, {"batch": 3}, [], "batch"])
 def test_bounds_that_are_none_are_refused(bounds: object, tmp_path: Path) -> None:
     settings = Settings(bounds={"batch": (1, 3)})
-    with pytest.raises(PlanError, match=r"hold no bounds|is said to take"):
+    with pytest.raises(PlanError, match=r"hold no bounds|is recorded with"):
         read(
             tmp_path,
             lambda data: data["settings"].update(bounds=bounds),

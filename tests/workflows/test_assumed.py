@@ -178,7 +178,7 @@ def test_a_plan_that_claims_other_numbers_is_refused(tmp_path: Path) -> None:
     for key, value in (("b", -1), ("b", 2)):
         whole["report"]["bindings"][key]["value"] = value
         file.write_text(json.dumps(whole))
-        assert "is said to be" in said("report", file, code=2)
+        assert "is recorded as" in said("report", file, code=2)
 
 
 def test_all_that_runs_is_at_the_sizes_that_were_assumed(tmp_path: Path) -> None:

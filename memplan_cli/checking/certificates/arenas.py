@@ -1,146 +1,260 @@
-"""Arenas that cannot be lower: what is live at one tick, or the slots that there must be.
+"""Proofs that an arena cannot be lower, for arenas of a plan and for a packed CSV file.
 
-What is live at a tick has to lie beside each other. At levels 0 and 1 a slot is reused whole:
-if k tensors of one kind and of at least so many bytes are live at a tick, k slots have at
-least that size, so the k-th largest has, and the sum over all slots of all kinds is a bound.
+*Load*: everything that is live at one tick has bytes of its own.
+
+*Slots*: at levels 0 and 1 a slot is reused whole. If k tensors of one dtype (and shape, at level 0)
+with at least some bytes are live at one tick, k slots have at least these bytes. So the k-th largest
+slot has, and the sum over the slots of all dtypes and shapes is a bound.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from bisect import bisect_left, insort
 from collections import defaultdict
-from dataclasses import dataclass
+from hashlib import sha256
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.certificates.refused import refuse_unless
+from memplan_cli.checking.certificates.proof_errors import ProofError, require
+from memplan_cli.checking.layout import Box, LiveBytes, align, first_overlap
+from memplan_cli.core.results.certificate import NOT_CHECKABLE
+from memplan_cli.core.results.certified import (
+    NOT_CHECKED,
+    REFUSED,
+    VERIFIED,
+    Certified,
+    PartVerdict,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from memplan_cli.checking.certificates.tensors import Tensor
-    from memplan_cli.core.results.certificate import ArenaProof, SlotLoad
-    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.checking.certificates.planned_graph import SizedTensor
+    from memplan_cli.core.program import Shape
+    from memplan_cli.core.results.certificate import ArenaProof, Certificate, SlotLoad
+    from memplan_cli.core.results.placements import ArenaFacts, Placement
 
-_Kind = tuple[str, "tuple[int | str, ...] | None"]
-
-
-@dataclass(slots=True)
-class Storage:
-    """The bytes of one tensor, or of several that share them, from a tick to before another."""
-
-    size: int
-    first: int
-    after: int
-
-
-def storages(tensors: Mapping[str, Tensor], arena: int) -> Sequence[Storage]:
-    """Return what lies in an arena.
-
-    Raises:
-        RefusedError: a tensor shares the bytes of one that is not there.
-    """
-    found: dict[str, Storage] = {}
-    for name, tensor in tensors.items():
-        row = tensor.row
-        if row.arena != arena:
-            continue
-        base = row.alias_of or name
-        other = tensors.get(base)
-        refuse_unless(
-            other is not None and other.row.arena == arena and other.row.bytes == row.bytes,
-            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which is not there",
-        )
-        known = found.setdefault(base, Storage(row.bytes, row.first, row.last))
-        known.first, known.after = min(known.first, row.first), max(known.after, row.last)
-    return list(found.values())
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_COLUMNS = ("lower", "upper", "size")
 
 
 def check_arena(
-    arena: ArenaFacts, tensors: Mapping[str, Tensor], level: int, proof: ArenaProof
+    arena: ArenaFacts, tensors: Mapping[str, SizedTensor], level: int, proof: ArenaProof
 ) -> None:
-    """Refuse a proof that does not show an arena's bound.
+    """Check that a proof shows the lower bound of an arena.
+
+    Args:
+        arena: the arena of the plan.
+        tensors: all tensors of the plan, by id.
+        level: the level of the plan.
+        proof: of the method ``load`` or ``slots``.
 
     Raises:
-        RefusedError: with the reason.
+        ProofError: with the reason.
     """
+    rows = {
+        name: tensor.row for name, tensor in tensors.items() if tensor.row.arena == arena.id
+    }
     if proof.method == "load":
-        refuse_unless(proof.tick is not None, "it names no tick")
-        found = sum(
-            _aligned(each.size, arena.alignment)
-            for each in storages(tensors, arena.id)
-            if each.first <= (proof.tick or 0) < each.after
+        if proof.tick is None:
+            raise ProofError("it names no tick")
+        load = sum(
+            align(size, arena.alignment)
+            for first, end, size in _storages(rows)
+            if first <= proof.tick < end
         )
-        refuse_unless(
-            found >= proof.bound,
-            f"at tick {proof.tick} there are {found} bytes live, not {proof.bound}",
+        require(
+            load >= proof.bound,
+            f"at tick {proof.tick} there are {load} bytes live, not {proof.bound}",
         )
         return
-    refuse_unless(level < 2, "at level 2 no slots are reused whole")
-    inside = [tensor for tensor in tensors.values() if tensor.row.arena == arena.id]
-    refuse_unless(
-        all(tensor.row.alias_of is None for tensor in inside), "tensors of it share bytes"
-    )
-    by_kind: dict[_Kind, list[SlotLoad]] = defaultdict(list)
+    require(level < 2, "at level 2 no slots are reused whole")
+    require(all(row.alias_of is None for row in rows.values()), "tensors of it share bytes")
+    entries_by_kind: dict[tuple[str, Shape | None], list[SlotLoad]] = defaultdict(list)
     for entry in proof.slots:
-        refuse_unless(
+        require(
             level == 0 or entry.shape is None,
             "at level 1 tensors of different shapes share slots, and it counts them apart",
         )
-        by_kind[entry.dtype, entry.shape].append(entry)
-    coarse = {dtype for dtype, shape in by_kind if shape is None}
-    refuse_unless(
-        not any(shape is not None and dtype in coarse for dtype, shape in by_kind),
+        entries_by_kind[entry.dtype, entry.shape].append(entry)
+    dtypes_of_any_shape = {dtype for dtype, shape in entries_by_kind if shape is None}
+    require(
+        not any(
+            shape is not None and dtype in dtypes_of_any_shape
+            for dtype, shape in entries_by_kind
+        ),
         "tensors are counted twice: of one shape, and of all",
     )
-    found = sum(_slots(kind, entries, inside, arena) for kind, entries in by_kind.items())
-    refuse_unless(found >= proof.bound, f"its slots take {found} bytes, not {proof.bound}")
+    total = 0
+    for (dtype, shape), entries in entries_by_kind.items():
+        intervals = [
+            LiveBytes(row.first, row.last, align(row.bytes, arena.alignment))
+            for row in rows.values()
+            if row.dtype == dtype and shape in (None, row.shape)
+        ]
+        _check_slot_loads(entries, intervals)
+        total += _slot_bytes(entries)
+    require(total >= proof.bound, f"its slots take {total} bytes, not {proof.bound}")
 
 
-def _slots(
-    kind: _Kind, entries: Iterable[SlotLoad], inside: Iterable[Tensor], arena: ArenaFacts
-) -> int:
-    """Return the bytes of the slots that one kind needs."""
-    dtype, shape = kind
-    members = [
-        Storage(_aligned(t.row.bytes, arena.alignment), t.row.first, t.row.last)
-        for t in inside
-        if t.row.dtype == dtype and shape in (None, t.row.shape)
-    ]
-    _count(sorted(entries, key=lambda entry: entry.tick), members)
-    total, counted = 0, 0
+def _storages(rows: Mapping[str, Placement]) -> Iterable[LiveBytes]:
+    """Return the storages of an arena: a tensor and its aliases have one.
+
+    Raises:
+        ProofError: the tensor of an alias is not in the arena, or has other bytes.
+    """
+    storages: dict[str, LiveBytes] = {}
+    for name, row in rows.items():
+        base = row.alias_of or name
+        require(
+            base in rows and rows[base].bytes == row.bytes,
+            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which is not there",
+        )
+        known = storages.get(base, LiveBytes(row.first, row.last, row.bytes))
+        first, end = min(known.first, row.first), max(known.end, row.last)
+        storages[base] = LiveBytes(first, end, row.bytes)
+    return storages.values()
+
+
+def _slot_bytes(entries: Iterable[SlotLoad]) -> int:
+    """Return the bytes of the slots that entries of one kind require.
+
+    An entry requires a number of slots of at least some bytes, whatever larger slots there are.
+    """
+    total = slots = 0
     for entry in sorted(entries, key=lambda entry: -entry.bytes):
-        total += max(entry.number - counted, 0) * entry.bytes
-        counted = max(counted, entry.number)
+        total += max(entry.number - slots, 0) * entry.bytes
+        slots = max(slots, entry.number)
     return total
 
 
-def _count(entries: Iterable[SlotLoad], members: Iterable[Storage]) -> None:
-    """Refuse an entry at whose tick not so many tensors of its size are live.
+def _check_slot_loads(entries: Iterable[SlotLoad], tensors: Iterable[LiveBytes]) -> None:
+    """Check that each entry has its number of tensors, of at least its bytes, live at its tick.
+
+    One pass over ticks, with the sizes of live tensors sorted.
 
     Raises:
-        RefusedError: naming the entry.
+        ProofError: naming the first entry, by tick, for which there are fewer.
     """
-    waiting = iter(sorted(members, key=lambda each: each.first))
-    coming: Iterator[Storage | None] = iter([*waiting, None])
-    upcoming = next(coming)
-    live: list[int] = []
-    ending: list[tuple[int, int]] = []
-    for entry in entries:
-        while upcoming is not None and upcoming.first <= entry.tick:
-            insort(live, upcoming.size)
-            heappush(ending, (upcoming.after, upcoming.size))
-            upcoming = next(coming)
-        while ending and ending[0][0] <= entry.tick:
-            _, gone = heappop(ending)
-            del live[bisect_left(live, gone)]
-        found = len(live) - bisect_left(live, entry.bytes)
-        refuse_unless(
-            found >= entry.number,
-            f"at tick {entry.tick} there are {found} tensors of at least {entry.bytes} bytes "
+    upcoming = sorted(tensors, reverse=True)
+    live_sizes: list[int] = []
+    ends: list[tuple[int, int]] = []
+    for entry in sorted(entries, key=lambda entry: entry.tick):
+        while upcoming and upcoming[-1].first <= entry.tick:
+            tensor = upcoming.pop()
+            insort(live_sizes, tensor.bytes)
+            heappush(ends, (tensor.end, tensor.bytes))
+        while ends and ends[0][0] <= entry.tick:
+            _, size = heappop(ends)
+            del live_sizes[bisect_left(live_sizes, size)]
+        count = len(live_sizes) - bisect_left(live_sizes, entry.bytes)
+        require(
+            count >= entry.number,
+            f"at tick {entry.tick} there are {count} tensors of at least {entry.bytes} bytes "
             f"and type {entry.dtype[:40]}, not {entry.number}",
         )
 
 
-def _aligned(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
+class _CsvBuffer(NamedTuple):
+    """A buffer of a CSV file, live in ``[lower, upper)``; problem files have no offsets."""
+
+    lower: int
+    upper: int
+    size: int
+    offset: int = 0
+
+
+def check_packing(certificate: Certificate, problem: bytes, layout: bytes) -> Certified:
+    """Return the verdict on a certificate of a layout of the buffers in a CSV file.
+
+    Args:
+        certificate: with the proof of one arena and nothing else.
+        problem: content of the file that was packed.
+        layout: content of the file that was written, with offsets.
+    """
+    proofs = certificate.arenas
+    try:
+        require(
+            (certificate.graph_sha256, certificate.plan_sha256)
+            == (sha256(problem).hexdigest(), sha256(layout).hexdigest()),
+            "the certificate is of other files: their digests differ",
+        )
+        require(
+            len(proofs) == 1 and not certificate.order and not certificate.recompute,
+            "the certificate is not about one arena alone",
+        )
+        buffers = _read_csv(layout, (*_COLUMNS, "offset"))
+        problem_buffers = _read_csv(problem, _COLUMNS)
+        require(
+            {name: buffer[:3] for name, buffer in buffers.items()}
+            == {name: buffer[:3] for name, buffer in problem_buffers.items()},
+            "the layout's buffers are not those of the problem",
+        )
+        height = _layout_height(buffers)
+    except ProofError as error:
+        return Certified((PartVerdict("layout", 0, REFUSED, "", str(error)),))
+    return Certified((_load_verdict(proofs[0], buffers.values(), height),))
+
+
+def _load_verdict(
+    proof: ArenaProof, buffers: Iterable[_CsvBuffer], height: int
+) -> PartVerdict:
+    """Return the verdict on the proof of a packed file: the load at its tick is the bound."""
+    if proof.method == NOT_CHECKABLE:
+        return PartVerdict("layout", proof.bound, NOT_CHECKED, proof.method, proof.why)
+    tick, reason = proof.tick, ""
+    if proof.method != "load" or tick is None:
+        reason = "it names no tick at which so much is live"
+    else:
+        load = sum(buffer.size for buffer in buffers if buffer.lower <= tick < buffer.upper)
+        if load < proof.bound:
+            reason = f"at tick {tick} there are {load} bytes live, not {proof.bound}"
+        elif height < proof.bound:
+            reason = f"the layout is {height} bytes tall, and below the bound"
+    status = REFUSED if reason else VERIFIED
+    return PartVerdict("layout", proof.bound, status, proof.method, reason)
+
+
+def _read_csv(data: bytes, columns: Sequence[str]) -> Mapping[str, _CsvBuffer]:
+    """Return the buffers of a CSV file by id. ``columns`` are the fields of a buffer in order.
+
+    Raises:
+        ProofError: the data is no CSV table, a number is invalid, or an id occurs twice.
+    """
+    try:
+        table = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig")), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ProofError(f"a file is no table: {error}") from error
+    buffers: dict[str, _CsvBuffer] = {}
+    for line in table:
+        cells = {(key or "").strip(): str(cell or "").strip() for key, cell in line.items()}
+        name = cells.get("id", "")
+        require(name and name not in buffers, f"buffer {name[:120]!r} is there twice")
+        texts = [cells.get(column, "") for column in columns]
+        for text in texts:
+            require(_INTEGER.fullmatch(text), f"{text[:40]!r} is no number")
+        buffers[name] = _CsvBuffer(*map(int, texts))
+    return buffers
+
+
+def _layout_height(buffers: Mapping[str, _CsvBuffer]) -> int:
+    """Return the highest end address of a buffer in a valid layout.
+
+    Raises:
+        ProofError: an offset or a size is negative, or two buffers share a byte at a tick.
+    """
+    names = list(buffers)
+    for name, buffer in buffers.items():
+        require(buffer.offset >= 0, f"buffer {name[:120]!r} lies below 0")
+        require(buffer.size >= 0, f"buffer {name[:120]!r} has a negative size")
+    overlap = first_overlap(
+        [Box(b.lower, b.upper, b.offset, b.offset + b.size) for b in buffers.values()]
+    )
+    if overlap is not None:
+        raise ProofError(
+            f"buffer {names[overlap[1]][:120]!r} lies on the bytes of another one"
+        )
+    return max((buffer.offset + buffer.size for buffer in buffers.values()), default=0)

@@ -1,194 +1,252 @@
-"""Steps that need so much in any order: the weights of a linear program, added up.
+"""Proofs that one step needs some bytes in any order: the dual of a linear program, added up.
 
-Let x be 1 for a group that ran before the step and 0 for one that did not. A tensor is live at
-the step if its maker has x = 1 and some reader x = 0. So what a certificate charges to pairs
-of maker and reader, within the tensor's bytes, is live at least as the sum of charge times
-(x of the maker - x of the reader). For a group and one that needs it, x of the first is not
-less than x of the second: their difference, times whatever is not negative, may be taken
-off. What remains is a sum of coefficients times x, and none below its negative ones alone.
+Let x(g) be 1 for a group that runs before the step and 0 for one that runs after it. A tensor is
+live at the step if x(producer) = 1 and x(reader) = 0 for some reader. So if a proof assigns shares
+of a tensor's bytes to its readers, the live bytes are at least the sum of
+share * (x(producer) - x(reader)). If group ``second`` needs group ``first``, then
+x(first) - x(second) >= 0, and any multiple of this difference may be subtracted. What remains is a
+constant plus a sum of coefficient * x(g), which is at least the constant plus all negative
+coefficients.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.refused import refuse_unless
-from memplan_cli.checking.certificates.tasks import END
+from memplan_cli.checking.certificates.groups import BLOCK_END
+from memplan_cli.checking.certificates.proof_errors import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from memplan_cli.checking.certificates.tasks import Tasks
+    from memplan_cli.checking.certificates.groups import GroupGraph
     from memplan_cli.core.results.certificate import Cut, Dual
 
 
-def check_cuts(tasks: Tasks, cuts: Sequence[Cut], tensors: Sequence[str], bound: int) -> None:
-    """Refuse one cut, or two of which either must hold, that do not reach a bound.
+def check_cuts(
+    graph: GroupGraph, cuts: Sequence[Cut], tensors: Sequence[str], bound: int
+) -> None:
+    """Check that one cut, or a pair of cuts of which one holds in any order, reaches a bound.
+
+    Args:
+        graph: the groups of a block.
+        cuts: one cut without an assumption, or two that assume the two orders of a pair of groups.
+        tensors: the names of the tensors that the cuts refer to by index.
+        bound: bytes that the step of each cut must need.
 
     Raises:
-        RefusedError: with the reason.
+        ProofError: with the reason.
     """
     if len(cuts) == 1:
-        only = cuts[0]
-        refuse_unless(
-            only.before is None and only.after is None,
-            f"the cut at {only.node} takes an order of two nodes for granted",
+        cut = cuts[0]
+        require(
+            cut.before is None and cut.after is None,
+            f"the cut at {cut.node} takes an order of two nodes for granted",
         )
     else:
-        _check_cases(cuts)
+        _check_pair(cuts)
     for cut in cuts:
-        found = _bound(tasks, cut, tensors)
-        refuse_unless(
-            found >= bound, f"the cut at {cut.node} shows {found} bytes only, not {bound}"
+        needed = _needed_bytes(graph, cut, tensors)
+        require(
+            needed >= bound, f"the cut at {cut.node} shows {needed} bytes only, not {bound}"
         )
 
 
-def _check_cases(cuts: Sequence[Cut]) -> None:
-    """Refuse two cuts that are not for both orders of the same two nodes."""
-    refuse_unless(len(cuts) == 2, "a pair has two cuts")
-    cases = []
+def _check_pair(cuts: Sequence[Cut]) -> None:
+    """Check that two cuts assume the two possible orders of the same two groups.
+
+    Raises:
+        ProofError: with the reason.
+    """
+    require(len(cuts) == 2, "a pair has two cuts")
+    assumed_orders = []
     for cut in cuts:
-        refuse_unless(
+        require(
             (cut.before is None) != (cut.after is None),
             f"the cut at {cut.node} does not say which node of the pair is first",
         )
-        cases.append((cut.node, cut.after) if cut.before is None else (cut.before, cut.node))
-    (first, second), other = cases
-    refuse_unless(
-        other == (second, first) and first != second,
+        is_second = cut.after is None
+        assumed_orders.append((cut.before, cut.node) if is_second else (cut.node, cut.after))
+    (first, second), other_order = assumed_orders
+    require(
+        other_order == (second, first) and first != second,
         "the two cuts are not for both orders of two nodes",
     )
 
 
-def _bound(tasks: Tasks, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return what the step needs at least, in the worst of the tensors that it may replace."""
-    refuse_unless(cut.node in tasks.groups, f"there is no group {cut.node} to cut at")
-    step = tasks.groups[cut.node]
-    said: list[str | None] = [
-        None if dual.replaced is None else _tensor(dual.replaced, tensors)
+def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
+    """Return the bytes that the step of a cut needs at least.
+
+    The group may overwrite one of its replaceable tensors. The cut has a dual for each of them, and
+    the smallest result counts.
+
+    Raises:
+        ProofError: the cut is not about a group, or a dual is missing or wrong.
+    """
+    require(cut.node in graph.groups, f"there is no group {cut.node} to cut at")
+    replaced = [
+        None if dual.replaced is None else _tensor_name(dual.replaced, tensors)
         for dual in cut.duals
     ]
-    wanted: set[str | None] = {*step.replaces} or {None}
-    refuse_unless(
-        set(said) == wanted and len(said) == len(wanted),
+    replaceable: set[str | None] = {*graph.groups[cut.node].replaceable} or {None}
+    require(
+        set(replaced) == replaceable and len(replaced) == len(replaceable),
         f"the cut at {cut.node} has not one dual for each tensor that its result may replace",
     )
-    ran = _decided(tasks, cut)
-    pairs = zip(cut.duals, said, strict=True)
+    runs_before = _decided_groups(graph, cut)
     return min(
-        _Sum(tasks, cut.node, ran, replaced).of(dual, tensors) for dual, replaced in pairs
+        _LiveBytesSum(graph, cut.node, runs_before, tensor).minimum(dual, tensors)
+        for dual, tensor in zip(cut.duals, replaced, strict=True)
     )
 
 
-def _tensor(number: int, tensors: Sequence[str]) -> str:
-    refuse_unless(number < len(tensors), f"there is no tensor {number} in the certificate")
-    return tensors[number]
+def _tensor_name(index: int, tensors: Sequence[str]) -> str:
+    """Return the name of a tensor that a certificate refers to by index.
+
+    Raises:
+        ProofError: there is no such index.
+    """
+    require(index < len(tensors), f"there is no tensor {index} in the certificate")
+    return tensors[index]
 
 
-def _decided(tasks: Tasks, cut: Cut) -> Mapping[int, int]:
-    """Return 1 for the groups that surely ran before the step, 0 for those that did not."""
-    ran: dict[int, int] = {cut.node: 0, END: 0}
-    for start, value in ((cut.before, 1), (cut.after, 0)):
-        step = tasks.groups[cut.node]
-        stack = [*(step.preds if value else step.succs)]
-        if start is not None:
-            refuse_unless(start in tasks.groups, f"there is no group {start} for a pair")
-            stack.append(start)
+def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
+    """Return 1 for groups that must run before the step of a cut, and 0 for those that must not.
+
+    These are the direct and indirect predecessors and successors of the cut's group, and of the
+    group that the cut assumes before or after it. The cut's group itself has 0.
+
+    Raises:
+        ProofError: the cut's assumption contradicts the order constraints.
+    """
+    runs_before: dict[int, int] = {cut.node: 0, BLOCK_END: 0}
+    group_at_cut = graph.groups[cut.node]
+    for assumed, value in ((cut.before, 1), (cut.after, 0)):
+        stack = [*(group_at_cut.predecessors if value else group_at_cut.successors)]
+        if assumed is not None:
+            require(assumed in graph.groups, f"there is no group {assumed} for a pair")
+            stack.append(assumed)
         while stack:
-            group = stack.pop()
-            if group in ran:
-                refuse_unless(
-                    ran[group] == value and group != cut.node,
-                    f"the cut at {cut.node} has group {group} before it and after it",
+            number = stack.pop()
+            if number in runs_before:
+                require(
+                    runs_before[number] == value and number != cut.node,
+                    f"the cut at {cut.node} has group {number} before it and after it",
                 )
                 continue
-            ran[group] = value
-            task = tasks.groups[group]
-            stack.extend(task.preds if value else task.succs)
-    return ran
+            runs_before[number] = value
+            group = graph.groups[number]
+            stack.extend(group.predecessors if value else group.successors)
+    return runs_before
 
 
-@dataclass(slots=True)
-class _Sum:
-    """A sum that is live at the least: a constant, and coefficients of what is not decided."""
+class _LiveBytesSum:
+    """A lower bound of the bytes at a step: a constant, and coefficients of undecided groups.
 
-    tasks: Tasks
-    node: int
-    ran: Mapping[int, int]
-    replaced: str | None
-    constant: int = 0
-    coefficients: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    charged: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    Args of the constructor:
+        graph: the groups of a block.
+        node: the group that runs at the step.
+        runs_before: decided groups: 1 if a group runs before the step, else 0.
+        replaced: the tensor that the group overwrites if it ends at the step, or None.
+    """
 
-    def of(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Return the least that the sum can be."""
-        tasks, step = self.tasks, self.tasks.groups[self.node]
-        self.constant = tasks.always + step.need - (step.saved if self.replaced else 0)
-        self.constant += sum(tasks.weight[t] for t in tasks.users if self._is_live(t))
-        if self.replaced is not None and self._stays(self._others(self.replaced)):
-            self.constant += step.saved
-        for number, reader, much in dual.shares:
-            self._charge(_tensor(number, tensors), reader, much)
-        for first, second, much in dual.holds:
-            refuse_unless(
-                second in tasks.groups and first in tasks.groups[second].preds,
-                f"the cut at {self.node} holds {first} before {second}, which does not need it",
+    def __init__(
+        self,
+        graph: GroupGraph,
+        node: int,
+        runs_before: Mapping[int, int],
+        replaced: str | None,
+    ) -> None:
+        self._graph, self._node = graph, node
+        self._runs_before, self._replaced = runs_before, replaced
+        self._constant = 0
+        self._coefficients: defaultdict[int, int] = defaultdict(int)
+        self._shares: defaultdict[str, int] = defaultdict(int)
+
+    def minimum(self, dual: Dual, tensors: Sequence[str]) -> int:
+        """Add the shares and the order constraints of a dual, and return the least bytes.
+
+        Raises:
+            ProofError: a share or a constraint of the dual is wrong.
+        """
+        graph, group = self._graph, self._graph.groups[self._node]
+        self._constant = graph.pinned_bytes + group.need
+        self._constant += sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
+        if self._replaced is not None:
+            others = self._readers(self._replaced) - {self._node}
+            if not self._one_runs_after(others):
+                self._constant -= group.saved_bytes
+        for index, reader, share in dual.shares:
+            self._add_share(_tensor_name(index, tensors), reader, share)
+        for first, second, multiple in dual.holds:
+            require(
+                second in graph.groups and first in graph.groups[second].predecessors,
+                f"the cut at {self._node} holds {first} before {second}, which does not need it",
             )
-            self._add(second, much)
-            self._add(first, -much)
-        return self.constant + sum(c for c in self.coefficients.values() if c < 0)
+            self._add_term(second, multiple)
+            self._add_term(first, -multiple)
+        return self._constant + sum(c for c in self._coefficients.values() if c < 0)
 
-    def _charge(self, tensor: str, reader: int, much: int) -> None:
-        tasks, name = self.tasks, f"tensor {tensor[:120]!r}"
-        refuse_unless(tensor in tasks.users, f"{name} is charged, and no two groups use it")
-        self.charged[tensor] += much
-        if tensor == self.replaced:
-            users, limit = self._others(tensor), tasks.groups[self.node].saved
-            refuse_unless(not self._stays(users), f"{name} is charged, and counted already")
-            self.constant += much
+    def _add_share(self, tensor: str, reader: int, share: int) -> None:
+        """Add share * (x(producer) - x(reader)) of a tensor that is not counted yet.
+
+        For the tensor that the group overwrites, the share is of the bytes that are not saved if a
+        reader runs later, and the producer is known to run before.
+
+        Raises:
+            ProofError: the tensor is counted already or has too many shares, or does not have this
+                reader.
+        """
+        graph, name = self._graph, f"tensor {tensor[:120]!r}"
+        require(tensor in graph.users, f"{name} is charged, and no two groups use it")
+        self._shares[tensor] += share
+        readers = self._readers(tensor)
+        if tensor == self._replaced:
+            readers -= {self._node}
+            limit = graph.groups[self._node].saved_bytes
+            is_counted = self._one_runs_after(readers)
+            self._constant += share
         else:
-            users, limit = self._readers(tensor), tasks.weight[tensor]
-            maker = self._maker(tensor)
-            refuse_unless(not self._is_live(tensor), f"{name} is charged, and counted already")
-            self._add(maker, much)
-        refuse_unless(
-            self.charged[tensor] <= limit,
-            f"{name} has {limit} bytes, and {self.charged[tensor]} are charged",
+            limit = graph.sizes[tensor]
+            is_counted = self._is_surely_live(tensor)
+            self._add_term(self._producer(tensor), share)
+        require(not is_counted, f"{name} is charged, and counted already")
+        require(
+            self._shares[tensor] <= limit,
+            f"{name} has {limit} bytes, and {self._shares[tensor]} are charged",
         )
-        if reader == self.node:
-            refuse_unless(
-                self._stays(users), f"{name} is charged to {reader}, and may be gone"
+        if reader == self._node:
+            require(
+                self._one_runs_after(readers),
+                f"{name} is charged to {reader}, and may be gone",
             )
         else:
-            refuse_unless(
-                reader in users, f"{name} is charged to {reader}, which does not read it"
+            require(
+                reader in readers, f"{name} is charged to {reader}, which does not read it"
             )
-            self._add(reader, -much)
+            self._add_term(reader, -share)
 
-    def _add(self, group: int, much: int) -> None:
-        """Add so much where a group ran before the step."""
-        if group in self.ran:
-            self.constant += much * self.ran[group]
+    def _add_term(self, group: int, coefficient: int) -> None:
+        """Add coefficient * x(group): to the constant if the group is decided."""
+        if group in self._runs_before:
+            self._constant += coefficient * self._runs_before[group]
         else:
-            self.coefficients[group] += much
+            self._coefficients[group] += coefficient
 
-    def _maker(self, tensor: str) -> int:
-        users, groups = self.tasks.users[tensor], self.tasks.groups
-        return next(u for u in users if u != END and tensor in groups[u].begins)
+    def _producer(self, tensor: str) -> int:
+        users, groups = self._graph.users[tensor], self._graph.groups
+        return next(u for u in users if u != BLOCK_END and tensor in groups[u].produced)
 
     def _readers(self, tensor: str) -> set[int]:
-        return self.tasks.users[tensor] - {self._maker(tensor)}
+        """Return the users of a tensor without its producer."""
+        return self._graph.users[tensor] - {self._producer(tensor)}
 
-    def _others(self, tensor: str) -> set[int]:
-        return self._readers(tensor) - {self.node}
+    def _one_runs_after(self, groups: Iterable[int]) -> bool:
+        """Return whether one of some groups surely does not run before the step."""
+        return any(self._runs_before.get(group) == 0 for group in groups)
 
-    def _stays(self, users: Iterable[int]) -> bool:
-        """Whether one of some groups surely did not run before the step."""
-        return any(self.ran.get(user) == 0 for user in users)
-
-    def _is_live(self, tensor: str) -> bool:
-        """Whether a tensor is surely live at the step, and not made there."""
-        users = self.tasks.users[tensor]
-        return self.ran.get(self._maker(tensor)) == 1 and self._stays(users)
+    def _is_surely_live(self, tensor: str) -> bool:
+        """Return whether a tensor is live at the step in any order, and was produced before."""
+        is_produced = self._runs_before.get(self._producer(tensor)) == 1
+        return is_produced and self._one_runs_after(self._graph.users[tensor])

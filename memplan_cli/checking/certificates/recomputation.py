@@ -1,276 +1,318 @@
-"""Bounds that hold whatever nodes are run again: what one needs, or what a kept value keeps out.
+"""Bounds for any order in which any nodes may run again: what a node needs, or a kept value implies.
 
-A value is made, and kept until a node reads it. Whatever else that node reads has to be there
-too: it was live while the value was made, or was made since, beside it. What does not fit
-beside it cannot have been. So while the value is made, all ways from what cannot be made to
-what is read have something live on them: as much, at least, as flows along these ways where
-no more flows through a value than its bytes.
+A proof of method ``kept`` argues about a value that is kept from a run of its producer until a
+reader runs. Every other value that the reader reads was live while the kept value was produced, or
+was produced since, beside the kept value. Values that do not fit beside it cannot have been
+produced since. So while the kept value is produced, something is live on every path from the values
+that do not fit to the values that the reader reads: at least as many bytes as a flow along these
+paths carries, if no more flows through a value than its bytes.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.graph import reads
-from memplan_cli.checking.certificates.operators import OPTIONAL_RESULTS
-from memplan_cli.checking.certificates.refused import refuse_unless
-from memplan_cli.checking.operators import REPEATING, SAME_BYTES
+from memplan_cli.checking.certificates.proof_errors import ProofError, require
+from memplan_cli.checking.operators import OPTIONAL_OUTPUTS, VIEWS
+from memplan_cli.checking.order import COPY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from memplan_cli.checking.certificates.tensors import Tensor
-    from memplan_cli.checking.clock import Clock, Node
+    from memplan_cli.checking.certificates.planned_graph import PlannedGraph
+    from memplan_cli.checking.timeline import Node, Value
     from memplan_cli.core.results.certificate import RecomputeProof, Way
 
-_COPY = re.compile(r"__recompute\d*$")
+
+def check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
+    """Check that a proof shows its bound for all orders with any recomputation.
+
+    Raises:
+        ProofError: with the reason.
+    """
+    graph = _graph_without_copies(planned)
+    if proof.method == "step":
+        node = graph.nodes.get(proof.node)
+        if node is None:
+            raise ProofError(f"no node makes {proof.node[:120]!r} first")
+        needed = graph.pinned_bytes + graph.bytes_at_step(node, graph.live_values(node))
+        require(
+            needed >= proof.bound,
+            f"the node that makes {proof.node[:120]!r} needs {needed} bytes, not {proof.bound}",
+        )
+        return
+    # Every order below the bound has this many bytes for values that are not pinned.
+    room = proof.bound - 1 - graph.pinned_bytes
+    _KeptValue(graph, proof.kept, room).check(proof.ways)
 
 
 @dataclass(slots=True)
-class _Values:
-    """The values of the outermost block without the copies of nodes, each by its oldest name.
+class _GraphWithoutCopies:
+    """The main graph without copies of nodes. Values are named by the id of their tensor.
+
+    A view is the same value as its source, if both have the same size and level 2 shares them.
+    Outputs of the model and pinned tensors are no values here.
 
     Attributes:
-        nodes: The nodes that are no copies, by their first result.
-        of: The value whose bytes each name shows.
-        maker: The node that makes each value.
-        always: The bytes that are live at every step.
+        nodes: the nodes that are not copies, by their first output.
+        original_names: for each output of a copy, the same output of the original node.
+        values: for each tensor, the value that it is or that it is a view of.
+        producers: the node that produces each value.
+        pinned_bytes: bytes that are live at every step.
     """
 
-    tensors: Mapping[str, Tensor]
-    overwrites: Mapping[str, tuple[int, ...]]
+    planned: PlannedGraph
     nodes: dict[str, Node] = field(default_factory=dict)
-    of: dict[str, str] = field(default_factory=dict)
-    maker: dict[str, Node] = field(default_factory=dict)
-    always: int = 0
-    names: dict[str, str] = field(default_factory=dict)
-    """The name of what each copy's result is a copy of."""
+    original_names: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
+    pinned_bytes: int = 0
+
+    def original_name(self, value: Value) -> str:
+        """Return the id of a value, or of the value that it is a recomputed copy of."""
+        return self.original_names.get(value.tensor_id, value.tensor_id)
 
     def size(self, value: str) -> int:
-        """Return a value's bytes; of one that the plan does not place, none."""
-        tensor = self.tensors.get(value)
-        return tensor.size.coefficient if tensor is not None and not tensor.size.symbols else 0
+        """Return the bytes of a value; 0 if the plan does not place it or its size is symbolic."""
+        tensor = self.planned.tensors.get(value)
+        return 0 if tensor is None or tensor.size.symbols else tensor.bytes
 
-    def reads(self, node: Node) -> set[str]:
-        """Return the values that a node reads, subgraphs included."""
-        return {self.of[name] for name in self._read_names(node) if name in self.of}
+    def read_values(self, node: Node) -> set[str]:
+        """Return the values that a node and its subgraphs read."""
+        names = map(self.original_name, node.reads())
+        return {self.values[name] for name in names if name in self.values}
 
-    def _read_names(self, node: Node) -> Iterator[str]:
-        for value in reads(node):
-            yield self.names.get(value.identity, value.identity)
+    def output_values(self, node: Node) -> set[str]:
+        """Return the values that the outputs of a node are, or are views of."""
+        names = (value.tensor_id for value in node.outputs if value is not None)
+        return {self.values[name] for name in names if name in self.values}
 
-    def makes(self, node: Node) -> set[str]:
-        """Return the values that a node makes, or makes views of."""
-        made = (value.identity for value in node.outputs if value is not None)
-        return {self.of[name] for name in made if name in self.of}
+    def live_values(self, node: Node) -> set[str]:
+        """Return the values that must be live at the step of a node."""
+        if _runs_subgraph_once(
+            node
+        ):  # what a branch reads can end before the outputs are written
+            return self.read_values(node)
+        return self.read_values(node) | self.output_values(node)
 
-    def touched(self, node: Node) -> set[str]:
-        """Return the values that have to be live at a node's step."""
-        # What a branch reads can be gone when the node's results are made.
-        return self.reads(node) | (set() if _runs_one(node) else self.makes(node))
+    def live_values_of_copy(self, value: str) -> set[str]:
+        """Return the values that must be live at the step of a copy that produces a value.
 
-    def touched_again(self, value: str) -> set[str]:
-        """Return those of a copy that makes a value, and no result besides that it need not."""
-        node = self.maker[value]
-        touched = self.touched(node)
-        if node.proto.op_type not in OPTIONAL_RESULTS:
-            return touched
+        The copy need not have optional outputs other than this value.
+        """
+        node = self.producers[value]
+        live = self.live_values(node)
+        if node.proto.op_type not in OPTIONAL_OUTPUTS:
+            return live
         first = node.outputs[0]
-        kept = {value, self.of.get(first.identity, "") if first is not None else ""}
-        return touched - (self.makes(node) - kept)
+        needed = {value, "" if first is None else self.values.get(first.tensor_id, "")}
+        return live - (self.output_values(node) - needed)
 
-    def takes(self, node: Node, there: Collection[str]) -> int:
-        """Return the bytes of some values, less what a node may write over another."""
-        return sum(map(self.size, there)) - self._overwritten(node)
+    def bytes_at_step(self, node: Node, live: Collection[str]) -> int:
+        """Return the bytes of the live values, minus an input that the node may overwrite."""
+        return sum(map(self.size, live)) - self._overwritten_bytes(node)
 
-    def _overwritten(self, node: Node) -> int:
-        result = node.outputs[0] if node.outputs else None
-        if (
-            result is None
-            or result.identity not in self.of
-            or result.identity not in self.tensors
-        ):
+    def _overwritten_bytes(self, node: Node) -> int:
+        """Return the bytes of an input that the first output may be written over; 0 if none."""
+        tensors = self.planned.tensors
+        output = node.outputs[0] if node.outputs else None
+        if output is None or output.tensor_id not in self.values:
             return 0
-        size = self.tensors[result.identity].size
-        for at in self.overwrites.get(node.kind, ()):
-            value = node.inputs[at] if at < len(node.inputs) else None
-            name = "" if value is None else self.names.get(value.identity, value.identity)
-            if name in self.of and name in self.tensors and self.tensors[name].size == size:
-                return 0 if size.symbols else size.coefficient
+        tensor = tensors.get(output.tensor_id)
+        if tensor is None or tensor.size.symbols:
+            return 0
+        for position in self.planned.in_place_inputs.get(node.operator, ()):
+            value = node.inputs[position] if position < len(node.inputs) else None
+            name = "" if value is None else self.original_name(value)
+            if name in self.values and name in tensors and tensors[name].size == tensor.size:
+                return tensor.bytes
         return 0
 
 
-def check_recomputation(
-    clock: Clock,
-    tensors: Mapping[str, Tensor],
-    overwrites: Mapping[str, tuple[int, ...]],
-    proof: RecomputeProof,
-) -> None:
-    """Refuse a proof that does not show a bound for all orders with whatever copies.
+def _runs_subgraph_once(node: Node) -> bool:
+    return bool(node.subgraphs) and not node.repeats
+
+
+def _graph_without_copies(planned: PlannedGraph) -> _GraphWithoutCopies:
+    """Return the main graph of a model without recomputed copies of nodes."""
+    main = planned.timeline.main
+    pinned = {name: tensor for name, tensor in planned.tensors.items() if tensor.row.pinned}
+    graph = _GraphWithoutCopies(planned)
+    graph.pinned_bytes = sum(tensor.bytes for tensor in pinned.values())
+    not_values = {value.tensor_id for value in main.outputs} | pinned.keys()
+    producers: dict[str, Node] = {}
+    for node in main.nodes:
+        copied_outputs = _copied_outputs(node, producers, graph)
+        if copied_outputs:
+            graph.original_names.update(copied_outputs)
+            continue
+        names = [value.tensor_id for value in node.outputs if value is not None]
+        if names:
+            graph.nodes[names[0]] = node
+        for name in names:
+            producers[name] = node
+            if name not in not_values:
+                value = _viewed_value(node, name, graph) or name
+                graph.values[name] = value
+                graph.producers.setdefault(value, node)
+    return graph
+
+
+def _copied_outputs(
+    node: Node, producers: Mapping[str, Node], graph: _GraphWithoutCopies
+) -> Mapping[str, str]:
+    """Return the original output of each output of a recomputed copy; empty for other nodes.
+
+    A copy has the operator, attributes and inputs of its original, and no subgraphs. Outputs of the
+    original that are not computed again are missing.
+    """
+    originals = {
+        value.tensor_id: COPY_SUFFIX.sub("", value.tensor_id)
+        for value in node.outputs
+        if value is not None and COPY_SUFFIX.search(value.tensor_id)
+    }
+    found = [producers[name] for name in originals.values() if name in producers]
+    if not found or len(found) != len(originals):
+        return {}
+    original = found[0]
+    is_copy = (
+        all(each is original for each in found)
+        and not node.subgraphs
+        and (node.proto.op_type, node.proto.domain)
+        == (original.proto.op_type, original.proto.domain)
+        and _input_names(node, graph) == _input_names(original, graph)
+        and _attributes(node) == _attributes(original)
+    )
+    return originals if is_copy else {}
+
+
+def _input_names(node: Node, graph: _GraphWithoutCopies) -> list[str | None]:
+    """Return the inputs of a node; a copy's outputs have the names of the original's outputs."""
+    return [None if value is None else graph.original_name(value) for value in node.inputs]
+
+
+def _attributes(node: Node) -> list[bytes]:
+    return [attribute.SerializeToString() for attribute in node.proto.attribute]
+
+
+def _viewed_value(node: Node, name: str, graph: _GraphWithoutCopies) -> str | None:
+    """Return the value that an output of a node is a view of; None if it is not a view."""
+    has_sharing = bool(graph.planned.in_place_inputs)
+    if not has_sharing or node.operator not in VIEWS or not node.inputs:
+        return None
+    output, base = node.outputs[0], node.inputs[0]
+    if output is None or output.tensor_id != name or base is None:
+        return None
+    source, tensors = graph.original_name(base), graph.planned.tensors
+    if source not in tensors or name not in tensors:
+        return None
+    return graph.values.get(source) if tensors[source].size == tensors[name].size else None
+
+
+class _KeptValue:
+    """A value that is kept from a run of its producer until a reader runs.
+
+    Args of the constructor:
+        graph: the model without copies.
+        name: the kept value.
+        room: bytes that an order may use at most.
 
     Raises:
-        RefusedError: with the reason.
+        ProofError: there is no such value, or it is the output of an If.
     """
-    values = _read(clock, tensors, overwrites)
-    if proof.method == "step":
-        node = values.nodes.get(proof.node)
-        refuse_unless(node is not None, f"no node makes {proof.node[:120]!r} first")
-        assert node is not None  # noqa: S101 - for the type checker
-        found = values.always + values.takes(node, values.touched(node))
-        refuse_unless(
-            found >= proof.bound,
-            f"the node that makes {proof.node[:120]!r} needs {found} bytes, not {proof.bound}",
+
+    def __init__(self, graph: _GraphWithoutCopies, name: str, room: int) -> None:
+        require(name in graph.producers, f"{name[:120]!r} is no value that could be kept")
+        self._graph, self._name, self._room = graph, name, room
+        self._producer = graph.producers[name]
+        require(not _runs_subgraph_once(self._producer), f"{name[:120]!r} is made by a branch")
+
+    def check(self, flows: Sequence[Way]) -> None:
+        """Check that with each reader, some step needs more bytes than there is room for.
+
+        There is a flow for each reader, and another one with ``alone`` if a copy of the producer
+        needs fewer outputs than the producer.
+
+        Raises:
+            ProofError: a flow is missing or wrong, or does not show this.
+        """
+        graph, name = self._graph, self._name
+        live, live_of_copy = (
+            graph.live_values(self._producer),
+            graph.live_values_of_copy(name),
         )
-        return
-    _Kept(values, proof.kept, proof.bound - 1 - values.always).check(proof.ways)
-
-
-def _read(
-    clock: Clock, tensors: Mapping[str, Tensor], overwrites: Mapping[str, tuple[int, ...]]
-) -> _Values:
-    values = _Values(tensors, overwrites)
-    kept = {value.identity for value in clock.top.outputs}
-    kept |= {name for name, tensor in tensors.items() if tensor.row.pinned is not None}
-    values.always = sum(
-        tensor.size.coefficient for tensor in tensors.values() if tensor.row.pinned is not None
-    )
-    made: dict[str, Node] = {}
-    for node in clock.top.nodes:
-        twin = _twin(node, made, values)
-        if twin is not None:
-            continue
-        results = [value for value in node.outputs if value is not None]
-        if results:
-            values.nodes[results[0].identity] = node
-        for value in results:
-            made[value.identity] = node
-            if value.identity not in kept:
-                root = _viewed(node, value.identity, values) or value.identity
-                values.of[value.identity] = root
-                values.maker.setdefault(root, node)
-    return values
-
-
-def _twin(node: Node, made: Mapping[str, Node], values: _Values) -> Node | None:
-    """Return the node of which another one is a copy, and note the names of its results."""
-    pairs = {
-        value.identity: _COPY.sub("", value.identity)
-        for value in node.outputs
-        if value is not None and _COPY.search(value.identity)
-    }
-    twins = [made[name] for name in pairs.values() if name in made]
-    if len(twins) != len(pairs) or not twins or any(twin is not twins[0] for twin in twins):
-        return None
-    twin = twins[0]
-    read = [
-        None if v is None else values.names.get(v.identity, v.identity) for v in node.inputs
-    ]
-    wanted = [
-        None if v is None else values.names.get(v.identity, v.identity) for v in twin.inputs
-    ]
-    same = (
-        (node.proto.op_type, node.proto.domain) == (twin.proto.op_type, twin.proto.domain)
-        and read == wanted
-        and not node.bodies
-        and [a.SerializeToString() for a in node.proto.attribute]
-        == [a.SerializeToString() for a in twin.proto.attribute]
-    )
-    if not same:
-        return None
-    values.names.update(pairs)
-    return twin
-
-
-def _viewed(node: Node, name: str, values: _Values) -> str | None:
-    """Return the value that a result shows, if it is a view."""
-    if not values.overwrites or node.kind not in SAME_BYTES or not node.inputs:
-        return None
-    first, base = node.outputs[0], node.inputs[0]
-    if first is None or first.identity != name or base is None:
-        return None
-    source = values.names.get(base.identity, base.identity)
-    tensors = values.tensors
-    same = source in tensors and name in tensors and tensors[source].size == tensors[name].size
-    return values.of.get(source) if same else None
-
-
-def _runs_one(node: Node) -> bool:
-    return bool(node.bodies) and node.proto.op_type not in REPEATING
-
-
-class _Kept:
-    """A value that is kept from a run of its maker until a reader runs, in so much room."""
-
-    def __init__(self, values: _Values, kept: str, room: int) -> None:
-        refuse_unless(kept in values.maker, f"{kept[:120]!r} is no value that could be kept")
-        self._values, self._kept, self._room = values, kept, room
-        self._node = values.maker[kept]
-        refuse_unless(not _runs_one(self._node), f"{kept[:120]!r} is made by a branch")
-
-    def check(self, ways: Sequence[Way]) -> None:
-        """Refuse ways that leave a case out, or need no more than there is room."""
-        values = self._values
-        whole, less = values.touched(self._node), values.touched_again(self._kept)
         readers = [
-            name
-            for name, node in values.nodes.items()
-            if self._kept in values.reads(node) and self._kept not in values.makes(node)
+            first_output
+            for first_output, node in graph.nodes.items()
+            if name in graph.read_values(node) and name not in graph.output_values(node)
         ]
-        refuse_unless(readers, f"nothing reads {self._kept[:120]!r}")
-        cases = [False] if whole == less else [False, True]
-        wanted = sorted((name, alone) for alone in cases for name in readers)
-        said = sorted((way.reader, way.alone) for way in ways)
-        refuse_unless(
-            said == wanted, f"there is not one way for each reader of {self._kept[:120]!r}"
+        require(readers, f"nothing reads {name[:120]!r}")
+        cases = [False] if live == live_of_copy else [False, True]
+        expected = sorted((reader, alone) for alone in cases for reader in readers)
+        require(
+            sorted((flow.reader, flow.alone) for flow in flows) == expected,
+            f"there is not one way for each reader of {name[:120]!r}",
         )
-        for way in ways:
-            free = less if way.alone else whole
-            found = values.takes(self._node, free) + self._flow(way, free)
-            refuse_unless(
-                found > self._room,
-                f"while {self._kept[:120]!r} is made for {way.reader[:120]!r}, {found} bytes "
-                f"are needed, and there is room for {self._room}",
+        for flow in flows:
+            live_at_producer = live_of_copy if flow.alone else live
+            needed = graph.bytes_at_step(self._producer, live_at_producer)
+            needed += self._flow_into_reader(flow, live_at_producer)
+            require(
+                needed > self._room,
+                f"while {name[:120]!r} is made for {flow.reader[:120]!r}, {needed} bytes are "
+                f"needed, and there is room for {self._room}",
             )
 
-    def _flow(self, way: Way, free: Collection[str]) -> int:
-        """Return what reaches the reader, if no value lets more through than its bytes."""
-        values = self._values
-        comes: defaultdict[str, int] = defaultdict(int)
-        goes: defaultdict[str, int] = defaultdict(int)
-        wanted, arrived = values.reads(values.nodes[way.reader]), 0
-        for value, made, much in way.passages:
+    def _flow_into_reader(self, flow: Way, live_at_producer: Collection[str]) -> int:
+        """Return the bytes of a flow that arrive at the values that the reader reads.
+
+        Raises:
+            ProofError: a passage is not along an edge of the graph, a value passes more than its
+                bytes, or a value that fits beside the kept one passes more than it receives.
+        """
+        graph = self._graph
+        received: defaultdict[str, int] = defaultdict(int)
+        passed: defaultdict[str, int] = defaultdict(int)
+        read_by_reader = graph.read_values(graph.nodes[flow.reader])
+        arrived = 0
+        for value, target, size in flow.passages:
             name = f"{value[:120]!r}"
-            refuse_unless(value in values.maker, f"{name} is no value that something passes")
-            refuse_unless(value not in free, f"{name} is there already, and something passes")
-            goes[value] += much
-            if not made:
-                refuse_unless(value in wanted, f"{name} is not read by {way.reader[:120]!r}")
-                arrived += much
+            require(value in graph.producers, f"{name} is no value that something passes")
+            require(
+                value not in live_at_producer, f"{name} is there already, and something passes"
+            )
+            passed[value] += size
+            if not target:
+                require(
+                    value in read_by_reader, f"{name} is not read by {flow.reader[:120]!r}"
+                )
+                arrived += size
                 continue
-            refuse_unless(
-                made in values.maker and made not in free,
-                f"{made[:120]!r} is not made of {name}",
+            is_produced_from_value = (
+                target in graph.producers
+                and target not in live_at_producer
+                and value in graph.read_values(graph.producers[target])
             )
-            needs = values.reads(values.maker[made])
-            refuse_unless(value in needs, f"{made[:120]!r} is not made of {name}")
-            comes[made] += much
-        for value, much in goes.items():
-            refuse_unless(
-                much <= values.size(value),
-                f"{much} bytes pass {value[:120]!r}, which has {values.size(value)}",
+            require(is_produced_from_value, f"{target[:120]!r} is not made of {name}")
+            received[target] += size
+        for value, size in passed.items():
+            require(
+                size <= graph.size(value),
+                f"{size} bytes pass {value[:120]!r}, which has {graph.size(value)}",
             )
-            refuse_unless(
-                much <= comes[value] or self._is_kept_out(value),
-                f"{value[:120]!r} could be made beside {self._kept[:120]!r}, and passes more than "
+            require(
+                size <= received[value] or not self._fits_beside(value),
+                f"{value[:120]!r} could be made beside {self._name[:120]!r}, and passes more than "
                 "comes to it",
             )
         return arrived
 
-    def _is_kept_out(self, value: str) -> bool:
-        """Whether a value cannot be made while the kept one is there."""
-        values, node = self._values, self._values.maker[value]
-        beside = 0 if self._kept in values.touched(node) else values.size(self._kept)
-        return values.takes(node, values.touched_again(value)) + beside > self._room
+    def _fits_beside(self, value: str) -> bool:
+        """Return whether a value can be produced while the kept value is live."""
+        graph, producer = self._graph, self._graph.producers[value]
+        is_used = self._name in graph.live_values(producer)
+        beside = 0 if is_used else graph.size(self._name)
+        needed = graph.bytes_at_step(producer, graph.live_values_of_copy(value))
+        return needed + beside <= self._room

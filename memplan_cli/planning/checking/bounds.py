@@ -79,4 +79,4 @@ def _check_symbolic_peak(plan: Plan) -> None:
 
 def _require(name: str, said: object, counted: object) -> None:
     if said != counted:
-        raise PlanError(f"{name} is said to be {said}, it is {counted}")
+        raise PlanError(f"{name} is recorded as {said}, it is {counted}")

@@ -19,18 +19,18 @@ def check_chunks(plan: Plan) -> None:
     report = plan.report
     found = report.chunked
     if found.regions and plan.settings.get("chunk") != "auto":
-        raise PlanError("regions are said to be in pieces, which the settings do not ask for")
+        raise PlanError("regions are recorded as chunked, which the settings do not ask for")
     for region in found.regions:
         if region.pieces < 2 or not region.nodes:
             raise PlanError(
-                f"the region around {region.tensor[:120]!r} is said to be {region.nodes} nodes "
+                f"the region around {region.tensor[:120]!r} is recorded as {region.nodes} nodes "
                 f"in {region.pieces} pieces"
             )
     if found.budget is not None and report.memory.resident is not None:
         fits = report.memory.resident <= found.budget
         if found.met != fits:
             raise PlanError(
-                f"the budget of {found.budget} is said to be "
+                f"the budget of {found.budget} is recorded as "
                 f"{'met' if found.met else 'not met'}, and the resident peak is "
                 f"{report.memory.resident}"
             )

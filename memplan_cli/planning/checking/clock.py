@@ -90,7 +90,7 @@ def _check_releases(plan: Plan, ends: Mapping[int, _Named]) -> None:
         if node is None or not node.is_called(release.node):
             there = repr(node.moment.node[:120]) if node else "that none does"
             raise PlanError(
-                f"releases: {release.node[:120]!r} is said to end at step {release.step}, "
+                f"releases: {release.node[:120]!r} is recorded to end at step {release.step}, "
                 f"the order says {there}"
             )
         if release.step <= before:
@@ -135,4 +135,4 @@ def _check_peak(plan: Plan, nodes: Mapping[int, _Named]) -> None:
         return
     node = nodes.get(peak.step)
     if peak.node if node is None else not node.is_called(peak.node):
-        raise PlanError(f"peak is said to be at {peak.node[:120]!r}, step {peak.step}")
+        raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")

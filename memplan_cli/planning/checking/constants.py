@@ -30,20 +30,20 @@ def check_constants(plan: Plan) -> None:
     for tensor in report.foldable:
         if at_peak.get(tensor.name) != tensor.bytes:
             raise PlanError(
-                f"tensor {tensor.name[:120]!r} is said to be foldable with {tensor.bytes} "
+                f"tensor {tensor.name[:120]!r} is recorded as foldable with {tensor.bytes} "
                 "bytes, and the peak has no such tensor"
             )
     for name, said, counted in _claims(plan):
         if said != counted:
-            raise PlanError(f"{name} is said to be {said}, the plan comes to {counted}")
+            raise PlanError(f"{name} is recorded as {said}, the plan comes to {counted}")
     for memory in (report.memory, *(row.memory for row in report.profiles)):
         if memory.foldable is not None and not 0 <= memory.foldable <= (memory.live_peak or 0):
             raise PlanError(
-                f"foldable is said to be {memory.foldable}, and the plan allows 0 to "
+                f"foldable is recorded as {memory.foldable}, and the plan allows 0 to "
                 f"{memory.live_peak or 0}"
             )
     if report.folded.tensors and plan.settings.get("fold_constants") is not True:
-        raise PlanError("constants are said to be folded, which the settings do not ask for")
+        raise PlanError("constants are recorded as folded, which the settings do not ask for")
 
 
 def _claims(plan: Plan) -> Iterator[_Claim]:

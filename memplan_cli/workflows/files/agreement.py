@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.check import Agreement
-    from memplan_cli.checking.subject import Origin
+    from memplan_cli.checking.check import PlanComparison
+    from memplan_cli.checking.planned_model import OriginalModel
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.shapes.reading import Loaded
 
 
-def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
+def held_against(model: ModelProto, plan: Plan, original: Path) -> PlanComparison:
     """Hold a plan against the written model beside it, and against what it was made of.
 
     Sizes are those of the model's own graph, at the dims and shapes of the plan: what its
@@ -32,10 +32,10 @@ def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
         ModelError: the model or its original is none.
         PlanError: the plan's settings do not say what it was made for.
     """
-    from memplan_cli.checking.check import compared
+    from memplan_cli.checking.check import compare_plan
 
     loaded = read_as_planned(model, plan)
-    return compared(
+    return compare_plan(
         model, plan, types_by_block(loaded), bounds_of(plan), _origin(model, original)
     )
 
@@ -86,15 +86,15 @@ def _without_negative(shape: Shape | None) -> Shape | None:
     return tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
 
 
-def _origin(model: ModelProto, original: Path) -> Origin:
-    from memplan_cli.checking.subject import Origin
+def _origin(model: ModelProto, original: Path) -> OriginalModel:
+    from memplan_cli.checking.planned_model import OriginalModel
     from memplan_cli.onnx_io.caches.note import has_caches
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
     from memplan_cli.onnx_io.metadata import is_offline
 
     source = load_model(original)
     graph = None if is_offline(model) or has_caches(model) else source.graph
-    return Origin(graph, file_digest(original), graph_digest(source))
+    return OriginalModel(graph, file_digest(original), graph_digest(source))
 
 
 def shapes_of(plan: Plan) -> Mapping[str, Shape]:

@@ -1,0 +1,101 @@
+"""Sums of bytes over symbols: addition, values at given dims, and expressions.
+
+A sum maps units to coefficients: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.operators import ELEMENT_BITS
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
+from memplan_cli.core.symbolic.sizes import size_of, unit_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.core.symbolic.bounds import Bounds
+
+ByteSum = dict[str, int]
+
+_SAMPLE_SEEDS = (3, 11, 40)
+
+
+def add_sums(*sums: Mapping[str, int]) -> ByteSum:
+    """Return the sum of byte sums. Units whose coefficient becomes 0 are left out."""
+    result: defaultdict[str, int] = defaultdict(int)
+    for each in sums:
+        for unit, coefficient in each.items():
+            result[unit] += coefficient
+    return {unit: coefficient for unit, coefficient in result.items() if coefficient}
+
+
+def evaluate_sum(byte_sum: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
+    """Return a sum in bytes at these dims; None for None or if a symbol has no value."""
+    if byte_sum is None:
+        return None
+    total = 0
+    for unit, coefficient in byte_sum.items():
+        factor = evaluate_unit(unit, dims) if coefficient else 0
+        if factor is None:
+            return None
+        total += coefficient * factor
+    return total
+
+
+def evaluate_unit(unit: str, dims: Mapping[str, int]) -> int | None:
+    """Return the value of a unit such as ``"batch*seq"``, or None if a symbol has no value."""
+    if unit == "1":
+        return 1
+    try:
+        return unit_value(unit, dims)
+    except ValueError:
+        return None
+
+
+def evaluate_expression(text: str, dims: Mapping[str, int]) -> int | None:
+    """Return the value of an expression such as ``"2*n + 1"``; None if a symbol has no value."""
+    value = bind_dim(canonical_dim(text), dims)
+    return value if isinstance(value, int) else None
+
+
+def is_symbolic(byte_sum: Mapping[str, int]) -> bool:
+    """Return whether a sum depends on a symbol."""
+    return any(unit != "1" and coefficient for unit, coefficient in byte_sum.items())
+
+
+def canonical_expression(byte_sum: Mapping[str, int]) -> int | str:
+    """Return the canonical form of a sum as an expression, equal for equal sums."""
+    terms = sorted(byte_sum.items(), key=lambda term: (term[0] == "1", term[0]))
+    return canonical_dim(
+        " + ".join(str(n) if unit == "1" else f"{n}*{unit}" for unit, n in terms) or "0"
+    )
+
+
+def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
+    """Yield three assignments of values to the symbols in some units.
+
+    Two expressions with equal values at all three assignments are taken to be equal.
+    """
+    names = sorted({name for unit in units if unit != "1" for name in symbols_of(unit)})
+    for seed in _SAMPLE_SEEDS:
+        yield {name: 128 * (seed + 2 * index) for index, name in enumerate(names)}
+
+
+def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
+    """Return a tensor's bytes as coefficient and unit, with bounded dims at their largest.
+
+    The coefficient is -1 if the bytes are unknown.
+    """
+    fixed_dims = [dim for dim in shape if isinstance(dim, int)]
+    if len(fixed_dims) == len(shape) and dtype in ELEMENT_BITS:
+        return -(-prod(fixed_dims) * ELEMENT_BITS[dtype] // 8), "1"
+    size = size_of(shape, dtype)
+    if size is None:
+        return -1, "an unknown size"
+    largest = at_most(size, bounds)
+    return largest.coefficient, largest.unit if largest.symbols else "1"

@@ -1,0 +1,286 @@
+"""The graph and tensors that a certificate is about: a model's nodes in the order of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.checking.certificates.proof_errors import (
+    ProofError,
+    UnknownSizeError,
+    require,
+)
+from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
+from memplan_cli.checking.order import has_valid_path
+from memplan_cli.checking.planned_model import exposed_outputs
+from memplan_cli.checking.timeline import ValueKind, build_timeline, name_blocks
+from memplan_cli.core.program import own_name
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.sizes import Size, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.checking.planned_model import TensorTypes
+    from memplan_cli.checking.timeline import Node, Timeline
+    from memplan_cli.core.results.placements import BlockOrder, Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.symbolic.bounds import Bounds
+
+    Arrange = Callable[[Sequence[NodeProto], Sequence[str]], Sequence[NodeProto]]
+
+_LEVEL_WITH_SHARING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedModel:
+    """The model of a plan, as far as a certificate needs it.
+
+    Attributes:
+        graph: the main graph. Its nodes are moved by `planned_graph`.
+        arrange: returns a block's nodes in the order of the plan's entries for this block: either
+            `keep_written_order` or `move_to_planned_order`.
+        types: dtype and shape by name, for each block by its path.
+        bounds: bounds of the dims for which the plan's sizes are the largest.
+    """
+
+    graph: GraphProto
+    arrange: Arrange
+    types: Mapping[str, TensorTypes]
+    bounds: Bounds
+
+
+class SizedTensor(NamedTuple):
+    """A tensor of a plan with the size that it has in the model."""
+
+    row: Placement
+    size: Size
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the tensor, as a multiple of its symbols if it has some."""
+        return self.size.coefficient
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """A model in the order of a plan, with the plan's tensors.
+
+    Attributes:
+        tensors: the tensors of the plan by id.
+        view_bases: for each tensor that is not pinned, the tensor whose bytes it has: itself, or
+            the start of a chain of views. At levels 0 and 1 views have bytes of their own.
+        in_place_inputs: operator -> inputs over which its first output may be written; empty at
+            levels 0 and 1.
+    """
+
+    plan: Plan
+    timeline: Timeline
+    tensors: Mapping[str, SizedTensor]
+    view_bases: Mapping[str, str]
+    in_place_inputs: Mapping[str, tuple[int, ...]]
+
+
+def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
+    """Put a model's graph into the plan's order and match the plan's tensors to its values.
+
+    The nodes of the model's graph are moved.
+
+    Raises:
+        ProofError: the plan's order or tensors are not those of the model.
+    """
+    timeline = _planned_timeline(plan, model)
+    tensors = _sized_tensors(timeline, plan, model)
+    if plan.report.level == _LEVEL_WITH_SHARING:
+        view_bases = _view_bases(timeline, tensors)
+        return PlannedGraph(plan, timeline, tensors, view_bases, IN_PLACE_INPUTS)
+    view_bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
+    return PlannedGraph(plan, timeline, tensors, view_bases, {})
+
+
+def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
+    """Move the nodes of a model's graph into the plan's order and return its timeline.
+
+    Raises:
+        ProofError: the plan's order is not an order of the graph's nodes.
+    """
+    orders = plan.order
+    require(len({order.block for order in orders}) == len(orders), "two blocks have one path")
+    remaining = iter(orders)
+    _arrange_blocks(model.graph, remaining, model.arrange)
+    require(next(remaining, None) is None, "the plan's order has too many blocks")
+    timeline = build_timeline(model.graph, exposed_outputs(plan))
+    for error in timeline.errors:
+        raise ProofError(f"in the planned order {error}")
+    name_blocks(timeline, orders)
+    for block in timeline.blocks:
+        require(
+            has_valid_path(block),
+            f"the plan's order has a block {block.path[:120]!r} where the model has another "
+            "one",
+        )
+    return timeline
+
+
+def _arrange_blocks(graph: GraphProto, orders: Iterator[BlockOrder], arrange: Arrange) -> None:
+    """Move the nodes of a graph and of its subgraphs into the order of the next blocks.
+
+    Raises:
+        ProofError: a block is missing, or has another number of nodes than the graph.
+    """
+    order = next(orders, None)
+    entries = () if order is None else order.nodes
+    require(order is not None, "the plan's order has too few blocks")
+    nodes = list(graph.node)
+    require(
+        len(entries) == len(nodes),
+        f"the plan's order has {len(entries)} nodes, the model has {len(nodes)}",
+    )
+    arranged = arrange(nodes, entries)
+    if arranged is not nodes:
+        copies = [type(node).FromString(node.SerializeToString()) for node in arranged]
+        del graph.node[:]
+        graph.node.extend(copies)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _arrange_blocks(attribute.g, orders, arrange)
+            for subgraph in attribute.graphs:
+                _arrange_blocks(subgraph, orders, arrange)
+
+
+def keep_written_order(
+    nodes: Sequence[NodeProto], entries: Sequence[str]
+) -> Sequence[NodeProto]:
+    """Return the nodes of a model that was written with the plan, which are in its order already.
+
+    Raises:
+        ProofError: the plan has another order.
+    """
+    name_counts = Counter(node.name for node in nodes)
+    for index, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
+        has_unique_name = own_name(node.name) and name_counts[node.name] == 1
+        require(
+            entry == node.name if has_unique_name else entry[:1] == "#",
+            f"the plan's order has {entry[:120]!r} at place {index}, the model has another node",
+        )
+    return nodes
+
+
+def move_to_planned_order(
+    nodes: Sequence[NodeProto], entries: Sequence[str]
+) -> Sequence[NodeProto]:
+    """Return the nodes of the model that was planned, in the plan's order.
+
+    Raises:
+        ProofError: the plan's order does not contain every node once.
+    """
+    name_counts = Counter(node.name for node in nodes)
+    indices = {
+        node.name: index
+        for index, node in enumerate(nodes)
+        if own_name(node.name) and name_counts[node.name] == 1
+    }
+    order = [_node_index(entry, indices, len(nodes)) for entry in entries]
+    require(len(set(order)) == len(nodes), "the plan's order does not have every node once")
+    return [nodes[index] for index in order]
+
+
+def _node_index(entry: str, indices: Mapping[str, int], node_count: int) -> int:
+    """Return the index of the node of an entry, which is a unique name or ``#index``.
+
+    Raises:
+        ProofError: there is no such node.
+    """
+    if entry in indices:
+        return indices[entry]
+    digits = entry[1:]
+    is_index = entry[:1] == "#" and digits.isascii() and digits.isdigit()
+    require(
+        is_index and len(digits) <= len(str(node_count)) and int(digits) < node_count,
+        f"the plan's order has {entry[:120]!r}, which is no node of the model",
+    )
+    return int(digits)
+
+
+def _sized_tensors(
+    timeline: Timeline, plan: Plan, model: CertifiedModel
+) -> Mapping[str, SizedTensor]:
+    """Return the plan's tensors by id, with the sizes of the model.
+
+    Raises:
+        ProofError: a tensor is not in the model, or has another type, size or live range there.
+        UnknownSizeError: the model does not contain the size of a tensor.
+    """
+    values = {value.tensor_id: value for value in timeline.values()}
+    units = {arena.id: arena.unit for arena in plan.arenas}
+    tensors: dict[str, SizedTensor] = {}
+    for row in plan.tensors:
+        name = f"tensor {row.id[:120]!r}"
+        value = values.get(row.id)
+        if value is None:
+            raise ProofError(f"{name} of the plan is no value of the model")
+        require(
+            value.kind is not ValueKind.WEIGHT, f"{name} of the plan is a weight of the model"
+        )
+        types = model.types.get(value.block.path, {})
+        dtype, shape = types.get(value.name, ("unknown", None))
+        exact_size = size_of(shape, dtype)
+        if exact_size is None:
+            raise UnknownSizeError(f"the model does not say the size of {name}")
+        size = at_most(exact_size, model.bounds)
+        unit = size.unit if size.symbols else "1"
+        require(
+            (row.bytes, units[row.arena]) == (size.coefficient, unit)
+            and (dtype, shape) == (row.dtype, row.shape),
+            f"{name} has {size} bytes in the model, and {row.bytes}*{units[row.arena]} in the "
+            "plan",
+        )
+        first, end = (0, max(timeline.ticks, 1)) if row.pinned else (value.first, value.end)
+        require(
+            (row.first, row.last) == (first, end),
+            f"{name} is live from tick {first} to {end}, the plan says from {row.first} to "
+            f"{row.last}",
+        )
+        tensors[row.id] = SizedTensor(row, size)
+    return tensors
+
+
+def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
+    """Return, for each tensor that is not pinned, the tensor at the start of its chain of views."""
+    bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
+    nodes = list(timeline.nodes())
+    subgraphs = [(node, subgraph) for node in nodes for subgraph in node.subgraphs]
+    received = {value.tensor_id for _, subgraph in subgraphs for value in subgraph.inputs}
+    loop_outputs = {
+        value.tensor_id
+        for node, subgraph in subgraphs
+        if node.repeats
+        for value in subgraph.outputs
+    }
+    for node in nodes:
+        base, view = _view_of_same_size(node, tensors, bases)
+        # An output for the next iteration that is a view of an input of this one is a copy.
+        if base and not (view in loop_outputs and bases[base] in received):
+            bases[view] = bases[base]
+    return bases
+
+
+def _view_of_same_size(
+    node: Node, tensors: Mapping[str, SizedTensor], bases: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the ids of the input and output of a view; empty if the node is no view.
+
+    Both tensors must be in ``bases`` and have equal sizes.
+    """
+    if node.operator in VIEWS and node.inputs and node.outputs:
+        base, view = node.inputs[0], node.outputs[0]
+        if base is not None and view is not None:
+            pair = base.tensor_id, view.tensor_id
+            sizes = [tensors[each].size for each in pair if each in bases]
+            if len(sizes) == len(pair) and sizes[0] == sizes[1]:
+                return pair
+    return "", ""

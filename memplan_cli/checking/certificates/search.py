@@ -1,0 +1,191 @@
+"""Proofs by exhausted search: all states below a bound, and none in which everything has run.
+
+A state is the set of groups that have not run yet. The proof lists all states that can be reached
+without a step of ``bound`` bytes, each with the moves that lead on. A move runs some groups, and
+every other move must need ``bound`` bytes at once. As no state has run everything, no order stays
+below the bound. Two rules make the list shorter:
+
+*Free* groups leave no more live than before and run below the bound. What a group adds can only
+shrink as more groups run before it, so an order that runs it later can as well run it now. A single
+move is enough for a state if, with its free groups, it leaves no more live than before and each
+free group waits for an earlier group of the move.
+
+*Late* groups free nothing. They run only together with a group that waits for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.certificates.proof_errors import ProofError, require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from memplan_cli.checking.certificates.groups import GroupGraph
+    from memplan_cli.core.results.certificate import Move
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The groups that have not run yet, as a bit set, and the bytes live."""
+
+    remaining: int
+    live: int
+
+
+def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
+    """Check that the listed states are all that can be reached below a bound.
+
+    Args:
+        graph: the groups of a block.
+        states: the moves of each state. State 0 has one move without groups, to the start.
+        bound: bytes that some step of any order must need.
+
+    Raises:
+        ProofError: with the reason.
+    """
+    simulator = _OrderSimulator(graph, bound)
+    require(states, "the search has no states")
+    require(len(states[0]) == 1 and not states[0][0].nodes, "the search has no beginning")
+    require(graph.pinned_bytes < bound, "what is always live reaches the bound")
+    reached: list[_State | None] = [None] * len(states)
+    reached[0] = simulator.start
+    for index, moves in enumerate(states):
+        state, reached[index] = reached[index], None
+        title = f"state {index}"
+        if state is None:
+            raise ProofError(f"no move leads to {title}")
+        require(
+            not simulator.has_run_all(state), f"{title} has run everything below the bound"
+        )
+        results = [simulator.run_move(state, move, title) for move in moves]
+        if index:
+            require(all(move.nodes for move in moves), f"a move of {title} has no nodes")
+            simulator.check_complete(state, moves, results, title)
+        for move, result in zip(moves, results, strict=True):
+            require(index < move.to < len(states), f"a move of {title} leads back, or nowhere")
+            target = reached[move.to]
+            if target is None:
+                reached[move.to] = result
+            else:
+                require(
+                    target.remaining == result.remaining,
+                    f"a move of {title} leads to another state",
+                )
+
+
+class _OrderSimulator:
+    """Runs groups one after the other and computes the bytes of each step.
+
+    Sets of groups are ints with one bit for each group, and one for the end of the block.
+    """
+
+    def __init__(self, graph: GroupGraph, bound: int) -> None:
+        self._graph, self._bound = graph, bound
+        self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
+        self._end_bit = 1 << len(graph.groups)
+        self._predecessors = {
+            number: self._bit_set(group.predecessors) for number, group in graph.groups.items()
+        }
+        self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
+        self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
+        self._late = {
+            number
+            for number, group in graph.groups.items()
+            if group.successors
+            and graph.frees_nothing(number)
+            and group.need <= self._produced[number]
+        }
+        self.start = _State((self._end_bit << 1) - 1, graph.pinned_bytes)
+
+    def has_run_all(self, state: _State) -> bool:
+        """Return whether no group remains. The end of the block never runs."""
+        return state.remaining == self._end_bit
+
+    def _bit_set(self, groups: Iterable[int]) -> int:
+        return sum(self._bits.get(group, self._end_bit) for group in groups)
+
+    def _run_group(self, number: int, state: _State) -> tuple[int, _State]:
+        """Return the bytes at the step of a group, and the state after it."""
+        group, bit = self._graph.groups[number], self._bits[number]
+
+        def ends(tensor: str) -> bool:
+            return self._users[tensor] & state.remaining == bit
+
+        need = group.need - (group.saved_bytes if any(map(ends, group.replaceable)) else 0)
+        freed = sum(self._graph.sizes[tensor] for tensor in group.used if ends(tensor))
+        live = state.live + self._produced[number] - freed
+        return state.live + need, _State(state.remaining ^ bit, live)
+
+    def run_move(self, state: _State, move: Move, title: str) -> _State:
+        """Return the state after the groups of a move and its free groups.
+
+        Raises:
+            ProofError: a group runs too early, reaches the bound, or is not free.
+        """
+        for index, number in enumerate((*move.nodes, *move.free)):
+            require(
+                self._is_ready(number, state.remaining),
+                f"a move of {title} runs {number} too early",
+            )
+            step, after = self._run_group(number, state)
+            require(step < self._bound, f"a move of {title} takes {step} bytes at {number}")
+            require(
+                index < len(move.nodes) or after.live <= state.live,
+                f"a move of {title} has {number} for free, which leaves more live",
+            )
+            state = after
+        return state
+
+    def _is_ready(self, number: int, remaining: int) -> bool:
+        """Return whether a group remains and all its predecessors have run."""
+        is_remaining = bool(self._bits.get(number, 0) & remaining)
+        return is_remaining and not self._predecessors[number] & remaining
+
+    def check_complete(
+        self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
+    ) -> None:
+        """Check that a state has every move that stays below the bound, or one that is enough.
+
+        Raises:
+            ProofError: naming the missing move.
+        """
+        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
+            return
+        listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
+        for late_groups, number, step in self._possible_moves(state):
+            require(
+                step >= self._bound or (late_groups, number) in listed,
+                f"{title} has no move for {number}, which takes {step} bytes",
+            )
+
+    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
+        """Return whether every order that stays below the bound can begin with this move."""
+        if len(move.nodes) != 1 or result.live > state.live:
+            return False
+        run = self._bits[move.nodes[0]]
+        for number in move.free:
+            if not self._predecessors[number] & run:
+                return False
+            run |= self._bits[number]
+        return True
+
+    def _possible_moves(self, state: _State) -> Iterator[tuple[int, int, int]]:
+        """Yield all moves of a state: late groups as a bit set, the last group, the most bytes."""
+        ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
+        late = [number for number in ready if number in self._late]
+        for number in ready:
+            if number not in self._late:
+                yield 0, number, self._run_group(number, state)[0]
+        late_set = self._bit_set(late)
+        waiting = {each for number in late for each in self._graph.groups[number].successors}
+        for number in sorted(waiting):
+            missing = self._predecessors[number] & state.remaining
+            if missing & ~late_set:
+                continue
+            produced = sum(self._produced[each] for each in late if self._bits[each] & missing)
+            after_late = _State(state.remaining & ~missing, state.live + produced)
+            step, _ = self._run_group(number, after_late)
+            yield missing, number, max(step, after_late.live)

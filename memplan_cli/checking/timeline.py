@@ -1,0 +1,345 @@
+"""The timeline of a model: nodes with their ticks, values with producer, consumers and live range.
+
+A node takes one tick. A node with subgraphs takes a first tick, then the ticks of its subgraphs
+one after the other, and a last tick at which its outputs exist. What a repeated subgraph
+receives, returns and captures is live from the first to the last tick of its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.operators import REPEATED_SUBGRAPH, SELECTED_SUBGRAPH, STANDARD
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.results.placements import BlockOrder
+
+
+class ValueKind(Enum):
+    """How a value is defined."""
+
+    MODEL_INPUT = "input of the model"
+    WEIGHT = "initializer or Constant node"
+    NODE_OUTPUT = "output of a node"
+    SUBGRAPH_INPUT = "input of a subgraph"
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A value of one block.
+
+    Attributes:
+        first: tick of the first use, -1 if there is no use yet.
+        end: tick after the last use.
+        producer: the node with this output; None for inputs and initializers.
+        last_node: the node of the value's own block after which the value is dead.
+        is_block_input_or_output: such a value is not released by a node of its block.
+        depends_on_control_flow: the value is in a subgraph or computed from the output of a node
+            with subgraphs, so its shape can differ from run to run.
+        tensor_id: ``block path/name``, as in a plan; the name alone in the main graph.
+    """
+
+    name: str
+    block: Block
+    kind: ValueKind
+    first: int = -1
+    end: int = 0
+    producer: Node | None = None
+    last_node: Node | None = None
+    is_block_input_or_output: bool = False
+    depends_on_control_flow: bool = False
+    tensor_id: str = ""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a run computes the value: it is an intermediate or an output of the model."""
+        return self.kind in (ValueKind.NODE_OUTPUT, ValueKind.SUBGRAPH_INPUT)
+
+    def extend_to(self, tick: int) -> None:
+        """Extend the live range of this value to include a tick."""
+        self.first = tick if self.first < 0 else min(self.first, tick)
+        self.end = max(self.end, tick + 1)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node with its first and last tick. An omitted input or output is None."""
+
+    proto: NodeProto
+    block: Block
+    index: int
+    start: int
+    last: int = -1
+    inputs: Sequence[Value | None] = ()
+    outputs: Sequence[Value | None] = ()
+    subgraphs: list[Block] = field(default_factory=list)
+
+    @property
+    def operator(self) -> str:
+        """The operator type in the standard ONNX domain; empty for other domains."""
+        return str(self.proto.op_type) if self.proto.domain in STANDARD else ""
+
+    @property
+    def title(self) -> str:
+        """The name of the node, or its operator type if it has none, cut for messages."""
+        return str(self.proto.name or self.proto.op_type)[:120]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the node can run its subgraphs several times."""
+        return bool(self.subgraphs) and self.proto.op_type in REPEATED_SUBGRAPH
+
+    @property
+    def selects_subgraph(self) -> bool:
+        """Whether the node runs exactly one of its subgraphs, once."""
+        return bool(self.subgraphs) and self.operator in SELECTED_SUBGRAPH
+
+    def captures(self) -> Iterator[Value]:
+        """Yield the values of outer blocks that the subgraphs of the node read."""
+        for subgraph in self.subgraphs:
+            yield from subgraph.captured.values()
+
+    def reads(self) -> Iterator[Value]:
+        """Yield the inputs of the node and the values that its subgraphs capture."""
+        yield from (value for value in self.inputs if value is not None)
+        yield from self.captures()
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """The main graph or a subgraph, with its nodes in the order of the file.
+
+    Attributes:
+        parent: the node whose attribute holds the subgraph; None for the main graph.
+        attribute: name of that attribute, with the index in a list of graphs.
+        values: the values defined in this block, by name.
+        captured: the values of outer blocks that are read here or deeper, by ``id``.
+        current_node: the node that is being added while the timeline is built.
+        path: the name of the block in the plan.
+        index: position among all blocks, in the order in which they run.
+    """
+
+    graph: GraphProto
+    parent: Node | None = None
+    attribute: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    captured: dict[int, Value] = field(default_factory=dict)
+    current_node: Node | None = None
+    path: str = ""
+    index: int = 0
+
+    def tensor_id(self, name: str) -> str:
+        """Return the id in the plan of a value of this block."""
+        return f"{self.path}/{name}" if self.path else name
+
+    def resolve(self, name: str) -> Value | None:
+        """Return the value of a name in this block or the nearest outer one, None if undefined.
+
+        A value of an outer block is added to ``captured`` of all blocks in between.
+        """
+        block: Block | None = self
+        inner_blocks: list[Block] = []
+        while block is not None:
+            value = block.values.get(name)
+            if value is not None:
+                for inner in inner_blocks:
+                    inner.captured[id(value)] = value
+                return value
+            inner_blocks.append(block)
+            block = None if block.parent is None else block.parent.block
+        return None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """All blocks of a model on one clock.
+
+    Attributes:
+        blocks: the main graph first, then subgraphs in the order in which they run.
+        ticks: number of ticks of the whole model.
+        errors: why the graph is invalid, e.g. a value that is read before it is defined.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    ticks: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def main(self) -> Block:
+        """The main graph."""
+        return self.blocks[0]
+
+    def values(self) -> Iterator[Value]:
+        """Yield every value of every block."""
+        for block in self.blocks:
+            yield from block.values.values()
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield every node of every block."""
+        for block in self.blocks:
+            yield from block.nodes
+
+    def intermediates(self) -> Iterator[Value]:
+        """Yield the values that a plan has to place: computed, and no output of the model."""
+        outputs = {id(value) for value in self.main.outputs}
+        for value in self.values():
+            if value.is_computed and id(value) not in outputs:
+                yield value
+
+
+def build_timeline(graph: GraphProto, exposed: Collection[str] = ()) -> Timeline:
+    """Return the timeline of a graph. Faults of the graph are listed in its ``errors``.
+
+    Args:
+        graph: the main graph of a model.
+        exposed: names of graph outputs that the plan places as intermediates.
+    """
+    timeline = Timeline()
+    main = Block(graph)
+    _add_block_inputs(main, timeline)
+    _add_nodes(main, timeline)
+    last_tick = max(timeline.ticks - 1, 0)
+    main.outputs = [value for value in main.outputs if value.name not in exposed]
+    for value in main.outputs:
+        value.extend_to(last_tick)
+        value.is_block_input_or_output = True
+    return timeline
+
+
+def name_blocks(timeline: Timeline, orders: Sequence[BlockOrder]) -> None:
+    """Set the ``path`` of each block to its path in a plan's order, and the ids of all values."""
+    for block, order in zip(timeline.blocks, orders, strict=False):
+        block.path = order.block
+    for value in timeline.values():
+        value.tensor_id = value.block.tensor_id(value.name)
+
+
+def _add_block_inputs(block: Block, timeline: Timeline) -> None:
+    """Append a block to the timeline, with its initializers and inputs as values."""
+    block.index = len(timeline.blocks)
+    timeline.blocks.append(block)
+    graph, is_main = block.graph, block.parent is None
+    weights = [tensor.name for tensor in graph.initializer]
+    weights += [tensor.values.name for tensor in graph.sparse_initializer]
+    for name in weights:
+        _define(block, name, ValueKind.WEIGHT, timeline)
+    kind = ValueKind.MODEL_INPUT if is_main else ValueKind.SUBGRAPH_INPUT
+    for proto in graph.input:
+        if is_main and proto.name in block.values:
+            continue  # an initializer that the file lists among the inputs too
+        value = _define(block, proto.name, kind, timeline)
+        value.is_block_input_or_output = True
+        value.extend_to(0 if block.parent is None else block.parent.start)
+        block.inputs.append(value)
+
+
+def _define(block: Block, name: str, kind: ValueKind, timeline: Timeline) -> Value:
+    """Add a value to a block and return it. A second definition of a name is an error."""
+    if name in block.values:
+        timeline.errors.append(f"value {name[:120]!r} is made twice")
+    value = block.values[name] = Value(name, block, kind)
+    value.depends_on_control_flow = block.parent is not None
+    return value
+
+
+def _add_nodes(block: Block, timeline: Timeline) -> None:
+    """Add the nodes of a block and of its subgraphs to the timeline, in the order of the file."""
+    for index, proto in enumerate(block.graph.node):
+        node = Node(proto, block, index, timeline.ticks)
+        block.nodes.append(node)
+        block.current_node = node
+        node.inputs = [_read_input(name, node, timeline) for name in proto.input]
+        timeline.ticks += 1
+        if proto.attribute:
+            _add_subgraphs(node, timeline)
+        node.last = timeline.ticks - 1
+        is_constant = node.operator == "Constant"
+        kind = ValueKind.WEIGHT if is_constant else ValueKind.NODE_OUTPUT
+        node.outputs = [_define_output(name, node, kind, timeline) for name in proto.output]
+        if node.repeats:
+            _extend_over_repeats(node)
+    block.current_node = None
+    for output in block.graph.output:
+        value = block.resolve(output.name)
+        if value is None:
+            timeline.errors.append(f"the result {output.name[:120]!r} is made by no node")
+        else:
+            block.outputs.append(value)
+
+
+def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
+    """Return the value of a node's input and extend its live range to the node's first tick.
+
+    None for an omitted input. None, with an error in the timeline, for an undefined name.
+    """
+    if not name:
+        return None
+    value = node.block.resolve(name)
+    if value is None:
+        timeline.errors.append(
+            f"node {node.title!r} reads {name[:120]!r} before any node has made it"
+        )
+        return None
+    value.extend_to(node.start)
+    value.last_node = value.block.current_node
+    return value
+
+
+def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -> Value | None:
+    """Define an output of a node, live from the node's last tick on. None if it is omitted."""
+    if not name:
+        return None
+    value = _define(node.block, name, kind, timeline)
+    value.producer = value.last_node = node
+    if node.subgraphs or any(v.depends_on_control_flow for v in node.inputs if v is not None):
+        value.depends_on_control_flow = True
+    value.extend_to(node.last)
+    return value
+
+
+def _add_subgraphs(node: Node, timeline: Timeline) -> None:
+    """Add the subgraphs of a node, and then the tick at which the node's outputs are written."""
+    for attribute in node.proto.attribute:
+        graphs = [(attribute.name, attribute.g)] if attribute.HasField("g") else []
+        graphs += [
+            (f"{attribute.name}[{index}]", graph)
+            for index, graph in enumerate(attribute.graphs)
+        ]
+        for name, graph in graphs:
+            subgraph = Block(graph, node, name)
+            node.subgraphs.append(subgraph)
+            _add_block_inputs(subgraph, timeline)
+            _add_nodes(subgraph, timeline)
+    if not node.subgraphs:
+        return
+    timeline.ticks += 1
+    for subgraph in node.subgraphs:
+        for value in subgraph.outputs:
+            value.extend_to(timeline.ticks - 1)
+            if value.block is subgraph:
+                value.is_block_input_or_output = True
+            else:
+                value.last_node = value.block.current_node
+
+
+def _extend_over_repeats(node: Node) -> None:
+    """Keep values live from the first to the last tick of a node that repeats its subgraphs.
+
+    These are its inputs and outputs, and the inputs and captures of its subgraphs.
+    """
+    for value in (*node.inputs, *node.outputs):
+        if value is not None:
+            value.extend_to(node.start)
+            value.extend_to(node.last)
+    for subgraph in node.subgraphs:
+        for value in (*subgraph.inputs, *subgraph.captured.values()):
+            value.extend_to(node.last)
