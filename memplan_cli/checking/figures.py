@@ -49,18 +49,18 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
     yield from check_plan_figures(planned.plan, planned.bounds)
     interface, storages = _interface_bytes(planned), _runtime_storages(planned)
     figures = [
-        *_count_figures(planned),
+        *_model_count_figures(planned),
         *_interface_figures(planned, interface),
         *_original_order_figures(planned),
         *_peak_node_figures(planned),
         *_resident_figures(planned, interface, storages),
-        *_expression_figures(planned, interface, storages),
+        *_model_expression_figures(planned, interface, storages),
     ]
     yield from wrong_figures(figures)
     yield from _check_foldable(planned)
 
 
-def _count_figures(planned: PlannedModel) -> Iterator[Figure]:
+def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the numbers of nodes, blocks and intermediates."""
     report, timeline = planned.plan.report, planned.timeline
     nodes = list(timeline.nodes())
@@ -144,7 +144,7 @@ def _resident_peak(
     return None if tensors is None else peak_bytes([*tensors, *outputs])
 
 
-def _expression_figures(
+def _model_expression_figures(
     planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
 ) -> Iterator[Figure]:
     """Yield the expressions of inputs, outputs, total and resident bytes, and missing expressions."""

@@ -75,10 +75,10 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     units = {arena.id: arena.unit for arena in plan.arenas}
     for row in plan.tensors:
         yield from check_tensor_bytes(row, units[row.arena], bounds)
+    yield from wrong_figures(_settings_figures(plan))
     yield from check_slots(plan.tensors, plan.report.level)
     storages = tensor_storages(plan.tensors)
     figures = [
-        *_settings_figures(plan),
         *_arena_figures(plan, storages),
         *_count_figures(plan),
         *_total_figures(plan, storages),
