@@ -189,7 +189,7 @@ def _check_foldable(planned: PlannedModel) -> Iterator[str]:
             constants.update(value.tensor_id for value in node.outputs if value is not None)
     for tensor in foldable:
         if tensor.name not in constants:
-            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, and hangs on inputs"
+            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but depends on inputs"
 
 
 @dataclass(frozen=True, slots=True)

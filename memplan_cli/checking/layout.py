@@ -115,7 +115,7 @@ def check_layout(plan: Plan) -> Iterator[str]:
                 f"and both are needed at tick {other.first}"
             )
     for arena_id, lost in by_arena.items():
-        yield f"tensor {lost[0].name[:120]!r} lies in arena {arena_id}, which is not there"
+        yield f"tensor {lost[0].name[:120]!r} lies in arena {arena_id}, which does not exist"
     yield from check_slots(plan.tensors, plan.report.level)
 
 

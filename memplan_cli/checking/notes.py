@@ -58,7 +58,7 @@ def _check_no_notes(planned: PlannedModel) -> Iterator[str]:
         graph = block.graph
         for proto in (*graph.node, *graph.value_info, *graph.input, *graph.output):
             if _notes(proto.metadata_props).keys() & (_NODE_KEYS | _VALUE_KEYS):
-                yield f"the model has notes on {proto.name[:120]!r}, and says that it has none"
+                yield f"the model has notes on {proto.name[:120]!r}, but states that it has none"
 
 
 def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
     except (ValueError, TypeError):
         is_same = False
     if not is_same:
-        yield "the model's note says that other outputs take inputs' memory than the plan does"
+        yield "the model's note has other donated inputs than the plan"
 
 
 def _check_node_notes(
@@ -117,7 +117,7 @@ def _check_node_notes(
             words = "; ".join(in_words(row, units) for row in rows)
             if notes["memory"] != words:
                 yield (
-                    f"the note of node {node.title!r} says of its memory "
+                    f"the note of node {node.title!r} describes its memory as "
                     f"{printable(notes['memory'])}, the plan says {printable(words)}"
                 )
 

@@ -158,7 +158,7 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
             expected[value.last_node.last].append(tensor_id)
     releases = {release.step: release for release in planned.plan.releases}
     if len(releases) != len(planned.plan.releases):
-        yield "releases: one step is there twice"
+        yield "releases: one step occurs twice"
     labels = node_labels(planned)
     for step in sorted(expected.keys() | releases.keys()):
         wanted = sorted(expected.get(step, ()))
@@ -167,7 +167,7 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
         if released != wanted:
             name = min(set(released) ^ set(wanted), default=(released or wanted)[0])
             verb = "is" if name in wanted else "is not"
-            yield f"releases: tensor {name[:120]!r} {verb} done with at step {step}"
+            yield f"releases: tensor {name[:120]!r} {verb} dead after step {step}"
         elif release is not None and release.node != labels.get(step):
             yield (
                 f"releases: step {step} is recorded as {release.node[:120]!r}, the model has "

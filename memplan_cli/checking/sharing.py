@@ -50,14 +50,14 @@ def _check_alias(row: Placement, planned: PlannedModel) -> Iterator[str]:
     name = f"tensor {row.id[:120]!r}"
     level = planned.plan.report.level
     if level < _LEVEL_WITH_SHARING:
-        yield f"{name} shares bytes, which nothing does at level {level}"
+        yield f"{name} shares bytes, which is not allowed at level {level}"
     elif base is None or base.placement.alias_of is not None:
-        yield f"{name} shares the bytes of {str(row.alias_of)[:120]!r}, which has none"
+        yield f"{name} shares the bytes of {str(row.alias_of)[:120]!r}, which has no bytes of its own"
     else:
         other = base.placement
         place = row.arena, row.offset, row.bytes, row.slot
         if place != (other.arena, other.offset, other.bytes, other.slot):
-            yield f"{name} shares the bytes of {other.id[:120]!r}, and lies elsewhere"
+            yield f"{name} shares the bytes of {other.id[:120]!r}, but has another place"
         if row.pinned or other.pinned:
             yield f"{name} shares the bytes of {other.id[:120]!r}, and one of them is pinned"
 
@@ -189,8 +189,8 @@ def _check_loop_state(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
             shared = inputs.get(buffers.get(id(value), ""))
             if shared is not None and shared is not value:
                 yield (
-                    f"tensor {value.tensor_id[:120]!r} goes to the next turn and shares the "
-                    f"bytes of {shared.tensor_id[:120]!r}, which this turn is given"
+                    f"tensor {value.tensor_id[:120]!r} is passed to the next iteration and shares the "
+                    f"bytes of {shared.tensor_id[:120]!r}, an input of this iteration"
                 )
 
 
@@ -216,7 +216,7 @@ def check_donation(planned: PlannedModel) -> Iterator[str]:
         pair = f"{input_name[:120]!r} is donated to {output_name[:120]!r}"
         donated, output = inputs.get(input_name), outputs.get(output_name)
         if donated is None or output is None or output.producer is None:
-            yield f"{pair}: the model has no such input, or makes no such output"
+            yield f"{pair}: the model has no such input or computes no such output"
             continue
         if not names_seen.isdisjoint((input_name, output_name)):
             yield f"{pair}, and one of them is in another pair"
@@ -226,9 +226,9 @@ def check_donation(planned: PlannedModel) -> Iterator[str]:
         views = _views(donated, readers)
         late_reader = _late_reader(donated, output, output.producer, views, readers)
         if late_reader:
-            yield f"{pair}, and {late_reader} needs it when that is written"
+            yield f"{pair}, and {late_reader} needs the input after the output is written"
         elif any(id(value) in views for value in main.outputs if value is not output):
-            yield f"{pair}, and the caller needs it when that is written"
+            yield f"{pair}, and the caller needs the input after the output is written"
 
 
 def _readers(timeline: Timeline) -> _Readers:

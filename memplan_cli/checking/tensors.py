@@ -24,7 +24,7 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
     """Yield where the plan's tensors differ from the intermediates of the written model."""
     for row in planned.plan.tensors:
         if row.id not in planned.tensors:
-            yield f"the plan places {row.id[:120]!r}, which no node of the model makes"
+            yield f"the plan places {row.id[:120]!r}, which the model does not compute"
     yield from _check_unplanned(planned)
     excluded = _excluded_tensors(planned)
     units = planned.units
@@ -62,7 +62,7 @@ def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
     for name, reason in reasons.items():
         tensor = planned.tensors.get(name)
         if name not in intermediates:
-            yield f"unplanned is {name[:120]!r}, which no node of the model makes"
+            yield f"unplanned is {name[:120]!r}, which the model does not compute"
         elif tensor is not None and tensor.placement.pinned != reason:
             yield f"tensor {name[:120]!r} is placed, and unplanned for {reason[:120]!r}"
 

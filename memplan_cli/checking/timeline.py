@@ -245,7 +245,7 @@ def _add_block_inputs(block: Block, timeline: Timeline) -> None:
 def _define(block: Block, name: str, kind: ValueKind, timeline: Timeline) -> Value:
     """Add a value to a block and return it. A second definition of a name is an error."""
     if name in block.values:
-        timeline.errors.append(f"value {name[:120]!r} is made twice")
+        timeline.errors.append(f"value {name[:120]!r} is defined twice")
     value = block.values[name] = Value(name, block, kind)
     value.depends_on_control_flow = block.parent is not None
     return value
@@ -271,7 +271,7 @@ def _add_nodes(block: Block, timeline: Timeline) -> None:
     for output in block.graph.output:
         value = block.resolve(output.name)
         if value is None:
-            timeline.errors.append(f"the result {output.name[:120]!r} is made by no node")
+            timeline.errors.append(f"the graph output {output.name[:120]!r} is not defined")
         else:
             block.outputs.append(value)
 
@@ -286,7 +286,7 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
     value = node.block.resolve(name)
     if value is None:
         timeline.errors.append(
-            f"node {node.title!r} reads {name[:120]!r} before any node has made it"
+            f"node {node.title!r} reads {name[:120]!r} before it is defined"
         )
         return None
     value.extend_to(node.start)

@@ -130,29 +130,29 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "a lower bound than the plan's": ("cut", put("order.bound", 1), "about a bound of 1"),
     "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan says"),
     # Cuts.
-    "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may be gone|does not read"),
+    "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may have ended|does not read"),
     "cut at no node": ("cut", put("order.cuts.0.node", 99), "no group 99"),
     "cut without charges": ("cut", put(SHARES, []), "shows [0-9]+ bytes only"),
     "one charge less": ("cut", drop(f"{SHARES}.0"), "bytes only"),
     "more charged than there is": ("cut", put(f"{SHARES}.0.bytes", 129), "has 128 bytes"),
-    "charged twice": ("cut", twice(SHARES), "has 128 bytes, and 256"),
+    "charged twice": ("cut", twice(SHARES), "has 128 bytes, but its shares are 256"),
     "charged to who does not read it": (
         "cut", put(f"{SHARES}.0.reader", 4), "does not read it",
     ),
     "charged to the step, and may be gone": (
-        "cut", put(f"{SHARES}.0.reader", 2), "may be gone",
+        "cut", put(f"{SHARES}.0.reader", 2), "may have ended",
     ),
     "charged and counted already": ("cut", add(SHARES, share(1, 2, 1)), "counted already"),
     "a tensor that is not there": ("cut", add(SHARES, share(50, 2, 1)), "no tensor 50"),
-    "a tensor of another name": ("cut", put("order.tensors.0", "nobody"), "no two groups"),
+    "a tensor of another name": ("cut", put("order.tensors.0", "nobody"), "fewer than two groups"),
     "held without need": ("cut", add(f"{DUAL}.holds", hold(7, 0, 5)), "does not need it"),
     "held before who is not there": (
         "cut", add(f"{DUAL}.holds", hold(0, 99, 5)), "holds 0 before 99",
     ),
     "held too much": ("cut", add(f"{DUAL}.holds", hold(0, 6, 999)), "bytes only"),
-    "replacing what cannot be": ("cut", put(f"{DUAL}.replaced", 0), "not one dual for each"),
-    "no dual": ("cut", put("order.cuts.0.duals", []), "not one dual for each"),
-    "one order taken for granted": ("cut", put("order.cuts.0.after", 7), "for granted"),
+    "replacing what cannot be": ("cut", put(f"{DUAL}.replaced", 0), "not have one dual for each"),
+    "no dual": ("cut", put("order.cuts.0.duals", []), "not have one dual for each"),
+    "one order taken for granted": ("cut", put("order.cuts.0.after", 7), "assumes an order"),
     "a cut that is called a pair": ("cut", put("order.method", "pair"), "not 1 cuts"),
     "a cut with states": ("cut", put("order.states", [[]]), "has no states"),
     # Pairs.
@@ -165,7 +165,7 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
         "pair", put("order.cuts.0.before", 99), "both orders|no group 99",
     ),
     "one order of who is not there taken for granted": (
-        "cut", put("order.cuts.0.before", 99), "for granted|no group 99",
+        "cut", put("order.cuts.0.before", 99), "assumes an order|no group 99",
     ),
     "a pair that says no order": (
         "pair", both(drop("order.cuts.0.before")), "which node of the pair is first",
@@ -177,22 +177,22 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     ),
     # Searches.
     "no states": ("search", put("order.states", []), "no states"),
-    "states cut off": ("search", lambda d: d["order"]["states"].pop(), "nowhere|another state"),
+    "states cut off": ("search", lambda d: d["order"]["states"].pop(), "to none|another state"),
     "a move left out": ("search", drop("order.states.1.0"), "no move leads|has no move"),
     "moves left out": ("search", put("order.states.1", []), "has no move|no move leads"),
-    "the first state left out": ("search", drop("order.states.0"), "no beginning"),
-    "a move back": ("search", put("order.states.2.0.to", 1), "leads back"),
+    "the first state left out": ("search", drop("order.states.0"), "does not begin"),
+    "a move back": ("search", put("order.states.2.0.to", 1), "to an earlier state"),
     "a move to another state": ("search", put("order.states.2.0.to", 5), "another state|leads"),
     "a node too early": ("search", put("order.states.1.0.nodes", [5]), "too early"),
     "a node that is not there": ("search", put("order.states.1.0.nodes", [77]), "too early"),
     "a node twice": ("search", put("order.states.1.0.nodes", [0, 0]), "too early"),
-    "for free, and it is not": ("search", put("order.states.1.0.free", [5]), "for free|takes"),
-    "a move of nothing": ("search", put("order.states.1.0.nodes", []), "no nodes|for free|early"),
+    "for free, and it is not": ("search", put("order.states.1.0.free", [5]), "as a free group|takes"),
+    "a move of nothing": ("search", put("order.states.1.0.nodes", []), "no nodes|as a free group|early"),
     "a fusion that is none": (
-        "search", put("order.fusions", [{"node": 0, "into": 1, "rule": "late"}]), "others wait",
+        "search", put("order.fusions", [{"node": 0, "into": 1, "rule": "late"}]), "other groups wait",
     ),
     "an early fusion that is none": (
-        "search", put("order.fusions.0.rule", "early"), "waits for others|no group|more",
+        "search", put("order.fusions.0.rule", "early"), "waits for other groups|no group|more",
     ),
     "a fusion of nobody": ("search", put("order.fusions.0.node", 55), "no group 55"),
     "a fusion twice": ("search", twice("order.fusions"), "no group"),
@@ -214,31 +214,31 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
         "types", both(put("arenas.0.method", "load"), put("arenas.0.tick", 4)), "there are",
     ),
     # Recomputation.
-    "another value kept": ("kept", put("recompute.kept", "fc1"), "not one way|no value"),
-    "nothing kept": ("kept", put("recompute.kept", ""), "no value that could be kept"),
-    "no way": ("kept", put("recompute.ways", []), "not one way for each reader"),
-    "a way twice": ("kept", twice("recompute.ways"), "not one way for each reader"),
+    "another value kept": ("kept", put("recompute.kept", "fc1"), "not exactly one flow|not a value"),
+    "nothing kept": ("kept", put("recompute.kept", ""), "not a value that can be kept"),
+    "no way": ("kept", put("recompute.ways", []), "not exactly one flow for each reader"),
+    "a way twice": ("kept", twice("recompute.ways"), "not exactly one flow for each reader"),
     "a way of who does not read": (
-        "kept", put("recompute.ways.0.reader", "fc1"), "not one way for each reader",
+        "kept", put("recompute.ways.0.reader", "fc1"), "not exactly one flow for each reader",
     ),
     "nothing passes": ("kept", put("recompute.ways.0.passages", []), "bytes are needed"),
     "more passes than there is": (
         "kept", put("recompute.ways.0.passages.0.bytes", 10**6), "bytes pass",
     ),
     "it passes what is free": (
-        "kept", put("recompute.ways.0.passages.0.value", "fc1_mask"), "there already",
+        "kept", put("recompute.ways.0.passages.0.value", "fc1_mask"), "is live already",
     ),
     "it passes what nobody reads": (
         "kept", put("recompute.ways.0.passages.0.value", "error"), "is not read by",
     ),
-    "it passes to what is not made of it": (
-        "kept", put("recompute.ways.0.passages.0.made", "error"), "is not made of",
+    "it passes to what is not computed from it": (
+        "kept", put("recompute.ways.0.passages.0.made", "error"), "is not computed from",
     ),
     "a step for a kept value": (
         "kept", both(put("recompute.method", "step"), put("recompute.node", "fc1")), "needs",
     ),
     "a step of another node": ("step", put("recompute.node", "error"), "needs"),
-    "a step of nobody": ("step", put("recompute.node", "nobody"), "no node makes"),
+    "a step of nobody": ("step", put("recompute.node", "nobody"), "not the first output"),
 }  # fmt: skip
 """Name -> the honest one, what is done to it, and why it is refused."""
 
@@ -301,11 +301,11 @@ PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a tensor that is not there": (
         lambda plan: replace(plan, tensors=[plan.tensors[0]._replace(name="z"), *plan.tensors[1:]]),
-        "no value of the model",
+        "not a value of the model",
     ),
     "another order": (
         lambda plan: replace(plan, order=(replace(plan.order[0], nodes=plan.order[0].nodes[::-1]),)),
-        "before any node has made it",
+        "before it is defined",
     ),
     "a node twice": (
         lambda plan: replace(
@@ -321,7 +321,7 @@ PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda plan: replace(
             plan, order=(replace(plan.order[0], nodes=["#99", *plan.order[0].nodes[1:]]),)
         ),
-        "no node of the model",
+        "not a node of the model",
     ),
 }  # fmt: skip
 
@@ -462,13 +462,13 @@ def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
             "on the bytes of another",
         ),
         (lambda p, q, _: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
-        (lambda p, q, _: (p, q.replace("d,", "c,")), "there twice|not those"),
-        (lambda p, q, _: (p, q.replace("96", "nan")), "is no number"),
+        (lambda p, q, _: (p, q.replace("d,", "c,")), "occurs twice|not those"),
+        (lambda p, q, _: (p, q.replace("96", "nan")), "is not a number"),
         (lambda p, *_: (p, ""), "not those of the problem"),
         (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
         (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
         (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
-        (lambda p, q, d: d.update(arenas=[]) or (p, q), "not about one arena"),
+        (lambda p, q, d: d.update(arenas=[]) or (p, q), "must have one arena proof"),
         (
             lambda p, q, d: d["arenas"][0].update(method="none", why="by search") or (p, q),
             "by search",

@@ -99,7 +99,7 @@ def test_an_offset_off_the_alignment_is_named() -> None:
 def test_a_tensor_of_no_arena_is_named() -> None:
     lost = tensor("a", 0, 2, 0, 1, arena=7)
     assert list(check_layout(plan([lost], 0))) == [
-        "tensor 'a' lies in arena 7, which is not there"
+        "tensor 'a' lies in arena 7, which does not exist"
     ]
 
 

@@ -139,7 +139,7 @@ def test_subgraphs_without_an_order_that_leans_on_them_are_refused(loop: Case) -
     data["order"] = {"bound": data["order"]["bound"], "method": "none", "why": "too long"}
     parts = {part.part: part for part in loop.verdict(data).parts}
     assert parts["blocks"].status == REFUSED
-    assert "nothing of the order that leans on it" in parts["blocks"].reason
+    assert "nothing of the order that relies on it" in parts["blocks"].reason
 
 
 BRANCHES = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>

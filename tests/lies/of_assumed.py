@@ -106,9 +106,6 @@ LIES: Mapping[str, Lie] = {
     "nothing is assumed to be something": (
         "free", assume(0), "0 for dim 'batch'|naive is recorded .* it is 0",
     ),
-    "less than nothing is assumed": (
-        "free", assume(-1), "-1 for dim 'batch'|naive is recorded .* it is nothing",
-    ),
     "a dim is assumed that the model has not": (
         "free", assume(1, name="other"), "dim 'other', which is not free",
     ),

@@ -138,11 +138,11 @@ LIES: Mapping[str, Lie] = {
     "a tensor has no notes": ("flat", drop_notes, "no notes on tensor 'c'"),
     "a tensor has notes in a model that has none": (
         "without notes", lambda told: told.say(told.value("y"), "offset", 64),
-        "notes on 'y', and says that it has none",
+        "notes on 'y', but states that it has none",
     ),
     "a node has notes in a model that has none": (
         "without notes", lambda told: told.say(told.node("n_f"), "step", 5),
-        "notes on 'n_f', and says that it has none",
+        "notes on 'n_f', but states that it has none",
     ),
     "a result of the model has notes": ("flat", note_result, "notes on 'y', .* does not place"),
     "two steps are in each other's place": ("flat", swap_steps, "'n_f' says step 6, it runs at 5"),
@@ -154,7 +154,7 @@ LIES: Mapping[str, Lie] = {
     ),
     "a node says other words of its memory": (
         "flat", lambda told: told.say(told.node("n_g"), "memory", "g: 1 bytes at 0"),
-        "'n_g' says of its memory g: 1 bytes",
+        "'n_g' describes its memory as g: 1 bytes",
     ),
     "a node releases nothing in the model": (
         "flat", lambda told: told.say(told.node("n_g"), "release", None), "'n_g' releases None",
@@ -162,8 +162,8 @@ LIES: Mapping[str, Lie] = {
     "a node releases what is still read, in the model": (
         "flat", lambda told: told.say(told.node("n_a"), "release", '["x"]'), "'n_a' releases",
     ),
-    "another pair is donated in the model": ("training", donate_other, "take inputs' memory"),
-    "no pair is donated in the model": ("training", donate_none, "take inputs' memory"),
+    "another pair is donated in the model": ("training", donate_other, "has other donated inputs"),
+    "no pair is donated in the model": ("training", donate_none, "has other donated inputs"),
     "the model has a node more": ("flat", add_node, "has 12 nodes, the model has 13"),
     "a node of the model reads what is released": (
         "flat", add_reader, "'f' is recorded as live from tick 5 to 10, .* to 12",
@@ -179,7 +179,7 @@ LIES: Mapping[str, Lie] = {
     "model and plan declare a shape that no node makes": (
         "flat", declare, r"'h' is recorded with the shape \[16, 8\], its node makes it \[8, 16\]",
     ),
-    "a tensor has another name in the model": ("flat", rename_value, "places 'i', which no node"),
+    "a tensor has another name in the model": ("flat", rename_value, "places 'i', which the model does not compute"),
     "a node has another name in the model": (
         "flat", rename_node, "has 'n_f' at place 5, the model has 'n_other'",
     ),

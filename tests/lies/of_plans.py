@@ -354,13 +354,13 @@ LIES: Mapping[str, Lie] = {
         "nested", capture_cut, "'context'|context",
     ),
     "a tensor is renamed to one that is not there": (
-        "flat", rename, "places 'nobody', which no node of the model makes",
+        "flat", rename, "places 'nobody', which the model does not compute",
     ),
     "a tensor is left out": ("flat", drop, "'i' has a size, and the plan has no place"),
     "a tensor is left out for want of a size that it has": (
         "flat", leave_out, "'i' has a size, and the plan has no place",
     ),
-    "a tensor is placed that no node makes": ("flat", invent, "places 'extra', which no node"),
+    "a tensor is placed that no node makes": ("flat", invent, "places 'extra', which the model does not compute"),
     "a tensor is unplanned that no node makes": (
         "flat", invent_unplanned, "unplanned is 'ghost'|unplanned tensors",
     ),
@@ -423,7 +423,7 @@ LIES: Mapping[str, Lie] = {
         "flat", early_consumer, "has 'n_b' at place 0, the model has 'n_a'",
     ),
     "order and model have a consumer before its producer": (
-        "flat", early_in_both, "'n_b' reads 'a' before any node has made it",
+        "flat", early_in_both, "'n_b' reads 'a' before it is defined",
     ),
     "the order has two nodes in each other's place": (
         "flat", swap_nodes, "has 'n_g' at place 5, the model has 'n_f'",

@@ -108,7 +108,7 @@ def moved(name: str, by: int) -> Change:
         (lambda data: data["releases"][0].update(step=98), "the order says that none does"),
         (lambda data: data["releases"][0]["tensors"].append("f"), "'f' is pinned, or not"),
         (lambda data: data["releases"][0]["tensors"].append("x"), "'x' is pinned, or not"),
-        (lambda data: data["releases"][1]["tensors"].append("a"), "'a' is there twice"),
+        (lambda data: data["releases"][1]["tensors"].append("a"), "'a' occurs twice"),
     ],
 )
 def test_a_release_where_nothing_dies_is_refused(change: Change, named: str) -> None:

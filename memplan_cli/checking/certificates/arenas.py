@@ -60,7 +60,7 @@ def check_arena(
     }
     if proof.method == "load":
         if proof.tick is None:
-            raise ProofError("it names no tick")
+            raise ProofError("the proof names no tick")
         load = sum(
             align(size, arena.alignment)
             for first, end, size in _storages(rows)
@@ -111,7 +111,7 @@ def _storages(rows: Mapping[str, Placement]) -> Iterable[LiveBytes]:
         base = row.alias_of or name
         require(
             base in rows and rows[base].bytes == row.bytes,
-            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which is not there",
+            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which does not exist",
         )
         known = storages.get(base, LiveBytes(row.first, row.last, row.bytes))
         first, end = min(known.first, row.first), max(known.end, row.last)
@@ -184,7 +184,7 @@ def check_packing(certificate: Certificate, problem: bytes, layout: bytes) -> Ce
         )
         require(
             len(proofs) == 1 and not certificate.order and not certificate.recompute,
-            "the certificate is not about one arena alone",
+            "the certificate must have one arena proof and nothing else",
         )
         buffers = _read_csv(layout, (*_COLUMNS, "offset"))
         problem_buffers = _read_csv(problem, _COLUMNS)
@@ -207,7 +207,7 @@ def _load_verdict(
         return PartVerdict("layout", proof.bound, NOT_CHECKED, proof.method, proof.why)
     tick, reason = proof.tick, ""
     if proof.method != "load" or tick is None:
-        reason = "it names no tick at which so much is live"
+        reason = "the proof names no tick"
     else:
         load = sum(buffer.size for buffer in buffers if buffer.lower <= tick < buffer.upper)
         if load < proof.bound:
@@ -227,15 +227,15 @@ def _read_csv(data: bytes, columns: Sequence[str]) -> Mapping[str, _CsvBuffer]:
     try:
         table = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig")), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ProofError(f"a file is no table: {error}") from error
+        raise ProofError(f"a file is not a CSV table: {error}") from error
     buffers: dict[str, _CsvBuffer] = {}
     for line in table:
         cells = {(key or "").strip(): str(cell or "").strip() for key, cell in line.items()}
         name = cells.get("id", "")
-        require(name and name not in buffers, f"buffer {name[:120]!r} is there twice")
+        require(name and name not in buffers, f"buffer {name[:120]!r} occurs twice")
         texts = [cells.get(column, "") for column in columns]
         for text in texts:
-            require(_INTEGER.fullmatch(text), f"{text[:40]!r} is no number")
+            require(_INTEGER.fullmatch(text), f"{text[:40]!r} is not a number")
         buffers[name] = _CsvBuffer(*map(int, texts))
     return buffers
 

@@ -42,7 +42,7 @@ def check_cuts(
         cut = cuts[0]
         require(
             cut.before is None and cut.after is None,
-            f"the cut at {cut.node} takes an order of two nodes for granted",
+            f"the cut at {cut.node} assumes an order of two nodes",
         )
     else:
         _check_pair(cuts)
@@ -92,7 +92,7 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     replaceable: set[str | None] = {*graph.groups[cut.node].replaceable} or {None}
     require(
         set(replaced) == replaceable and len(replaced) == len(replaceable),
-        f"the cut at {cut.node} has not one dual for each tensor that its result may replace",
+        f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
     runs_before = _decided_groups(graph, cut)
     return min(
@@ -199,7 +199,7 @@ class _LiveBytesSum:
                 reader.
         """
         graph, name = self._graph, f"tensor {tensor[:120]!r}"
-        require(tensor in graph.users, f"{name} is charged, and no two groups use it")
+        require(tensor in graph.users, f"{name} has a share, but fewer than two groups use it")
         self._shares[tensor] += share
         readers = self._readers(tensor)
         if tensor == self._replaced:
@@ -211,19 +211,19 @@ class _LiveBytesSum:
             limit = graph.sizes[tensor]
             is_counted = self._is_surely_live(tensor)
             self._add_term(self._producer(tensor), share)
-        require(not is_counted, f"{name} is charged, and counted already")
+        require(not is_counted, f"{name} has a share, but is counted already")
         require(
             self._shares[tensor] <= limit,
-            f"{name} has {limit} bytes, and {self._shares[tensor]} are charged",
+            f"{name} has {limit} bytes, but its shares are {self._shares[tensor]}",
         )
         if reader == self._node:
             require(
                 self._one_runs_after(readers),
-                f"{name} is charged to {reader}, and may be gone",
+                f"{name} has a share for {reader}, but may have ended",
             )
         else:
             require(
-                reader in readers, f"{name} is charged to {reader}, which does not read it"
+                reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
             self._add_term(reader, -share)
 

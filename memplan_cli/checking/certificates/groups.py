@@ -296,10 +296,10 @@ def _apply_late_rule(
         ProofError: the rule *late* does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
-    require(group.successors == {into}, f"{title}: others wait for it too")
-    require(graph.frees_nothing(node), f"{title}: it frees something")
+    require(group.successors == {into}, f"{title}: other groups wait for it too")
+    require(graph.frees_nothing(node), f"{title}: it frees a tensor")
     produced, saving = graph.produced_bytes(node), graph.possible_saving(into)
-    require(group.need <= produced + target.need - saving, f"{title}: its step takes more")
+    require(group.need <= produced + target.need - saving, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
         target.need -= saving
         target.replaceable = set()
@@ -317,11 +317,11 @@ def _apply_early_rule(
         ProofError: the rule *early* does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
-    require(group.predecessors == {into}, f"{title}: it waits for others too")
+    require(group.predecessors == {into}, f"{title}: it waits for other groups too")
     step = group.need - (group.saved_bytes if group.replaceable & inner_tensors else 0)
-    require(step <= target.need - graph.produced_bytes(into), f"{title}: its step takes more")
+    require(step <= target.need - graph.produced_bytes(into), f"{title}: its step needs more")
     freed = sum(graph.sizes[tensor] for tensor in inner_tensors)
-    require(graph.produced_bytes(node) <= freed, f"{title}: it leaves more behind")
+    require(graph.produced_bytes(node) <= freed, f"{title}: it leaves more live")
     target.replaceable -= group.used
 
 

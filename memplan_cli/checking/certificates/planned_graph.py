@@ -201,7 +201,7 @@ def _node_index(entry: str, indices: Mapping[str, int], node_count: int) -> int:
     is_index = entry[:1] == "#" and digits.isascii() and digits.isdigit()
     require(
         is_index and len(digits) <= len(str(node_count)) and int(digits) < node_count,
-        f"the plan's order has {entry[:120]!r}, which is no node of the model",
+        f"the plan's order has {entry[:120]!r}, which is not a node of the model",
     )
     return int(digits)
 
@@ -222,7 +222,7 @@ def _sized_tensors(
         name = f"tensor {row.id[:120]!r}"
         value = values.get(row.id)
         if value is None:
-            raise ProofError(f"{name} of the plan is no value of the model")
+            raise ProofError(f"{name} of the plan is not a value of the model")
         require(
             value.kind is not ValueKind.WEIGHT, f"{name} of the plan is a weight of the model"
         )
@@ -230,7 +230,7 @@ def _sized_tensors(
         dtype, shape = types.get(value.name, ("unknown", None))
         exact_size = size_of(shape, dtype)
         if exact_size is None:
-            raise UnknownSizeError(f"the model does not say the size of {name}")
+            raise UnknownSizeError(f"the model does not contain the size of {name}")
         size = at_most(exact_size, model.bounds)
         unit = size.unit if size.symbols else "1"
         require(

@@ -36,11 +36,11 @@ def check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
     if proof.method == "step":
         node = graph.nodes.get(proof.node)
         if node is None:
-            raise ProofError(f"no node makes {proof.node[:120]!r} first")
+            raise ProofError(f"{proof.node[:120]!r} is not the first output of a node")
         needed = graph.pinned_bytes + graph.bytes_at_step(node, graph.live_values(node))
         require(
             needed >= proof.bound,
-            f"the node that makes {proof.node[:120]!r} needs {needed} bytes, not {proof.bound}",
+            f"the node that computes {proof.node[:120]!r} needs {needed} bytes, not {proof.bound}",
         )
         return
     # Every order below the bound has this many bytes for values that are not pinned.
@@ -224,10 +224,13 @@ class _KeptValue:
     """
 
     def __init__(self, graph: _GraphWithoutCopies, name: str, room: int) -> None:
-        require(name in graph.producers, f"{name[:120]!r} is no value that could be kept")
+        require(name in graph.producers, f"{name[:120]!r} is not a value that can be kept")
         self._graph, self._name, self._room = graph, name, room
         self._producer = graph.producers[name]
-        require(not _runs_subgraph_once(self._producer), f"{name[:120]!r} is made by a branch")
+        require(
+            not _runs_subgraph_once(self._producer),
+            f"{name[:120]!r} is the output of a node with branches",
+        )
 
     def check(self, flows: Sequence[Way]) -> None:
         """Check that with each reader, some step needs more bytes than there is room for.
@@ -253,7 +256,7 @@ class _KeptValue:
         expected = sorted((reader, alone) for alone in cases for reader in readers)
         require(
             sorted((flow.reader, flow.alone) for flow in flows) == expected,
-            f"there is not one way for each reader of {name[:120]!r}",
+            f"there is not exactly one flow for each reader of {name[:120]!r}",
         )
         for flow in flows:
             live_at_producer = live_of_copy if flow.alone else live
@@ -261,7 +264,7 @@ class _KeptValue:
             needed += self._flow_into_reader(flow, live_at_producer)
             require(
                 needed > self._room,
-                f"while {name[:120]!r} is made for {flow.reader[:120]!r}, {needed} bytes are "
+                f"while {name[:120]!r} is computed for {flow.reader[:120]!r}, {needed} bytes are "
                 f"needed, and there is room for {self._room}",
             )
 
@@ -279,9 +282,9 @@ class _KeptValue:
         arrived = 0
         for value, target, size in flow.passages:
             name = f"{value[:120]!r}"
-            require(value in graph.producers, f"{name} is no value that something passes")
+            require(value in graph.producers, f"{name} has a passage, but is not a value")
             require(
-                value not in live_at_producer, f"{name} is there already, and something passes"
+                value not in live_at_producer, f"{name} has a passage, but is live already"
             )
             passed[value] += size
             if not target:
@@ -295,7 +298,7 @@ class _KeptValue:
                 and target not in live_at_producer
                 and value in graph.read_values(graph.producers[target])
             )
-            require(is_produced_from_value, f"{target[:120]!r} is not made of {name}")
+            require(is_produced_from_value, f"{target[:120]!r} is not computed from {name}")
             received[target] += size
         for value, size in passed.items():
             require(
@@ -304,8 +307,8 @@ class _KeptValue:
             )
             require(
                 size <= received[value] or not self._fits_beside(value),
-                f"{value[:120]!r} could be made beside {self._name[:120]!r}, and passes more than "
-                "comes to it",
+                f"{value[:120]!r} can be computed beside {self._name[:120]!r}, but passes more than "
+                "it receives",
             )
         return arrived
 

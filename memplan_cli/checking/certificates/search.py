@@ -48,7 +48,10 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
-    require(len(states[0]) == 1 and not states[0][0].nodes, "the search has no beginning")
+    require(
+        len(states[0]) == 1 and not states[0][0].nodes,
+        "the search does not begin with one move without nodes",
+    )
     require(graph.pinned_bytes < bound, "what is always live reaches the bound")
     reached: list[_State | None] = [None] * len(states)
     reached[0] = simulator.start
@@ -65,7 +68,10 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
             require(all(move.nodes for move in moves), f"a move of {title} has no nodes")
             simulator.check_complete(state, moves, results, title)
         for move, result in zip(moves, results, strict=True):
-            require(index < move.to < len(states), f"a move of {title} leads back, or nowhere")
+            require(
+                index < move.to < len(states),
+                f"a move of {title} leads to an earlier state or to none",
+            )
             target = reached[move.to]
             if target is None:
                 reached[move.to] = result
@@ -134,7 +140,7 @@ class _OrderSimulator:
             require(step < self._bound, f"a move of {title} takes {step} bytes at {number}")
             require(
                 index < len(move.nodes) or after.live <= state.live,
-                f"a move of {title} has {number} for free, which leaves more live",
+                f"a move of {title} has {number} as a free group, which leaves more live",
             )
             state = after
         return state

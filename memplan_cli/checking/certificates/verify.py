@@ -70,7 +70,7 @@ def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[
     check_order = partial(_check_order, planned, certificate.blocks)
     yield from _bound_verdict("order", report.memory.order_bound, order, check_order)
     if certificate.blocks and (order is None or order.method == NOT_CHECKABLE):
-        reason = "it shows what subgraphs need, and nothing of the order that leans on it"
+        reason = "it shows what subgraphs need, but nothing of the order that relies on it"
         yield PartVerdict("blocks", 0, REFUSED, "", reason)
     proofs = {proof.arena: proof for proof in certificate.arenas}
     for arena in plan.arenas:
@@ -158,7 +158,7 @@ def _check_block(
     Raises:
         ProofError: with the reason.
     """
-    require(proof.method != NOT_CHECKABLE, "a block without a witness is leant on")
+    require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
     if proof.method == "inside":
         own_subgraphs = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}

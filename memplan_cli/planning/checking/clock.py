@@ -98,7 +98,7 @@ def _check_releases(plan: Plan, ends: Mapping[int, _Named]) -> None:
         before = release.step
         for name in release.tensors:
             if name not in left:
-                why = "is there twice" if name in due else "is pinned, or not planned"
+                why = "occurs twice" if name in due else "is pinned, or not planned"
                 raise PlanError(f"releases: tensor {name[:120]!r} {why}")
             left.remove(name)
             if due[name] != release.step:
