@@ -35,7 +35,7 @@ def add_sums(*sums: Mapping[str, int]) -> ByteSum:
 
 
 def evaluate_sum(byte_sum: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
-    """Return a sum in bytes at these dims; None for None or if a symbol has no value."""
+    """Return a sum in bytes at these dims; None if the sum is None or a symbol has no value."""
     if byte_sum is None:
         return None
     total = 0

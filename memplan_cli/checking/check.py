@@ -80,7 +80,7 @@ def compare_plan(
 
 
 def _checks(planned: PlannedModel) -> Iterator[Iterator[str]]:
-    """Yield the checks in order; iterating a check yields its disagreements."""
+    """Yield all checks in the order in which they run. A check yields its disagreements."""
     yield iter(planned.timeline.errors)
     yield _check_original(planned)
     yield check_order(planned)

@@ -61,7 +61,7 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
 
 
 def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the numbers of nodes, blocks and intermediates."""
+    """Yield the numbers of nodes, blocks, intermediates and recomputed copies of nodes."""
     report, timeline = planned.plan.report, planned.timeline
     nodes = list(timeline.nodes())
     intermediates = sum(1 for _ in timeline.intermediates())

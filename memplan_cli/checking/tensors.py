@@ -68,7 +68,10 @@ def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_type(row: Placement, dtype: str, shape: Shape | None) -> Iterator[str]:
-    """Yield where a tensor's dtype and shape contradict the model; unknown parts cannot."""
+    """Yield if the dtype or shape of a tensor in the plan contradicts those of the model.
+
+    An unknown dtype, shape or dim of the model contradicts nothing.
+    """
     if dtype not in ("unknown", row.dtype):
         yield f"tensor {row.id[:120]!r} is recorded as {row.dtype[:40]!r}, it is {dtype}"
     if shape is None:

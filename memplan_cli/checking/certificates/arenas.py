@@ -59,43 +59,69 @@ def check_arena(
         name: tensor.row for name, tensor in tensors.items() if tensor.row.arena == arena.id
     }
     if proof.method == "load":
-        if proof.tick is None:
-            raise ProofError("the proof names no tick")
-        load = sum(
-            align(size, arena.alignment)
-            for first, end, size in _storages(rows)
-            if first <= proof.tick < end
-        )
-        require(
-            load >= proof.bound,
-            f"at tick {proof.tick} there are {load} bytes live, not {proof.bound}",
-        )
-        return
+        _check_load(arena, rows, proof)
+    else:
+        _check_slots(arena, rows, level, proof)
+
+
+def _check_load(arena: ArenaFacts, rows: Mapping[str, Placement], proof: ArenaProof) -> None:
+    """Check that the aligned bytes live at the tick of a proof reach its bound.
+
+    Raises:
+        ProofError: the proof has no tick, or fewer bytes are live.
+    """
+    if proof.tick is None:
+        raise ProofError("the proof names no tick")
+    load = sum(
+        align(size, arena.alignment)
+        for first, end, size in _storages(rows)
+        if first <= proof.tick < end
+    )
+    require(
+        load >= proof.bound,
+        f"at tick {proof.tick} there are {load} bytes live, not {proof.bound}",
+    )
+
+
+def _check_slots(
+    arena: ArenaFacts, rows: Mapping[str, Placement], level: int, proof: ArenaProof
+) -> None:
+    """Check that the slots which the entries of a proof require reach its bound.
+
+    Entries are for one dtype and shape at level 0; at level 1, or if they have no shape, for all
+    tensors of a dtype.
+
+    Raises:
+        ProofError: with the reason.
+    """
     require(level < 2, "at level 2 no slots are reused whole")
-    require(all(row.alias_of is None for row in rows.values()), "tensors of it share bytes")
+    require(
+        all(row.alias_of is None for row in rows.values()), "tensors of the arena share bytes"
+    )
     entries_by_kind: dict[tuple[str, Shape | None], list[SlotLoad]] = defaultdict(list)
     for entry in proof.slots:
         require(
             level == 0 or entry.shape is None,
-            "at level 1 tensors of different shapes share slots, and it counts them apart",
+            "at level 1 tensors of different shapes share slots, but the proof counts them "
+            "separately",
         )
         entries_by_kind[entry.dtype, entry.shape].append(entry)
     dtypes_of_any_shape = {dtype for dtype, shape in entries_by_kind if shape is None}
     require(
-        not any(
-            shape is not None and dtype in dtypes_of_any_shape
+        all(
+            shape is None or dtype not in dtypes_of_any_shape
             for dtype, shape in entries_by_kind
         ),
         "tensors are counted twice: of one shape, and of all",
     )
     total = 0
     for (dtype, shape), entries in entries_by_kind.items():
-        intervals = [
+        tensors = [
             LiveBytes(row.first, row.last, align(row.bytes, arena.alignment))
             for row in rows.values()
             if row.dtype == dtype and shape in (None, row.shape)
         ]
-        _check_slot_loads(entries, intervals)
+        _check_slot_loads(entries, tensors)
         total += _slot_bytes(entries)
     require(total >= proof.bound, f"its slots take {total} bytes, not {proof.bound}")
 
@@ -120,9 +146,10 @@ def _storages(rows: Mapping[str, Placement]) -> Iterable[LiveBytes]:
 
 
 def _slot_bytes(entries: Iterable[SlotLoad]) -> int:
-    """Return the bytes of the slots that entries of one kind require.
+    """Return the bytes of all slots that some entries require together.
 
-    An entry requires a number of slots of at least some bytes, whatever larger slots there are.
+    An entry requires ``number`` slots of at least ``bytes`` bytes. Larger slots, required by other
+    entries, are among them.
     """
     total = slots = 0
     for entry in sorted(entries, key=lambda entry: -entry.bytes):

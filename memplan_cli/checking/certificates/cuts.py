@@ -56,6 +56,8 @@ def check_cuts(
 def _check_pair(cuts: Sequence[Cut]) -> None:
     """Check that two cuts assume the two possible orders of the same two groups.
 
+    Each cut assumes that the group ``before`` runs before its own group, or ``after`` after it.
+
     Raises:
         ProofError: with the reason.
     """

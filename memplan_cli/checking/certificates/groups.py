@@ -290,7 +290,7 @@ def _apply_late_rule(
 ) -> None:
     """Check that ``node`` may run just before ``into``, and add its bytes to the need of ``into``.
 
-    ``inner_tensors`` are used by these two groups only.
+    ``inner_tensors`` are used by these two groups only; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *late* does not hold.
@@ -311,7 +311,7 @@ def _apply_early_rule(
 ) -> None:
     """Check that ``node`` may run just after ``into``; ``into`` can overwrite less afterwards.
 
-    ``inner_tensors`` are used by these two groups only.
+    ``inner_tensors`` are used by these two groups only; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *early* does not hold.

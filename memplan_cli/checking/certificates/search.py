@@ -126,7 +126,9 @@ class _OrderSimulator:
         return state.live + need, _State(state.remaining ^ bit, live)
 
     def run_move(self, state: _State, move: Move, title: str) -> _State:
-        """Return the state after the groups of a move and its free groups.
+        """Return the state after the groups of a move and its free groups, run from a state.
+
+        ``title`` names the state in errors.
 
         Raises:
             ProofError: a group runs too early, reaches the bound, or is not free.
@@ -154,6 +156,8 @@ class _OrderSimulator:
         self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
     ) -> None:
         """Check that a state has every move that stays below the bound, or one that is enough.
+
+        ``results`` are the states after the moves; ``title`` names the state in errors.
 
         Raises:
             ProofError: naming the missing move.
