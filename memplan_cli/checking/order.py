@@ -137,6 +137,7 @@ def _output_names(node: NodeProto) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Return at most three names, quoted and shortened, as text for a message."""
     return ", ".join(repr(name[:120]) for name in names[:3]) or "nothing"
 
 

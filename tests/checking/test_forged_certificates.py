@@ -118,17 +118,17 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     # What the certificate is about.
     "of another plan": ("cut", put("plan_sha256", "0" * 64), "of another plan"),
     "of another model": ("cut", put("graph_sha256", "a" * 64), "of another model"),
-    "order left out": ("cut", put("order", None), "shows nothing of it"),
+    "order left out": ("cut", put("order", None), "has no proof of it"),
     "recompute made up": (
         "cut",
         put("recompute", {"bound": 1, "method": "step", "node": "t0"}),
         "has no such bound",
     ),
-    "arenas left out": ("cut", put("arenas", []), "shows nothing of it"),
+    "arenas left out": ("cut", put("arenas", []), "has no proof of it"),
     "arena twice": ("cut", twice("arenas"), "not one proof for each arena"),
-    "arena of nobody": ("cut", put("arenas.0.arena", 7), "shows nothing of it"),
-    "a lower bound than the plan's": ("cut", put("order.bound", 1), "about a bound of 1"),
-    "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan says"),
+    "arena of nobody": ("cut", put("arenas.0.arena", 7), "has no proof of it"),
+    "a lower bound than the plan's": ("cut", put("order.bound", 1), "for a bound of 1"),
+    "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan has"),
     # Cuts.
     "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may have ended|does not read"),
     "cut at no node": ("cut", put("order.cuts.0.node", 99), "no group 99"),

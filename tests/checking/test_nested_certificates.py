@@ -114,7 +114,7 @@ def test_without_what_its_subgraphs_need_the_order_is_not_shown(loop: Case) -> N
         (lambda d: d["blocks"][-1]["order"].update(method="none"), "without a witness"),
         (
             lambda d: d["order"].update(method="inside", inside=d["blocks"][0]["block"]),
-            "nothing is shown of a subgraph",
+            "no proof for a subgraph",
         ),
         (
             lambda d: d["order"].update(method="inside", inside="last_state/Loop.body"),

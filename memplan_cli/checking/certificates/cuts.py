@@ -237,6 +237,7 @@ class _LiveBytesSum:
             self._coefficients[group] += coefficient
 
     def _producer(self, tensor: str) -> int:
+        """Return the group that produces a tensor."""
         users, groups = self._graph.users[tensor], self._graph.groups
         return next(u for u in users if u != BLOCK_END and tensor in groups[u].produced)
 

@@ -132,6 +132,7 @@ class _GraphWithoutCopies:
 
 
 def _runs_subgraph_once(node: Node) -> bool:
+    """Return whether a node has subgraphs and does not repeat them, as an If."""
     return bool(node.subgraphs) and not node.repeats
 
 
@@ -194,6 +195,7 @@ def _input_names(node: Node, graph: _GraphWithoutCopies) -> list[str | None]:
 
 
 def _attributes(node: Node) -> list[bytes]:
+    """Return the serialized attributes of a node, to compare them with those of another node."""
     return [attribute.SerializeToString() for attribute in node.proto.attribute]
 
 

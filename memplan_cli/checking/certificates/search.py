@@ -111,6 +111,7 @@ class _OrderSimulator:
         return state.remaining == self._end_bit
 
     def _bit_set(self, groups: Iterable[int]) -> int:
+        """Return the bits of some groups. Numbers of no group are the end of the block."""
         return sum(self._bits.get(group, self._end_bit) for group in groups)
 
     def _run_group(self, number: int, state: _State) -> tuple[int, _State]:

@@ -107,11 +107,11 @@ def _bound_verdict(
     if bound is None:
         reason = "the plan has no such bound"
     elif proof is None:
-        reason = "the plan has this bound, and the certificate shows nothing of it"
+        reason = "the plan has this bound, but the certificate has no proof of it"
     else:
         method = str(proof.method)
         if proof.bound != bound:
-            reason = f"it is about a bound of {proof.bound} bytes, the plan says {bound}"
+            reason = f"the proof is for a bound of {proof.bound} bytes, the plan has {bound}"
         elif method == NOT_CHECKABLE:
             status, reason = NOT_CHECKED, proof.why
         else:
@@ -164,7 +164,7 @@ def _check_block(
         own_subgraphs = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
         require(
             proof.inside in own_subgraphs and proof.inside in proven_bytes,
-            f"nothing is shown of a subgraph {proof.inside[:120]!r} of one of the nodes",
+            f"there is no proof for a subgraph {proof.inside[:120]!r} of one of the nodes",
         )
         needed = graph.pinned_bytes + proven_bytes[proof.inside]
         require(
