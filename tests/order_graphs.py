@@ -27,15 +27,15 @@ def graph_of(
     return TaskGraph(
         preds=tuple(tuple(sorted(set(read))) for read in reads),
         succs=tuple(tuple(sorted(users[op] - {op})) for op in range(size)),
-        opens=tuple((op,) for op in range(size)),
-        touches=tuple(tuple(sorted({op, *read})) for op, read in enumerate(reads)),
-        replaces=tuple(replaces),
-        saved=tuple(weight[op] if replaces[op] else 0 for op in range(size)),
-        need=tuple(weight),
-        weight=tuple(weight),
-        uses=tuple(len(users[op]) + (op in outlives) for op in range(size)),
-        outlives=tuple(op in outlives for op in range(size)),
-        start=0,
+        defines=tuple((op,) for op in range(size)),
+        accesses=tuple(tuple(sorted({op, *read})) for op, read in enumerate(reads)),
+        in_place_inputs=tuple(replaces),
+        in_place_bytes=tuple(weight[op] if replaces[op] else 0 for op in range(size)),
+        step_bytes=tuple(weight),
+        tensor_bytes=tuple(weight),
+        access_counts=tuple(len(users[op]) + (op in outlives) for op in range(size)),
+        is_result=tuple(op in outlives for op in range(size)),
+        initial_bytes=0,
     )
 
 

@@ -1,1 +1,1 @@
-"""Ordering of ops for the least live peak: the task graph, searches, and lower bounds."""
+"""Orders of ops with the least live peak, lower bounds on all orders, and witnesses of these bounds."""

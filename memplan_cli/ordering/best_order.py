@@ -20,22 +20,22 @@ from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import VarId, walk
 from memplan_cli.core.progress import silent
 from memplan_cli.core.symbolic.sizes import symbols_of
-from memplan_cli.ordering.block_search import RESTORE_WORK, Solution, solve
-from memplan_cli.ordering.build import (
-    Inner,
-    Storage,
+from memplan_cli.ordering.block_graph import (
+    StorageFacts,
+    SubgraphMemory,
     least_taken,
     most_taken,
     storage_facts,
     task_graph,
 )
+from memplan_cli.ordering.block_search import RESTORE_WORK, Solution, solve
 from memplan_cli.ordering.cut_bounds import cut_bound
 from memplan_cli.ordering.division import divide
-from memplan_cli.ordering.effort import Effort
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.source_order import relax_order
-from memplan_cli.ordering.task_graph import moved
+from memplan_cli.ordering.task_graph import displacement
 from memplan_cli.ordering.terms import Ordering, Terms
+from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -85,8 +85,8 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     meter = _Meter(Terms(sizes, pinned, aliasing), _numbers(sizes, SAMPLE))
     facts = meter.facts(program)
     tell = progress or silent
-    effort = Effort(_scaled(work, program), time_limit)
-    top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
+    budget = WorkBudget(_scaled(work, program), time_limit)
+    top = _arrange(program.body, facts, lambda graph: solve(graph, budget, tell))
     programs = {"file": program}
     if nested := any(op.bodies for op in program.body.ops):
         programs |= _arrangements(program, facts, SCHEDULERS)
@@ -133,8 +133,8 @@ def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Pr
 
     The worst steps are lowered before: in the search the ops of a cluster could not part.
     """
-    parted = divide(graph, order, bound, Effort(_PARTING))
-    relaxed = relax_order(graph, parted.order, Effort(RESTORE_WORK))
+    parted = divide(graph, order, bound, WorkBudget(_PARTING))
+    relaxed = relax_order(graph, parted.order, WorkBudget(RESTORE_WORK))
     ops = tuple([program.body.ops[op] for op in relaxed])
     return program.with_ops(ops)
 
@@ -152,7 +152,7 @@ class _Meter:
     terms: Terms
     numbers: Mapping[VarId, int]
 
-    def facts(self, program: Program) -> Storage:
+    def facts(self, program: Program) -> StorageFacts:
         """Return what is known of a program's vars, with numbers in place of the sizes."""
         return storage_facts(program, self.terms, self.numbers)
 
@@ -211,7 +211,7 @@ def _worse_elsewhere(program: Program, other: Program, meter: _Meter) -> bool:
 def _moved(program: Program, other: Program) -> int:
     """Return by how many places another order moves the ops at the top."""
     place = {op.outputs: index for index, op in enumerate(program.body.ops)}
-    return moved([place[op.outputs] for op in other.body.ops])
+    return displacement([place[op.outputs] for op in other.body.ops])
 
 
 def _with_bodies_of(program: Program, other: Program, meter: _Meter) -> Program:
@@ -231,16 +231,16 @@ class _Arranged:
     """A block in its new order, what it takes, and what it takes in any order."""
 
     block: Block
-    inner: Inner
+    inner: SubgraphMemory
     solution: Solution
 
     @property
     def least(self) -> int:
-        return self.inner.least
+        return self.inner.bound
 
 
 def _arrangements(
-    program: Program, facts: Storage, schedulers: Mapping[str, Scheduler]
+    program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
     """Apply each of the simple methods but the file's order to all blocks of a program."""
     for name, scheduler in schedulers.items():
@@ -248,7 +248,7 @@ def _arrangements(
             yield name, _arrangement(program, facts, scheduler)
 
 
-def _arrangement(program: Program, facts: Storage, scheduler: Scheduler) -> Program:
+def _arrangement(program: Program, facts: StorageFacts, scheduler: Scheduler) -> Program:
     method = partial(_offered, scheduler)
     return replace(program, body=_arrange(program.body, facts, method).block)
 
@@ -260,7 +260,7 @@ def _offered(scheduler: Scheduler, graph: TaskGraph) -> Solution:
 
 
 def _arrange(
-    block: Block, facts: Storage, method: Callable[[TaskGraph], Solution]
+    block: Block, facts: StorageFacts, method: Callable[[TaskGraph], Solution]
 ) -> _Arranged:
     """Order a block and all below it with one method, subgraphs first."""
     arranged = {
@@ -279,10 +279,10 @@ def _arrange(
     least = {index: least_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
     bound = solution.bound
     if most != least:
-        floor = max(body.least for bodies in inner.values() for body in bodies)
+        floor = max(body.bound for bodies in inner.values() for body in bodies)
         bound = cut_bound(task_graph(block, facts, least), solution.order)
-        bound = max(bound, floor + graph.start)
+        bound = max(bound, floor + graph.initial_bytes)
     inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
     block = replace(block, ops=tuple(ops[op] for op in solution.order))
-    taken = Inner(inputs, solution.peak, graph.kept(), bound)
+    taken = SubgraphMemory(inputs, solution.peak, graph.final_bytes(), bound)
     return _Arranged(block, taken, solution)

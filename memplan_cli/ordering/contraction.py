@@ -1,14 +1,14 @@
-"""Contraction of a task graph that keeps an optimum: ops that can go together do.
+"""Contract a task graph without losing an optimum: fuse ops that can always run together.
 
-Two rules, each with its exchange argument. They hold in every state of every order, so
-that an order of the clusters with the least peak is one of the ops with the least peak.
+Two rules are applied. Each holds in every state of every order, so the best order of the
+clusters, expanded to ops, is a best order of the ops.
 
-*Late*: an op that frees nothing (a chain that depends on weights only, a constant fill)
-and has one successor runs just before it. Moved there from any earlier place, it makes
-every step between them smaller, and its own step fits where its successor's does.
+*Late*: an op that frees nothing (a constant fill, a chain on weights alone) and has one
+successor runs just before that successor. Moved there from an earlier place, it makes every
+step between smaller, and its own step needs no more than its successor's.
 
-*Early*: an op whose only predecessor is ``first`` and which then always frees at least
-what it takes, on no more than the step of ``first`` takes, runs just after it.
+*Early*: an op with one predecessor ``first``, which always frees at least what it defines and
+whose step needs no more than the step of ``first``, runs just after ``first``.
 """
 
 from __future__ import annotations
@@ -27,185 +27,203 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Contracted:
-    """A graph of clusters, and the ops of each in the order in which they run."""
+class ContractedGraph:
+    """A task graph whose ops are clusters of another graph's ops.
+
+    Attributes:
+        graph: the clusters, numbered in a topological order.
+        members: for each cluster, its ops in the order in which they run.
+        fusions: the fusions in the order in which they were made. Clusters are named by the
+            number of one of their ops.
+        ids: for each cluster, the op that names it in ``fusions``; empty if nothing was fused.
+    """
 
     graph: TaskGraph
     members: tuple[tuple[int, ...], ...]
     fusions: tuple[Fusion, ...] = ()
-    """What was fused, one after the other, each cluster by the id of one of its ops."""
     ids: tuple[int, ...] = ()
-    """That id of each cluster."""
 
     def expand(self, order: Order) -> Order:
-        """Turn an order of clusters into one of ops."""
+        """Return the order of ops that an order of clusters stands for."""
         return [op for cluster in order for op in self.members[cluster]]
 
-    def clusters(self) -> dict[int, int]:
-        """Return the cluster of each op."""
-        return {op: at for at, members in enumerate(self.members) for op in members}
 
-
-def contract(graph: TaskGraph) -> Contracted:
-    """Apply both rules until neither fits any more, in a few linear passes."""
+def contract(graph: TaskGraph) -> ContractedGraph:
+    """Apply both rules until neither applies. Each pass is linear, and a few suffice."""
     clusters = _Clusters(graph)
     while clusters.fuse_late() + clusters.fuse_early():
         pass
-    return clusters.frozen()
+    return clusters.contracted()
 
 
 class _Clusters:
-    """The tables of a `TaskGraph` while they change.
+    """The tables of a `TaskGraph` while ops are fused.
 
-    A cluster goes by the id of one of its ops. Tensors that only one cluster touches are
-    in no table any more: what they take is in ``need``.
+    A cluster is named by one of its ops; the rows of its other ops are empty. A tensor that one
+    cluster alone accesses is removed from ``defines`` and ``accesses``: its bytes are part of
+    ``step_bytes``.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
-        self.preds = [set(before) for before in graph.preds]
-        self.succs = [set(after) for after in graph.succs]
-        self.users: list[set[int]] = [set() for _ in graph.weight]
-        for op, touched in enumerate(graph.touches):
-            for tensor in touched:
+        self.preds = [set(preds) for preds in graph.preds]
+        self.succs = [set(succs) for succs in graph.succs]
+        self.users: list[set[int]] = [set() for _ in graph.tensor_bytes]
+        for op, accessed in enumerate(graph.accesses):
+            for tensor in accessed:
                 self.users[tensor].add(op)
-        self.touches = [set(touched) for touched in graph.touches]
-        self.opens = [set(opened) for opened in graph.opens]
-        for op, opened in enumerate(graph.opens):
-            for tensor in opened:
-                if self._only(tensor, op):
-                    self.touches[op].discard(tensor)
-                    self.opens[op].discard(tensor)
-        weight = graph.weight
-        self.taken = [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
-        self.replaces = [set(sources) for sources in graph.replaces]
-        self.need = list(graph.need)
+        self.accesses = [set(accessed) for accessed in graph.accesses]
+        self.defines = [set(defined) for defined in graph.defines]
+        for op, defined in enumerate(graph.defines):
+            for tensor in defined:
+                if self._is_private(tensor, op):
+                    self.accesses[op].discard(tensor)
+                    self.defines[op].discard(tensor)
+        size = graph.tensor_bytes
+        self.defined_bytes = [
+            sum([size[t] for t in row]) if row else 0 for row in self.defines
+        ]
+        self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
+        self.step_bytes = list(graph.step_bytes)
         self.members = [[op] for op in range(graph.size)]
         self.fusions: list[Fusion] = []
 
-    def _only(self, tensor: int, *users: int) -> bool:
-        """Whether only these will ever touch a tensor."""
-        if self.graph.outlives[tensor] or len(self.users[tensor]) > len(users):
+    def _is_private(self, tensor: int, *clusters: int) -> bool:
+        """Whether no cluster but these accesses a tensor, which is no result either."""
+        if self.graph.is_result[tensor] or len(self.users[tensor]) > len(clusters):
             return False
-        return self.users[tensor] <= {*users}
+        return self.users[tensor] <= {*clusters}
 
     def fuse_late(self) -> int:
-        """Apply the first rule from the front to the back; return how often it fitted."""
+        """Apply the late rule once to each cluster, first to last; return how often it applied."""
         fused = 0
         for op, members in enumerate(self.members):
-            if not members or len(self.succs[op]) != 1 or not self._is_late(op):
+            if not members or len(self.succs[op]) != 1 or not self._frees_nothing(op):
                 continue
             (succ,) = self.succs[op]
-            inner = self._between(op, succ)
-            saved = self.graph.saved[succ] if self.replaces[succ] else 0
-            taken = self.taken[op]
-            if self.need[op] > taken + self.need[succ] - saved:
+            private = self._private_tensors(op, succ)
+            saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
+            defined = self.defined_bytes[op]
+            if self.step_bytes[op] > defined + self.step_bytes[succ] - saved:
                 continue
-            if self.replaces[succ] & inner:
-                self.need[succ] -= saved
-                self.replaces[succ] = set()
-            self.need[succ] += taken
+            if self.in_place_inputs[succ] & private:
+                self.step_bytes[succ] -= saved
+                self.in_place_inputs[succ] = set()
+            self.step_bytes[succ] += defined
             self.members[succ] = members + self.members[succ]
-            self._absorb(op, succ, inner)
+            self._merge(op, succ, private)
             self.fusions.append(Fusion(op, succ, "late"))
             fused += 1
         return fused
 
-    def _is_late(self, op: int) -> bool:
-        outlives, opened = self.graph.outlives, self.opens[op]
-        return not self.replaces[op] and all(
-            tensor in opened or outlives[tensor] for tensor in self.touches[op]
+    def _frees_nothing(self, op: int) -> bool:
+        """Whether a cluster reads results of the block only, and writes over no input."""
+        is_result, defined = self.graph.is_result, self.defines[op]
+        return not self.in_place_inputs[op] and all(
+            tensor in defined or is_result[tensor] for tensor in self.accesses[op]
         )
 
     def fuse_early(self) -> int:
-        """Apply the second rule from the front to the back."""
+        """Apply the early rule once to each cluster, first to last; return how often it applied."""
         fused = 0
         for op, members in enumerate(self.members):
             if len(self.preds[op]) != 1:
                 continue
             (first,) = self.preds[op]
-            room = self.need[first] - self.taken[first] - self.need[op]
-            saved = self.graph.saved[op] if self.replaces[op] else 0
-            if room + saved < 0:
+            # Bytes by which the step of ``first`` exceeds the step of ``op`` right after it.
+            excess = self.step_bytes[first] - self.defined_bytes[first] - self.step_bytes[op]
+            saved = self.graph.in_place_bytes[op] if self.in_place_inputs[op] else 0
+            if excess + saved < 0:
                 continue
-            inner = self._between(op, first)
-            fits = room >= 0 or not inner.isdisjoint(self.replaces[op])
-            if not fits or self.taken[op] > sum([self.graph.weight[t] for t in inner]):
+            private = self._private_tensors(op, first)
+            fits = excess >= 0 or not private.isdisjoint(self.in_place_inputs[op])
+            freed = sum([self.graph.tensor_bytes[t] for t in private])
+            if not fits or self.defined_bytes[op] > freed:
                 continue
-            # What the second op reads too is not replaced by the first.
-            self.replaces[first] -= self.touches[op]
+            # The first op must not write over a tensor that the second op reads.
+            self.in_place_inputs[first] -= self.accesses[op]
             self.members[first] += members
-            self._absorb(op, first, inner)
+            self._merge(op, first, private)
             self.fusions.append(Fusion(op, first, "early"))
             fused += 1
         return fused
 
-    def _between(self, op: int, other: int) -> set[int]:
-        """Return what ``op`` touches, either opens, and no other op will ever touch."""
+    def _private_tensors(self, op: int, other: int) -> set[int]:
+        """Return the tensors of ``op`` that one of two clusters defines and no third accesses."""
         return {
             tensor
-            for tensor in self.touches[op]
-            if (tensor in self.opens[op] or tensor in self.opens[other])
-            and self._only(tensor, op, other)
+            for tensor in self.accesses[op]
+            if (tensor in self.defines[op] or tensor in self.defines[other])
+            and self._is_private(tensor, op, other)
         }
 
-    def _absorb(self, op: int, into: int, inner: set[int]) -> None:
-        """Merge the tables of two neighbours, those of the first into the second's."""
-        for tensor in self.touches[op]:
+    def _merge(self, op: int, target: int, private: set[int]) -> None:
+        """Move the edges and tensors of ``op`` to its neighbour ``target``.
+
+        The ``private`` tensors of both are removed. Members and step bytes are not changed here,
+        except that ``op`` has no members any more.
+        """
+        for tensor in self.accesses[op]:
             self.users[tensor].discard(op)
-            self.users[tensor].add(into)
-        for table in (self.touches, self.opens):
-            table[into] |= table[op]
-            table[into] -= inner
-        gone = sum([self.graph.weight[tensor] for tensor in inner])
-        self.taken[into] += self.taken[op] - gone
-        self._rewire(op, into, self.preds, self.succs)
-        self._rewire(op, into, self.succs, self.preds)
+            self.users[tensor].add(target)
+        for table in (self.accesses, self.defines):
+            table[target] |= table[op]
+            table[target] -= private
+        removed = sum([self.graph.tensor_bytes[tensor] for tensor in private])
+        self.defined_bytes[target] += self.defined_bytes[op] - removed
+        self._move_edges(op, target, self.preds, self.succs)
+        self._move_edges(op, target, self.succs, self.preds)
         self.members[op] = []
 
     @staticmethod
-    def _rewire(op: int, into: int, ahead: list[set[int]], back: list[set[int]]) -> None:
-        for other in ahead[op]:
-            back[other].discard(op)
-            if other != into:
-                back[other].add(into)
-                ahead[into].add(other)
-        ahead[op] = set()
+    def _move_edges(
+        op: int, target: int, edges: list[set[int]], reverse_edges: list[set[int]]
+    ) -> None:
+        """Give the edges of ``op`` to ``target``, without an edge from ``target`` to itself."""
+        for other in edges[op]:
+            reverse_edges[other].discard(op)
+            if other != target:
+                reverse_edges[other].add(target)
+                edges[target].add(other)
+        edges[op] = set()
 
-    def frozen(self) -> Contracted:
-        """Number the clusters so that they are topologically sorted, else as in the file."""
-        ids = self._sorted_ids()
+    def contracted(self) -> ContractedGraph:
+        """Return the clusters as a graph, numbered topologically and else as in the file."""
+        ids = self._topological_ids()
         number = {op: index for index, op in enumerate(ids)}
         graph = self.graph
 
-        def row(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
+        def tensor_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
             return tuple([_sorted(sets[op]) if sets[op] else () for op in ids])
 
-        def edges(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
+        def edge_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
             return tuple([_sorted([number[other] for other in sets[op]]) for op in ids])
 
         contracted = TaskGraph(
-            preds=edges(self.preds),
-            succs=edges(self.succs),
-            opens=row(self.opens),
-            touches=row(self.touches),
-            replaces=row(self.replaces),
-            saved=tuple(graph.saved[op] for op in ids),
-            need=tuple(self.need[op] for op in ids),
-            weight=graph.weight,
-            uses=tuple(map(int.__add__, map(len, self.users), map(int, graph.outlives))),
-            outlives=graph.outlives,
-            start=graph.start,
+            preds=edge_rows(self.preds),
+            succs=edge_rows(self.succs),
+            defines=tensor_rows(self.defines),
+            accesses=tensor_rows(self.accesses),
+            in_place_inputs=tensor_rows(self.in_place_inputs),
+            in_place_bytes=tuple(graph.in_place_bytes[op] for op in ids),
+            step_bytes=tuple(self.step_bytes[op] for op in ids),
+            tensor_bytes=graph.tensor_bytes,
+            access_counts=tuple(
+                map(int.__add__, map(len, self.users), map(int, graph.is_result))
+            ),
+            is_result=graph.is_result,
+            initial_bytes=graph.initial_bytes,
         )
         members = tuple(tuple(self.members[op]) for op in ids)
-        return Contracted(contracted, members, tuple(self.fusions), tuple(ids))
+        return ContractedGraph(contracted, members, tuple(self.fusions), tuple(ids))
 
-    def _sorted_ids(self) -> list[int]:
-        waiting = [len(before) for before in self.preds]
+    def _topological_ids(self) -> list[int]:
+        """Return the clusters in the topological order with the lowest first members."""
+        missing_preds = [len(preds) for preds in self.preds]
         ready = [
             (members[0], op)
             for op, members in enumerate(self.members)
-            if members and not waiting[op]
+            if members and not missing_preds[op]
         ]
         heapify(ready)
         ids = []
@@ -213,8 +231,8 @@ class _Clusters:
             _, op = heappop(ready)
             ids.append(op)
             for succ in self.succs[op]:
-                waiting[succ] -= 1
-                if not waiting[succ]:
+                missing_preds[succ] -= 1
+                if not missing_preds[succ]:
                     heappush(ready, (self.members[succ][0], succ))
         return ids
 

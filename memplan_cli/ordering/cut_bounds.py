@@ -1,17 +1,18 @@
-"""Lower bounds at single ops: the least that is live while an op runs, in any order.
+"""Lower bounds on the peak of all orders, by minimum cuts at single ops and at pairs of ops.
 
-Whatever the order, the ops before a given one form a set with its ancestors, not its
-descendants, and with each op that op's ancestors. The bytes live at the op's step are a
-function of that set alone, and its least value over all such sets is a minimum cut: of a
-network with an edge of each tensor's weight that is cut where the set begins the tensor
-and does not end it. The flow found so far is a bound at any time, so work can be limited.
+In any order, the ops that run before an op ``x`` form a set that contains the predecessors of
+each member, all ancestors of ``x`` and none of its descendants. The bytes live at the step of
+``x`` depend on this set alone. A tensor is live if the set contains the op that defines it, but
+not all of its readers. The least value over all such sets is a minimum cut (source = "before x"):
 
-Lower bounds on the peak of all orders, by minimum cuts at the ops most likely to need much.
+    define --- bytes ---> gate --- infinite ---> each reader
+    op     --- infinite ---> each of its predecessors
 
-One cut bounds one op's step, whatever else runs when. Two ops of which neither needs the
-other run one before the other: in either case both their steps have a bound, and the less
-of the two cases bounds all orders. So an update that reads a gradient twice is seen to hold
-more than either of its halves does.
+The flow found so far is a lower bound on the cut, so the work of a cut can be limited.
+
+Of two ops of which neither depends on the other, one runs first. In both cases both of their
+steps have a bound, and the smaller of the two cases bounds all orders. This is how an update
+that reads a gradient twice is shown to need more than either of its halves.
 """
 
 from __future__ import annotations
@@ -26,36 +27,96 @@ from memplan_cli.ordering.task_graph import trace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from memplan_cli.ordering.effort import Effort
     from memplan_cli.ordering.task_graph import TaskGraph
+    from memplan_cli.ordering.work_budget import WorkBudget
 
+NO_OP = -1
+"""The definer of a tensor that is live before the first op."""
 
-_NONE = -1
+_NO_TENSOR = -1
 
-"""Stands for no op."""
+_OPS = 24
+"""Number of ops tried for a bound, of those heavy in the order and of those heavy by themselves."""
+
+_STRETCHES = 100
+"""Neighbouring steps need nearly the same, so tried steps are at least this part of an order apart."""
+
+_DEFAULT_WORK = 500_000
+"""Edges that one cut of `cut_bound` may examine."""
+
+_PAIRED = 12
+"""Number of the heaviest ops that are tried in pairs."""
+
+_SHARE_OF_ONE_CUT = 4
+"""One cut may spend one part in so many of a budget."""
+
+_EDGES_PER_WORK = 4
+"""Edges of a network that are examined in one unit of work."""
 
 
 def local_bounds(graph: TaskGraph) -> list[int]:
-    """Return for each op what it reads and makes itself: a bound on any order's peak."""
-    weight, resident, taken = graph.weight, graph.resident(), graph.taken
-    result = []
-    for op, touched in enumerate(graph.touches):
-        read = sum([weight[tensor] for tensor in touched]) - taken[op]
-        result.append(resident + read + least_need(graph, op))
-    return result
+    """Return for each op the bytes that it reads and writes itself: a bound on any order's peak."""
+    size, always_live, defined = (
+        graph.tensor_bytes,
+        graph.always_live_bytes(),
+        graph.defined_bytes,
+    )
+    bounds = []
+    for op, accessed in enumerate(graph.accesses):
+        read = sum([size[tensor] for tensor in accessed]) - defined[op]
+        saved = graph.in_place_bytes[op] if graph.in_place_inputs[op] else 0
+        bounds.append(always_live + read + graph.step_bytes[op] - saved)
+    return bounds
 
 
-def least_need(graph: TaskGraph, op: int) -> int:
-    """Return what an op's step takes if one of its inputs can be replaced."""
-    return graph.need[op] - (graph.saved[op] if graph.replaces[op] else 0)
+def definers_and_readers(graph: TaskGraph) -> tuple[list[int], list[list[int]]]:
+    """Return for each tensor the op that defines it, or `NO_OP`, and the ops that read it."""
+    definers = [NO_OP] * len(graph.tensor_bytes)
+    readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
+    for op, accessed in enumerate(graph.accesses):
+        defined = graph.defines[op]
+        for tensor in accessed:
+            if tensor in defined:
+                definers[tensor] = op
+            else:
+                readers[tensor].append(op)
+    return definers, readers
+
+
+def fixed_sides(
+    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
+) -> list[bool | None]:
+    """Return for each op whether it must run before ``op`` (True), must not (False), or may (None).
+
+    Args:
+        graph: The ops.
+        op: The op at whose step the others are divided; it counts as not before itself.
+        before: Ops assumed to run before it, with all their ancestors.
+        after: Ops assumed to run after it, with all their descendants.
+    """
+    sides: list[bool | None] = [None] * graph.size
+    for neighbours, assumed, side in (
+        (graph.preds, before, True),
+        (graph.succs, after, False),
+    ):
+        stack = [*neighbours[op], *assumed]
+        while stack:
+            other = stack.pop()
+            if sides[other] is None:
+                sides[other] = side
+                stack.extend(neighbours[other])
+    sides[op] = False
+    return sides
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A division of the ops at one of them, with the least live at its step.
+class CutAtOp:
+    """A division of the ops into those before the step of one op and the others.
 
-    If the work allowed was enough, ``bound`` is reached by both divisions that are given;
-    else it is only a bound.
+    Attributes:
+        bound: a lower bound on the bytes live at that step. If the work sufficed, both
+            `earliest` and `latest` reach it.
+        work: number of edges examined.
     """
 
     bound: int
@@ -63,77 +124,72 @@ class Cut:
     _split: _Split
 
     def earliest(self) -> set[int]:
-        """Return the smallest set of ops that can have run before the op, at the cut."""
+        """Return the smallest set of ops that can have run before the op at this cut."""
         return self._split.source_side()
 
     def latest(self) -> set[int]:
-        """Return the largest."""
+        """Return the largest set of ops that can have run before the op at this cut."""
         return self._split.not_sink_side()
 
 
 class CutBounds:
-    """Bounds on the peak of any order of a graph, one op at a time."""
+    """Lower bounds on the bytes live at single ops of one graph, over all orders."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
-        self._resident = graph.resident()
-        self._readers: list[list[int]] = [[] for _ in graph.weight]
-        openers = [_NONE] * len(graph.weight)
-        for op, touched in enumerate(graph.touches):
-            opened = graph.opens[op]
-            for tensor in touched:
-                if tensor in opened:
-                    openers[tensor] = op
-                else:
-                    self._readers[tensor].append(op)
-        facts = zip(openers, self._readers, graph.weight, graph.outlives, strict=True)
+        self._always_live = graph.always_live_bytes()
+        definers, self._readers = definers_and_readers(graph)
+        rows = zip(definers, self._readers, graph.tensor_bytes, graph.is_result, strict=True)
+        # Tensors that no op accesses are part of the always live bytes.
         self._tensors = [
-            (opener, readers, weight, outlives)
-            for opener, readers, weight, outlives in facts
-            # What no op makes or reads is resident.
-            if weight and (readers or opener != _NONE)
+            (definer, readers, size, is_result)
+            for definer, readers, size, is_result in rows
+            if size and (readers or definer != NO_OP)
         ]
 
     def at(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
-    ) -> Cut:
-        """Return the least that can be live at an op's step, looking at ``work`` edges.
+    ) -> CutAtOp:
+        """Return the cut with the fewest bytes live at an op's step.
 
         Args:
-            op: The op, one that ``before`` does not need and that does not need ``after``.
-            work: A limit to the effort.
-            before: Ops taken to run before this one.
-            after: Ops taken to run after it.
+            op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
+            work: The number of edges to examine at most, for each input to write over.
+            before: Ops assumed to run before this one.
+            after: Ops assumed to run after it.
         """
-        side = sides(self._graph, op, before, after)
-        tensors = self._graph.replaces[op] or (-1,)
-        cuts = [self._cut(op, side, tensor, work) for tensor in tensors]
+        sides = fixed_sides(self._graph, op, before, after)
+        overwritten = self._graph.in_place_inputs[op] or (_NO_TENSOR,)
+        cuts = [self._cut(op, sides, tensor, work) for tensor in overwritten]
         best = min(cuts, key=lambda cut: cut.bound)
         return replace(best, work=sum(cut.work for cut in cuts))
 
-    def _cut(self, op: int, side: list[bool | None], replaced: int, work: int) -> Cut:
-        """Return the cut if the op replaces the given tensor, where that can die."""
+    def _cut(self, op: int, sides: list[bool | None], overwritten: int, work: int) -> CutAtOp:
+        """Return the cut under the assumption that the op writes over one tensor, if it dies there."""
         graph = self._graph
-        split = _Split(graph, side)
-        least = self._resident + graph.need[op]
-        for opener, readers, weight, outlives in self._tensors:
-            if opener == _NONE or side[opener] is not False:
-                least += split.tensor(opener, readers, weight, outlives)
-        if replaced >= 0:
-            saved = graph.saved[op]
-            others = [reader for reader in self._readers[replaced] if reader != op]
-            least += split.unless_before(others, saved) - saved
-        value, done = split.network.flow(work)
-        return Cut(least + value, done + graph.size + len(split.network.heads), split)
+        split = _Split(graph, sides)
+        certain = self._always_live + graph.step_bytes[op]
+        for definer, readers, size, is_result in self._tensors:
+            if definer == NO_OP or sides[definer] is not False:
+                certain += split.charge_tensor(definer, readers, size, is_result)
+        if overwritten != _NO_TENSOR:
+            saved = graph.in_place_bytes[op]
+            others = [reader for reader in self._readers[overwritten] if reader != op]
+            certain += split.charge_unless_before(others, saved) - saved
+        flow, done = split.network.flow(work)
+        return CutAtOp(certain + flow, done + graph.size + len(split.network.heads), split)
 
 
 class _Split:
-    """The ops divided in those before a given op, on the source's side, and the others."""
+    """The network whose cuts are the divisions of the ops at one op.
 
-    def __init__(self, graph: TaskGraph, side: list[bool | None]) -> None:
+    Ops on the source's side run before that op. Ops whose side is fixed are no nodes.
+    """
+
+    def __init__(self, graph: TaskGraph, sides: list[bool | None]) -> None:
         self.network = Network()
-        self._side = side
-        undecided = [op for op, fixed in enumerate(side) if fixed is None]
+        self._sides = sides
+        undecided = [op for op, side in enumerate(sides) if side is None]
         self._node = dict(zip(undecided, self.network.nodes(len(undecided)), strict=True))
         node, edge = self._node, self.network.edge
         for op, number in node.items():
@@ -141,186 +197,168 @@ class _Split:
                 if pred in node:
                     edge(number, node[pred], INFINITE)
 
-    def tensor(self, opener: int, readers: list[int], weight: int, outlives: bool) -> int:  # noqa: FBT001 - a fact of the tensor, not a way to behave
-        """Charge a tensor where its opener is before the op and some reader is not.
+    def charge_tensor(
+        self,
+        definer: int,
+        readers: list[int],
+        size: int,
+        is_result: bool,  # noqa: FBT001 - a property of the tensor
+    ) -> int:
+        """Charge ``size`` if the definer runs before the op and some reader does not.
 
-        The opener is not one that is surely behind the op: its tensor is not live there.
-        What is sure is returned, the rest goes into the network.
+        The definer must not be fixed behind the op. Bytes that are certainly live are returned;
+        else edges are added to the network, and the result is 0.
         """
-        if opener == _NONE or self._side[opener]:
-            return weight if outlives else self.unless_before(readers, weight)
-        if outlives or any(self._side[reader] is False for reader in readers):
-            self.network.edge(self._node[opener], SINK, weight)
+        if definer == NO_OP or self._sides[definer]:
+            return size if is_result else self.charge_unless_before(readers, size)
+        if is_result or any(self._sides[reader] is False for reader in readers):
+            self.network.edge(self._node[definer], SINK, size)
         else:
-            self._charge(self._node[opener], readers, weight)
+            self._charge(self._node[definer], readers, size)
         return 0
 
-    def unless_before(self, users: list[int], weight: int) -> int:
-        """Charge ``weight`` unless all the users are before the op."""
-        side = self._side
+    def charge_unless_before(self, users: list[int], size: int) -> int:
+        """Charge ``size`` unless all users run before the op.
+
+        Bytes that are certainly live are returned; else edges are added, and the result is 0.
+        """
         undecided = []
         for user in users:
-            if not side[user]:
-                if side[user] is False:
-                    return weight
+            if not self._sides[user]:
+                if self._sides[user] is False:
+                    return size
                 undecided.append(user)
-        self._charge(SOURCE, undecided, weight)
+        self._charge(SOURCE, undecided, size)
         return 0
 
-    def source_side(self) -> set[int]:
-        """Return the ops that must be before the op: what the residual source reaches."""
-        level, _ = self.network.levels()
-        return self._before({at for at, steps in enumerate(level) if steps >= 0})
-
-    def not_sink_side(self) -> set[int]:
-        """Return the ops that need not be after the op: what cannot reach the sink."""
-        ahead = self.network.reaching_sink()
-        return self._before({at for at, reaches in enumerate(ahead) if not reaches})
-
-    def _before(self, chosen: set[int]) -> set[int]:
-        sure = {op for op, side in enumerate(self._side) if side}
-        return sure | {op for op, node in self._node.items() if node in chosen}
-
-    def _charge(self, tail: int, users: list[int], weight: int) -> None:
-        """Cut an edge of ``weight`` if ``tail`` is before the op and some user is not."""
+    def _charge(self, tail: int, users: list[int], size: int) -> None:
+        """Add edges that cost ``size`` if node ``tail`` is before the op and some user is not."""
         if len(users) == 1:
-            self.network.edge(tail, self._node[users[0]], weight)
+            self.network.edge(tail, self._node[users[0]], size)
         elif users:
             gate = self.network.node()
-            self.network.edge(tail, gate, weight)
+            self.network.edge(tail, gate, size)
             for user in users:
                 self.network.edge(gate, self._node[user], INFINITE)
 
+    def source_side(self) -> set[int]:
+        """Return the ops before the op in the smallest minimum cut, after the flow was found."""
+        level, _ = self.network.levels()
+        return self._before({node for node, distance in enumerate(level) if distance >= 0})
 
-def sides(
-    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
-) -> list[bool | None]:
-    """Return for each op whether it is surely before (True), or not (False), the given."""
-    side: list[bool | None] = [None] * graph.size
-    for neighbours, others, value in (
-        (graph.preds, before, True),
-        (graph.succs, after, False),
-    ):
-        stack = [*neighbours[op], *others]
-        while stack:
-            other = stack.pop()
-            if side[other] is None:
-                side[other] = value
-                stack.extend(neighbours[other])
-    side[op] = False
-    return side
+    def not_sink_side(self) -> set[int]:
+        """Return the ops before the op in the largest minimum cut, after the flow was found."""
+        reaching = self.network.reaching_sink()
+        return self._before({node for node, reaches in enumerate(reaching) if not reaches})
 
-
-_OPS = 24
-
-"""Ops of each kind (heavy in the order, heavy by themselves) that are tried for a bound."""
-
-_APART = 100
-
-"""Neighbours need much the same: of the steps of an order, at most so many are tried."""
-
-_ALONE_WORK = 500_000
-
-"""Edges that one cut may look at where no effort is given."""
-
-_PAIRED = 12
-
-"""So many of the heaviest ops are tried in pairs."""
-
-_ONE_CUT = 4
-
-"""One cut may take one part in so many of an effort."""
+    def _before(self, nodes: set[int]) -> set[int]:
+        """Return the ops of these nodes, and those that are fixed before the op."""
+        fixed = {op for op, side in enumerate(self._sides) if side}
+        return fixed | {op for op, node in self._node.items() if node in nodes}
 
 
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
-    """Return a bound on any order's peak, looked for where this order is heavy."""
+    """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
     cuts = CutBounds(graph)
-    bounds = [cuts.at(op, _ALONE_WORK).bound for op in _worst(graph, order)]
-    return max([*bounds, *local_bounds(graph)], default=graph.start)
+    bounds = [cuts.at(op, _DEFAULT_WORK).bound for op in _fullest_ops(graph, order)]
+    return max([*bounds, *local_bounds(graph)], default=graph.initial_bytes)
 
 
-class Certificate:
-    """The best bound known on the peak of any order of one graph.
+class BoundSearch:
+    """The best lower bound found so far on the peak of all orders of one graph.
 
-    Each cut is made once. A cut cut short by the effort is a bound all the same.
+    Each method raises ``bound`` until it meets a peak that is known to be reached, or the budget
+    is spent. The cut at an op alone is made once.
+
+    Attributes:
+        bound: no order of the graph has a smaller peak.
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
         self._graph = graph
         self._cuts = CutBounds(graph)
         self._local = local_bounds(graph)
-        self._least: dict[int, int] = {}
+        self._bound_at: dict[int, int] = {}
         self.bound = max([bound, *self._local])
 
-    def look(self, order: Sequence[int], reached: int, effort: Effort) -> None:
-        """Raise the bound where an order is heavy, and where ops are heavy by themselves."""
-        heavy = sorted(range(len(self._local)), key=lambda op: -self._local[op])[:_OPS]
-        worst = _worst(self._graph, order)
-        turns = zip_longest(worst, heavy)
-        self._try([op for turn in turns for op in turn if op is not None], reached, effort)
+    def try_heavy_ops(self, order: Sequence[int], reached: int, budget: WorkBudget) -> None:
+        """Raise the bound by cuts at the fullest steps of an order and at the heaviest ops."""
+        heaviest = sorted(range(len(self._local)), key=lambda op: -self._local[op])[:_OPS]
+        turns = zip_longest(_fullest_ops(self._graph, order), heaviest)
+        self._try([op for turn in turns for op in turn if op is not None], reached, budget)
 
-    def look_along(self, path: Sequence[int], reached: int, effort: Effort) -> None:
-        """Raise the bound at ops spread over a path, then around the highest of them.
+    def try_path(self, path: Sequence[int], reached: int, budget: WorkBudget) -> None:
+        """Raise the bound by cuts along a path, halving the distance around the highest one.
 
-        Along a path the cuts are nested. Where a graph has one waist, as a training step
-        has between forward and backward, they rise up to it and fall behind it.
+        Cuts along a path are nested. In a graph with one waist, like a training step between
+        forward and backward, they rise up to the waist and fall behind it.
         """
-        apart, best = len(path) // 4, len(path) // 2
-        while apart and effort.left > 0 and self.bound < reached:
-            places = [at for at in (best, best - apart, best + apart) if 0 <= at < len(path)]
-            self._try([path[at] for at in places], reached, effort)
-            best = max(places, key=lambda at: self._least.get(path[at], -1))
-            apart //= 2
+        distance, best = len(path) // 4, len(path) // 2
+        while distance and budget.remaining > 0 and self.bound < reached:
+            places = [
+                p for p in (best, best - distance, best + distance) if 0 <= p < len(path)
+            ]
+            self._try([path[place] for place in places], reached, budget)
+            best = max(places, key=lambda place: self._bound_at.get(path[place], -1))
+            distance //= 2
 
-    def _try(self, ops: Iterable[int], reached: int, effort: Effort) -> None:
-        for op in ops:
-            if self.bound >= reached or effort.left <= 0 or not effort.in_time:
-                return
-            if op not in self._least:
-                self._least[op] = self._at(op, effort)
-                self.bound = max(self.bound, self._least[op])
-
-    def _at(
-        self, op: int, effort: Effort, before: Sequence[int] = (), after: Sequence[int] = ()
-    ) -> int:
-        cut = self._cuts.at(op, max(4 * effort.left // _ONE_CUT, 1), before, after)
-        effort.spend(cut.work // 4)
-        return cut.bound
-
-    def look_at_pairs(self, order: Sequence[int], reached: int, effort: Effort) -> None:
-        """Raise the bound by the heaviest ops of an order, two at a time.
-
-        A pair is worth trying only if neither op needs the other.
-        """
-        steps = trace(self._graph, order)[0]
-        places = sorted(range(len(order)), key=lambda at: -steps[at])[:_PAIRED]
-        ops = [order[at] for at in places]
-        below = {op: self._graph.descendants(op) for op in ops}
+    def try_pairs(self, order: Sequence[int], reached: int, budget: WorkBudget) -> None:
+        """Raise the bound by pairs of independent ops among the heaviest of an order."""
+        steps = trace(self._graph, order).steps
+        places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED]
+        ops = [order[place] for place in places]
+        descendants = {op: self._graph.descendants(op) for op in ops}
         for second, other in enumerate(ops):
             for op in ops[:second]:
-                if self.bound >= reached or effort.left <= 0 or not effort.in_time:
+                if self._is_finished(reached, budget):
                     return
-                if op not in below[other] and other not in below[op]:
-                    self.bound = max(self.bound, self._pair(op, other, effort))
+                if op not in descendants[other] and other not in descendants[op]:
+                    self.bound = max(self.bound, self._pair_bound(op, other, budget))
 
-    def _pair(self, op: int, other: int, effort: Effort) -> int:
-        """Return the least that the worse of two steps takes, whichever comes first."""
+    def _is_finished(self, reached: int, budget: WorkBudget) -> bool:
+        return self.bound >= reached or budget.remaining <= 0 or not budget.in_time
+
+    def _try(self, ops: Iterable[int], reached: int, budget: WorkBudget) -> None:
+        """Raise the bound by the cuts at single ops that were not made before."""
+        for op in ops:
+            if self._is_finished(reached, budget):
+                return
+            if op not in self._bound_at:
+                self._bound_at[op] = self._cut_at(op, budget)
+                self.bound = max(self.bound, self._bound_at[op])
+
+    def _cut_at(
+        self,
+        op: int,
+        budget: WorkBudget,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+    ) -> int:
+        """Return the bound at an op's step, and spend the work of the cut."""
+        edges = max(_EDGES_PER_WORK * budget.remaining // _SHARE_OF_ONE_CUT, 1)
+        cut = self._cuts.at(op, edges, before, after)
+        budget.spend(cut.work // _EDGES_PER_WORK)
+        return cut.bound
+
+    def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:
+        """Return a bound from two ops: the larger step, in the order of both where it is smaller."""
         cases = []
         for first, second in ((op, other), (other, op)):
-            earlier = self._at(first, effort, after=(second,))
-            later = self._at(second, effort, before=(first,))
+            earlier = self._cut_at(first, budget, after=(second,))
+            later = self._cut_at(second, budget, before=(first,))
             cases.append(max(earlier, later))
             if cases[-1] <= self.bound:
                 break
         return min(cases)
 
 
-def _worst(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return the ops at whose steps an order needs most, far from one another."""
-    steps, _, _ = trace(graph, order)
-    apart = len(order) // _APART
+def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+    """Return the ops at the steps of an order with most live bytes, not close to one another."""
+    steps = trace(graph, order).steps
+    distance = len(order) // _STRETCHES
     chosen: list[int] = []
-    for at in sorted(range(len(steps)), key=lambda at: -steps[at])[: _APART * _OPS]:
-        if all(abs(at - other) > apart for other in chosen):
-            chosen.append(at)
-    return [order[at] for at in chosen[:_OPS]]
+    fullest = sorted(range(len(steps)), key=lambda place: -steps[place])
+    for place in fullest[: _STRETCHES * _OPS]:
+        if all(abs(place - other) > distance for other in chosen):
+            chosen.append(place)
+    return [order[place] for place in chosen[:_OPS]]

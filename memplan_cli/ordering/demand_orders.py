@@ -1,11 +1,13 @@
-"""Demand-driven scheduling: run what the longest chain waits for, and what pays for itself.
+"""Demand-driven scheduling: run what a chain of ops waits for, and groups that free memory.
 
-Greedy scheduling looks one op ahead. So it runs early what is only needed late (a loss, its
-probabilities), and late what needs a few steps until it pays (a gradient that is added to
-others, an optimiser's update). Here the ops of a longest path are asked for one after the
-other, and an op runs only if one of these needs it, or if it and a few ops behind it leave no
-more live than there was: the valleys of Liu (1987), looked for greedily. The same sweep from
-the end of the order to its beginning finds what should wait.
+Greedy scheduling considers one op at a time. It runs too early what is needed late (a loss and
+its probabilities), and too late what frees memory only after a few ops (a gradient that is
+added to others, the update of an optimizer). Here the ops of a longest path are demanded one
+after the other. Another op runs only if a demanded op waits for it, or if it belongs to a small
+group after which no more bytes are live than before. Such groups are the valleys of Liu (1987),
+found greedily.
+
+The same sweep, made from the end of the order to its beginning, finds what should run late.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 NO_LIMIT = 1 << 62
-"""More than all memory there is."""
+"""More bytes than any machine has."""
 
-_REACH = 16
-"""How many ops may run together because all of them pay for the first."""
+_LARGEST_GROUP = 16
+"""Number of ops that a group may have."""
 
-_LOOKS = 64
-"""How many changes are computed, at most, to find out whether an op pays."""
+_GROUP_EVALUATIONS = 64
+"""Changes of live bytes that are computed at most for one group."""
 
 
-class Way(IntEnum):
-    """In which direction an order is made; the value is what a run does to a count."""
+class Direction(IntEnum):
+    """The direction in which a sweep builds an order; the value is added to access counts."""
 
     FORWARD = -1
     BACKWARD = 1
@@ -38,204 +40,228 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """How to make an order.
+    """The parameters of one demand-driven order.
 
     Attributes:
-        way: From the first op on, or from the last one back.
-        chain: The ops to ask for, in the order in which they run.
-        slack: What ops that pay for themselves may leave live beyond what there was. A few
-            bytes too many (a loss of four bytes) would else keep the rest from running.
-        limit: Ops that are not asked for run only on steps that take no more.
+        direction: From the first op on, or from the last one back.
+        chain: The ops to demand, in the order in which they run.
+        slack: Bytes by which a group may raise the live bytes. With 0, a few bytes (a loss of
+            four) would keep large groups from running.
+        limit: The most bytes live at a step of an op that was not demanded.
     """
 
-    way: Way
+    direction: Direction
     chain: Sequence[int] = ()
     slack: int = 0
     limit: int = NO_LIMIT
 
 
 def longest_path(graph: TaskGraph) -> list[int]:
-    """Return the ops of a path with the most ops; of equals the one first in the file."""
-    below = [0] * graph.size
+    """Return a path with the most ops; of several, the one whose ops stand first in the file."""
+    length = [0] * graph.size
     for op in reversed(range(graph.size)):
         if graph.succs[op]:
-            below[op] = 1 + max([below[succ] for succ in graph.succs[op]])
-    heads = [op for op in range(graph.size) if not graph.preds[op]]
+            length[op] = 1 + max([length[succ] for succ in graph.succs[op]])
+    choices = [op for op in range(graph.size) if not graph.preds[op]]
     path = []
-    while heads:
-        path.append(max(heads, key=lambda op: (below[op], -op)))
-        heads = list(graph.succs[path[-1]])
+    while choices:
+        path.append(max(choices, key=lambda op: (length[op], -op)))
+        choices = list(graph.succs[path[-1]])
     return path
 
 
-def sweep(graph: TaskGraph, how: Sweep) -> Order:
-    """Make an order, near linear in the number of edges.
+def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
+    """Return the demand-driven order, in time near linear in the number of edges.
 
-    The ops must be numbered in an order that respects the edges.
+    The numbers of the ops must be a topological order.
     """
-    run = _Run(graph, how)
-    forward = how.way is Way.FORWARD
-    run.settle(op for op in run.asked(range(graph.size)) if not run.waiting[op])
-    for op in run.asked(how.chain):
-        run.demand(op)
-    for op in run.asked(range(graph.size)):
-        run.demand(op)
-    return run.order if forward else run.order[::-1]
+    state = _SweepState(graph, parameters)
+    file_order = state.in_direction(range(graph.size))
+    state.run_free_groups(op for op in file_order if not state.is_blocked(op))
+    for op in state.in_direction(parameters.chain):
+        state.demand(op)
+    for op in file_order:
+        state.demand(op)
+    is_forward = parameters.direction is Direction.FORWARD
+    return state.order if is_forward else state.order[::-1]
 
 
-class _Run:
-    """What has run so far; backward, what is taken to run after all that has not been asked.
+class _SweepState:
+    """The ops that have run so far in a sweep, and the live bytes.
 
-    Going forward, ``count`` says how many ops have yet to touch a tensor, or keep it to the
-    end: the op that finds a 1 ends it. Going backward it is one more than the number of
-    ops behind that keep it: the op that finds a 1 is the last reader and makes it live.
+    A backward sweep "runs" ops from the last to the first. "Ahead" are the ops that an op's run
+    may unblock: successors in a forward sweep, predecessors in a backward one.
+
+    The access count of a tensor is 1 when the next op to access it turns the tensor's live
+    state. Forward, the count is the number of ops that still have to access the tensor, plus
+    one for a result; the last access frees it. Backward, the count is one more than the number
+    of later ops that keep it; the first read found makes it live.
     """
 
-    def __init__(self, graph: TaskGraph, how: Sweep) -> None:
-        self._graph, self._how, self._step = graph, how, int(how.way)
-        weight, forward = graph.weight, how.way is Way.FORWARD
-        self._ahead = graph.succs if forward else graph.preds
-        self._behind = graph.preds if forward else graph.succs
-        self.waiting = [len(others) for others in self._behind]
-        self.done = [False] * graph.size
+    def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
+        self._graph, self._parameters = graph, parameters
+        self._count_step = int(parameters.direction)
+        size = graph.tensor_bytes
+        self._is_forward = parameters.direction is Direction.FORWARD
+        self._ahead = graph.succs if self._is_forward else graph.preds
+        self._behind = graph.preds if self._is_forward else graph.succs
+        self._blockers = [len(others) for others in self._behind]
+        self._done = [False] * graph.size
         self.order: Order = []
-        if forward:
-            self._live = graph.start
-            self._count = list(graph.uses)
-            self._reads = graph.touches
-            self._base: Sequence[int] = graph.taken
+        if self._is_forward:
+            self._live = graph.initial_bytes
+            self._access_counts = list(graph.access_counts)
+            self._reads = graph.accesses
+            self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
-            self._live = graph.kept()
-            self._count = [1 + out for out in graph.outlives]
+            self._live = graph.final_bytes()
+            self._access_counts = [1 + result for result in graph.is_result]
             self._reads = tuple(
-                tuple(t for t in touched if t not in opened) if opened else touched
-                for touched, opened in zip(graph.touches, graph.opens, strict=True)
+                tuple(t for t in accessed if t not in defined) if defined else accessed
+                for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
             )
-            # At that time all readers are behind; what nobody reads was never live there.
-            self._base = [
-                -sum(weight[t] for t in opened if graph.uses[t] > 1) if opened else 0
-                for opened in graph.opens
+            # All readers have run by then, so an op's outputs are live, except unread ones.
+            self._fixed_change = [
+                -sum(size[t] for t in defined if graph.access_counts[t] > 1) if defined else 0
+                for defined in graph.defines
             ]
-        self._users: list[list[int]] = [[] for _ in weight]
+        self._readers: list[list[int]] = [[] for _ in size]
         for op, read in enumerate(self._reads):
             for tensor in read:
-                self._users[tensor].append(op)
+                self._readers[tensor].append(op)
 
-    def asked(self, ops: Sequence[int]) -> Sequence[int]:
-        """Return ops in the order in which this run comes across them."""
-        return ops if self._how.way is Way.FORWARD else ops[::-1]
+    def is_blocked(self, op: int) -> bool:
+        """Whether an op has to wait for another one."""
+        return self._blockers[op] > 0
+
+    def in_direction(self, ops: Sequence[int]) -> Sequence[int]:
+        """Return ops in the direction of this sweep."""
+        return ops if self._is_forward else ops[::-1]
 
     def demand(self, wanted: int) -> None:
-        """Run an op, and before it what it waits for, in the order of the file."""
-        if self.done[wanted]:
+        """Run an op and all ops that it waits for, in the order of the file.
+
+        After each of them, groups that have become free to run are run too.
+        """
+        if self._done[wanted]:
             return
         missing, stack = {wanted}, [wanted]
         while stack:
             for other in self._behind[stack.pop()]:
-                if not self.done[other] and other not in missing:
+                if not self._done[other] and other not in missing:
                     missing.add(other)
                     stack.append(other)
-        for op in self.asked(sorted(missing)):
-            if not self.done[op]:
+        for op in self.in_direction(sorted(missing)):
+            if not self._done[op]:
                 self._run(op, self._change(op))
                 self.order.append(op)
-                self.settle(self._near((op,)))
+                self.run_free_groups(self._affected((op,)))
 
-    def settle(self, ops: Iterable[int]) -> None:
-        """Run the ops that pay for themselves, and those that they make pay."""
+    def run_free_groups(self, ops: Iterable[int]) -> None:
+        """Run the groups that begin with these ops and do not raise live bytes.
+
+        The same is tried for the ops that each group affects.
+        """
         queue = list(ops)
         while queue:
             op = queue.pop()
-            if not self.done[op] and not self.waiting[op]:
-                ran = self._paying(op)
-                if ran:
-                    self.order += ran
-                    queue += self._near(ran)
+            if not self._done[op] and not self._blockers[op]:
+                group = self._run_group(op)
+                if group:
+                    self.order += group
+                    queue += self._affected(group)
 
-    def _paying(self, first: int) -> list[int]:
-        """Run an op and some behind it if they leave no more live than there was."""
-        allowed = self._live + self._how.slack
-        alone = self._change(first)
-        if self._live + alone > allowed and not self._enables(first):
+    def _run_group(self, first: int) -> list[int]:
+        """Run an op, and ops ahead of it, until no more bytes are live than before the group.
+
+        The op that changes live bytes least is added next. If no small group is found or a step
+        exceeds the limit, all is undone and the result is empty.
+        """
+        live_before = self._live
+        allowed = live_before + self._parameters.slack
+        first_change = self._change(first)
+        if live_before + first_change > allowed and not self._unblocks_any(first):
             return []
-        ran: list[int] = []
+        group: list[int] = []
         ready = [first]
-        looks = 0
-        before = self._live
-        while ready and len(ran) < _REACH and looks < _LOOKS:
-            looks += len(ready)
-            changes = [self._change(op) for op in ready] if ran else [alone]
+        evaluations = 0
+        while ready and len(group) < _LARGEST_GROUP and evaluations < _GROUP_EVALUATIONS:
+            evaluations += len(ready)
+            changes = [self._change(op) for op in ready] if group else [first_change]
             change = min(changes)
             op = ready.pop(changes.index(change))
             if not self._fits(op, change):
                 break
-            ran.append(op)
+            group.append(op)
             ready += self._run(op, change)
             if self._live <= allowed:
-                return ran
-        for op in ran:
-            self._take_back(op)
-        self._live = before
+                return group
+        for op in group:
+            self._undo(op)
+        self._live = live_before
         return []
 
-    def _enables(self, op: int) -> bool:
-        """Whether others wait for an op alone."""
-        waiting = self.waiting
-        return any(waiting[other] == 1 for other in self._ahead[op])
+    def _unblocks_any(self, op: int) -> bool:
+        """Whether another op waits for this op alone."""
+        blockers = self._blockers
+        return any(blockers[other] == 1 for other in self._ahead[op])
 
     def _fits(self, op: int, change: int) -> bool:
-        """Whether an op's step stays within the limit."""
-        live = self._live if self._how.way is Way.FORWARD else self._live + change
-        return live + self._need(op) <= self._how.limit
+        """Whether the step of an op that changes live bytes by ``change`` stays within the limit."""
+        live_before = self._live if self._is_forward else self._live + change
+        step = self._graph.step_bytes[op]
+        for tensor in self._graph.in_place_inputs[op]:
+            if self._access_counts[tensor] == 1:
+                step -= self._graph.in_place_bytes[op]
+                break
+        return live_before + step <= self._parameters.limit
 
     def _change(self, op: int) -> int:
-        count, weight = self._count, self._graph.weight
+        """Return by how much running an op now changes the live bytes of this sweep."""
+        counts, size = self._access_counts, self._graph.tensor_bytes
         turned = 0
         for tensor in self._reads[op]:
-            if count[tensor] == 1:
-                turned += weight[tensor]
-        return self._base[op] + self._step * turned
-
-    def _need(self, op: int) -> int:
-        graph = self._graph
-        for tensor in graph.replaces[op]:
-            if self._count[tensor] == 1:
-                return graph.need[op] - graph.saved[op]
-        return graph.need[op]
+            if counts[tensor] == 1:
+                turned += size[tensor]
+        return self._fixed_change[op] + self._count_step * turned
 
     def _run(self, op: int, change: int) -> list[int]:
-        """Mark an op as run and return what has become ready."""
+        """Mark an op as run, and return the ops that are no longer blocked."""
         self._live += change
-        self.done[op] = True
-        step, count, waiting = self._step, self._count, self.waiting
+        self._done[op] = True
+        step, counts, blockers = self._count_step, self._access_counts, self._blockers
         for tensor in self._reads[op]:
-            count[tensor] += step
+            counts[tensor] += step
         ready = []
         for other in self._ahead[op]:
-            waiting[other] -= 1
-            if not waiting[other]:
+            blockers[other] -= 1
+            if not blockers[other]:
                 ready.append(other)
         return ready
 
-    def _take_back(self, op: int) -> None:
-        self.done[op] = False
+    def _undo(self, op: int) -> None:
+        """Mark an op as not run, without changing live bytes."""
+        self._done[op] = False
         for tensor in self._reads[op]:
-            self._count[tensor] -= self._step
+            self._access_counts[tensor] -= self._count_step
         for other in self._ahead[op]:
-            self.waiting[other] += 1
+            self._blockers[other] += 1
 
-    def _near(self, ran: Iterable[int]) -> list[int]:
-        """Return the ready ops that may pay now that these have run."""
-        near: dict[int, None] = {}
-        done, waiting, count = self.done, self.waiting, self._count
-        for op in ran:
+    def _affected(self, ops: Iterable[int]) -> list[int]:
+        """Return the ready ops whose groups may free more now that ``ops`` have run.
+
+        They are the ops just unblocked, and the readers of tensors with one or two accesses
+        left: the change of the last one is lower, and that of the last but one may become so.
+        """
+        affected: dict[int, None] = {}
+        done, blockers, counts = self._done, self._blockers, self._access_counts
+        for op in ops:
             for other in self._ahead[op]:
-                if not waiting[other] and not done[other]:
-                    near[other] = None
+                if not blockers[other] and not done[other]:
+                    affected[other] = None
             for tensor in self._reads[op]:
-                # The last reader's change is another now, and the last but one's hope.
-                if 0 < count[tensor] <= 2:
-                    for other in self._users[tensor]:
-                        if not waiting[other] and not done[other]:
-                            near[other] = None
-        return list(near)
+                if 0 < counts[tensor] <= 2:
+                    for other in self._readers[tensor]:
+                        if not blockers[other] and not done[other]:
+                            affected[other] = None
+        return list(affected)

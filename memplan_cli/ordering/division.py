@@ -1,9 +1,13 @@
-"""Lowering of an order's worst step: the ops are divided where that step needs least.
+"""Lower the fullest step of an order by dividing the ops around it with a minimum cut.
 
-The minimum cut at the worst op says which ops are best run before it and which after.
-With the two sides ordered anew, each for itself, the op is as cheap as it can be and
-another step is the worst. Rounds go on until no division helps; a cut of the whole graph
-that is no lower than the step proves the order.
+The minimum cut at the op of the fullest step says which ops best run before it and which after:
+
+    ... A B C [x] D E F ...    ->    ... A D C [x] B E F ...
+                                         before     after
+
+Both sides are ordered anew, each on its own. Then x needs as little as it can, and another step
+is the fullest. Rounds go on until no division helps. A cut of the whole graph that is not below
+the fullest step proves that the order is optimal.
 """
 
 from __future__ import annotations
@@ -14,45 +18,46 @@ from typing import TYPE_CHECKING
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds
 from memplan_cli.ordering.exact_search import beam, best_first
-from memplan_cli.ordering.list_orders import (
-    file_order,
-    greedy,
-    greedy_backward,
-)
-from memplan_cli.ordering.task_graph import Walk, peak
+from memplan_cli.ordering.list_orders import file_order, greedy, greedy_backward
+from memplan_cli.ordering.task_graph import Schedule, peak
 
 if TYPE_CHECKING:
-    from memplan_cli.ordering.effort import Effort
     from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.work_budget import WorkBudget
 
-_COST = 10
-"""Work, in steps looked at, of ordering one op anew."""
+_WORK_PER_OP = 10
+"""Units of work spent for each op that is ordered anew."""
 
-_SHARE = 2
-"""One section may take one part in so many of what is left of an effort."""
+_SHARE_OF_SECTION = 2
+"""One section may spend one part in so many of the remaining work."""
 
-_REACH = (25, 100, 400, 1600, 6400)
-"""How far around the worst step a section reaches, before the whole order is one."""
-
+_REACHES = (25, 100, 400, 1600, 6400)
+"""Numbers of ops on both sides of the fullest step that a section has, before the whole order."""
 
 _ZOOM = 8
-"""After a section has helped much, those that are so many times smaller are left out."""
+"""After a section has helped much, sections down to this many times smaller are tried next."""
 
 _LITTLE = 1000
-"""Less than one part in so many is little to have won in a round."""
+"""A round that lowers the peak by less than one part in so many has helped little."""
 
-_SEARCHED = 250
-"""Sections of so many ops are also searched, with so much work, by a beam so wide."""
+_SEARCHED_OPS = 250
+"""Sections of at most so many ops are also searched by states."""
 
 _SEARCH_WORK = 20_000
-_WIDTH = 8
+"""Work of each of the two searches of a section."""
+
+_BEAM_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
-    """An order and its peak; ``bound`` is one on the peak of any order of the same ops.
+class DividedOrder:
+    """An order after division.
 
-    ``middle`` is the place of the op at which the order was divided, 0 if it was not.
+    Attributes:
+        order: the ops in their new order.
+        peak: its most live bytes.
+        bound: a lower bound on the peak of all orders of the same ops.
+        middle: position of the op at which the ops were divided; 0 if they were not.
     """
 
     order: Order
@@ -62,114 +67,135 @@ class Divided:
 
 
 def divide(
-    graph: TaskGraph, order: Order, bound: int, effort: Effort, least: int = 0
-) -> Divided:
-    """Lower the peak of an order step by step, as far as ``bound`` if that is possible.
+    graph: TaskGraph, order: Order, bound: int, budget: WorkBudget, smallest: int = 0
+) -> DividedOrder:
+    """Lower the peak of an order step by step.
 
-    Sections of fewer than ``least`` ops are tried last: few wide divisions find what has
-    to move far, many narrow ones what is wrong in many places.
+    Args:
+        graph: The ops.
+        order: The order to start from.
+        bound: A known lower bound; an order that meets it is not divided further.
+        budget: The work to spend.
+        smallest: Sections with fewer ops are tried last. A few wide divisions find ops that have
+            to move far; many narrow ones find small mistakes in many places.
     """
-    walk = Walk(graph, order)
-    rounds = _Rounds(graph.size, least)
-    while walk.worst[0] > bound and effort.left > 0 and effort.in_time:
-        before, at = walk.worst[0], walk.steps.index(walk.worst[0])
-        for begin, end in rounds.sections(at):
-            if _SHARE * _COST * (end - begin) > effort.left:
+    schedule = Schedule(graph, order)
+    sections = _SectionChoice(graph.size, smallest)
+    while schedule.peak_and_count[0] > bound and budget.remaining > 0 and budget.in_time:
+        before = schedule.peak_and_count[0]
+        place = schedule.steps.index(before)
+        for begin, end in sections.around(place):
+            if _SHARE_OF_SECTION * _WORK_PER_OP * (end - begin) > budget.remaining:
                 continue
-            section = walk.section(begin, end)
-            found = _divided(section, at - begin, effort)
-            better = found.order if found.middle else _searched(section, bound, effort)
+            section = schedule.section(begin, end)
+            divided = _divide_section(section, place - begin, budget)
+            better = (
+                divided.order if divided.middle else _search_section(section, bound, budget)
+            )
             if better:
-                walk.splice(begin, section, better)
-                rounds.helped((begin, begin + found.middle, end), before, walk.worst[0])
+                schedule.replace_section(begin, section, better)
+                if divided.middle:
+                    sections.split(begin, begin + divided.middle, end)
+                sections.adapt_size(end - begin, before, schedule.peak_and_count[0])
                 break
             if section.size == graph.size:
-                bound = max(bound, found.bound)
+                bound = max(bound, divided.bound)
         else:
-            if not rounds.again():
+            if not sections.include_small():
                 break
-    return Divided(walk.order, walk.worst[0], bound)
+    return DividedOrder(schedule.order, schedule.peak_and_count[0], bound)
 
 
-class _Rounds:
-    """Where to look in the next round, from what has helped in those before it."""
+class _SectionChoice:
+    """Which sections to try in the next round, from those that helped before."""
 
-    def __init__(self, size: int, least: int) -> None:
+    def __init__(self, size: int, smallest: int) -> None:
         self._size = size
         self._parts = [(0, size)]
-        self._least = least
+        self._smallest = smallest
 
-    def sections(self, at: int) -> list[tuple[int, int]]:
-        """Return where to look for a better order around a place, near ones first."""
-        windows = [(max(at - reach, 0), min(at + reach, self._size)) for reach in _REACH]
-        part = next(part for part in self._parts if part[0] <= at < part[1])
+    def around(self, place: int) -> list[tuple[int, int]]:
+        """Return the sections around a position as (begin, end), the smallest first.
+
+        They are windows around it, and the part between the divisions made so far.
+        """
+        windows = [
+            (max(place - reach, 0), min(place + reach, self._size)) for reach in _REACHES
+        ]
+        part = next(part for part in self._parts if part[0] <= place < part[1])
         spans = sorted({part, *windows}, key=lambda span: (span[1] - span[0], span))
-        large = [span for span in spans if self._least <= span[1] - span[0] < self._size]
+        large = [span for span in spans if self._smallest <= span[1] - span[0] < self._size]
         return [*large, (0, self._size)]
 
-    def helped(self, span: tuple[int, int, int], before: int, after: int) -> None:
-        """Note that a section was divided, at its middle if that is not its beginning.
+    def adapt_size(self, size: int, before: int, after: int) -> None:
+        """Choose the smallest section of the next round from what a section of ``size`` ops gained.
 
-        Where much was won, somewhat smaller sections are tried next; where little, there
-        are many steps like this one, and a larger section takes more of them at once.
+        If the peak fell much, somewhat smaller sections are tried next. If it fell little, many
+        steps are nearly as full, and a larger section lowers more of them at once.
         """
-        begin, middle, end = span
-        if middle > begin:
-            self._split(begin, middle, end)
-        much = (before - after) * _LITTLE >= before
-        size = end - begin
-        self._least = size // _ZOOM if much else min(2 * size, self._size)
+        is_much = (before - after) * _LITTLE >= before
+        self._smallest = size // _ZOOM if is_much else min(2 * size, self._size)
 
-    def again(self) -> bool:
-        """Whether sections have been left out that are now worth a try."""
-        left_out, self._least = self._least > 0, 0
+    def include_small(self) -> bool:
+        """Include sections of all sizes; return whether any size was left out."""
+        left_out, self._smallest = self._smallest > 0, 0
         return left_out
 
-    def _split(self, begin: int, middle: int, end: int) -> None:
-        """Cut a span out of the parts and put its two sides and its middle in."""
+    def split(self, begin: int, middle: int, end: int) -> None:
+        """Make the two sides of a divided section, and the op at its middle, parts of their own."""
         pieces = [(start, min(stop, begin)) for start, stop in self._parts]
         pieces += [(max(start, end), stop) for start, stop in self._parts]
         pieces += [(begin, middle), (middle, middle + 1), (middle + 1, end)]
         self._parts = [piece for piece in pieces if piece[0] < piece[1]]
 
 
-def _divided(section: TaskGraph, at: int, effort: Effort) -> Divided:
-    """Order a section anew around the op at ``at``, if that makes it better."""
-    cut = CutBounds(section).at(at, max(effort.left, section.size))
-    effort.spend(cut.work // 4)
-    best = Walk(section, range(section.size))
+def _divide_section(section: TaskGraph, place: int, budget: WorkBudget) -> DividedOrder:
+    """Divide a section at the op at ``place``, both as early and as late as the cut allows.
+
+    The better order is returned if its peak is lower, or reached at fewer steps, than now.
+    """
+    cut = CutBounds(section).at(place, max(budget.remaining, section.size))
+    budget.spend(cut.work // 4)
+    best = Schedule(section, range(section.size))
     middle = 0
-    if cut.bound < best.worst[0]:
+    if cut.bound < best.peak_and_count[0]:
         for first in (cut.earliest(), cut.latest()):
-            effort.spend(_COST * section.size)
-            walk = _around(section, at, first)
-            if walk.worst < best.worst:
-                best, middle = walk, len(first)
-    return Divided(best.order, best.worst[0], cut.bound, middle)
+            budget.spend(_WORK_PER_OP * section.size)
+            schedule = _order_sides(section, place, first)
+            if schedule.peak_and_count < best.peak_and_count:
+                best, middle = schedule, len(first)
+    return DividedOrder(best.order, best.peak_and_count[0], cut.bound, middle)
 
 
-def _searched(section: TaskGraph, bound: int, effort: Effort) -> Order:
-    """Search a small section for an order with a smaller peak than it has, else empty."""
-    if section.size > _SEARCHED:
+def _order_sides(section: TaskGraph, place: int, first: set[int]) -> Schedule:
+    """Run ``first``, then the op at ``place``, then the others; order each side anew.
+
+    A side gets the best of three orders: its present one, and the greedy ones.
+    """
+    others = [op for op in range(section.size) if op != place and op not in first]
+    schedule = Schedule(section, [*sorted(first), place, *others])
+    for begin, end in ((0, len(first)), (len(first) + 1, section.size)):
+        if begin < end:
+            side = schedule.section(begin, end)
+            orders = [file_order(side), greedy(side), greedy_backward(side)]
+            best = min(orders, key=lambda order: peak(side, order))
+            schedule.replace_section(begin, side, best)
+    return schedule
+
+
+def _search_section(section: TaskGraph, bound: int, budget: WorkBudget) -> Order:
+    """Return an order of a small section with a lower peak than now; empty if none is found.
+
+    Best-first search is tried first, then a beam.
+    """
+    if section.size > _SEARCHED_OPS:
         return []
     small = contract(section)
     limit = peak(section, range(section.size))
-    outcome = best_first(small.graph, bound, limit, effort.allow(_SEARCH_WORK))
-    if outcome.order is not None:
-        return small.expand(outcome.order)
-    if outcome.bound == limit:
+    result = best_first(small.graph, bound, limit, budget.allow(_SEARCH_WORK))
+    if result.order is not None:
+        return small.expand(result.order)
+    if result.bound == limit:
         return []
-    order = beam(small.graph, bound, limit, _WIDTH, effort.allow(_SEARCH_WORK))
+    order = beam(small.graph, bound, limit, _BEAM_WIDTH, budget.allow(_SEARCH_WORK))
     return [] if order is None else small.expand(order)
-
-
-def _around(section: TaskGraph, at: int, first: set[int]) -> Walk:
-    """Run ``first``, then the op at ``at``, then the others, each side in its best order."""
-    others = [op for op in range(section.size) if op != at and op not in first]
-    walk = Walk(section, [*sorted(first), at, *others])
-    for begin, end in ((0, len(first)), (len(first) + 1, section.size)):
-        side = walk.section(begin, end) if begin < end else None
-        if side is not None:
-            orders = [file_order(side), greedy(side), greedy_backward(side)]
-            walk.splice(begin, side, min(orders, key=lambda order: peak(side, order)))
-    return walk

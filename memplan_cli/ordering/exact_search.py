@@ -1,21 +1,20 @@
-"""The sets of executed ops that a search walks through, and the moves between them.
+"""Search over the sets of executed ops: best-first, by beams, and exhaustively for a witness.
 
-Two moves need no choice, and leaving out the others loses no optimum. Both rest on the
-bytes live after a set of ops being a submodular function of the set: what an op changes
-can only become less, the more has run before it.
+A state is a set of ops that have run; a move runs more of them. What is live after a set of ops
+does not depend on their order, so two ways to one set differ in their peaks alone. Best-first
+search over these sets follows the dynamic programs of Serenity (Ahn et al., MLSys 2020) and
+HMCOS (Wang et al., DAC 2022).
 
-*Free*: an op that leaves no more live than there was, on a step that fits under the limit,
-is run at once. (Take an order that runs it later and move it to the front: no step between
-takes more.)
+Three rules leave out moves without losing an optimum. They rest on the live bytes being a
+submodular function of the set: the more has run, the less an op adds to what is live.
 
-*Commit*: if an op, with the free moves that it alone enables, ends with no more live than
-there was before it, and every step fits, then no other move need be tried.
+*Free*: an op that does not raise the live bytes, and whose step fits under the peak so far, runs
+at once. (Take an order that runs it later and move it to the front: no step between gets larger.)
 
-*Late*: an op that frees nothing is run only just before an op that waits for it.
+*Commit*: if an op, together with the free ops that depend on it, does not raise the live bytes
+and all their steps fit, no other move is tried.
 
-Best-first search over the sets of executed ops: the optimum, where it ends in time.
-
-The exhausted search as data: every state that can be reached below a bound, and its moves.
+*Late*: an op that frees nothing runs only just before an op that waits for it.
 """
 
 from __future__ import annotations
@@ -31,24 +30,35 @@ if TYPE_CHECKING:
 
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
+MOST_STATES = 50_000
+"""The largest number of states of a search that is written down as a witness."""
+
+MOST_ENTRIES = 2_000_000
+"""The largest number of ops in all moves of a witness, some ten megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A set of executed ops, reached by the best way known.
+    """A set of executed ops, and the way to it.
 
-    ``left`` is the set of the others; ``peak`` the most live on the way here; ``ran`` the
-    ops executed since ``parent``.
+    Attributes:
+        peak: most bytes live at one step on this way.
+        remaining: bit mask of the ops that have not run, with the bit after the last op set.
+        live: bytes live now.
+        ready: the ops whose predecessors have all run.
+        ran: the ops that ran since ``parent``, in order.
+        parent: the state before.
     """
 
     peak: int
-    left: int
+    remaining: int
     live: int
     ready: tuple[int, ...]
     ran: tuple[int, ...]
     parent: State | None
 
     def order(self) -> list[int]:
-        """Return the ops executed, from the first."""
+        """Return the executed ops in the order in which they ran."""
         parts = []
         state: State | None = self
         while state is not None:
@@ -57,122 +67,142 @@ class State:
         return [op for part in reversed(parts) for op in part]
 
 
-class Space:
-    """The states of one graph; sets of ops are integers, bit ``size`` never runs."""
+class StateSpace:
+    """The states of one graph and the moves between them.
+
+    Sets of ops are integers used as bit masks. The bit ``graph.size`` stands for a reader of the
+    block's results that never runs.
+
+    Attributes:
+        work: number of steps examined so far.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
-        size, weight = graph.size, graph.weight
+        size = graph.size
         self._succs = graph.succs
-        self._need = graph.need
-        self._saved = graph.saved
+        self._step_bytes = graph.step_bytes
+        self._in_place_bytes = graph.in_place_bytes
+        self._defined_bytes = graph.defined_bytes
+        self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
-        self._preds = [sum(1 << pred for pred in before) for before in graph.preds]
-        users = [(1 << size) if outlives else 0 for outlives in graph.outlives]
-        for op, touched in enumerate(graph.touches):
-            for tensor in touched:
+        self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
+        self._all = (2 << size) - 1
+        users = [(1 << size) if is_result else 0 for is_result in graph.is_result]
+        for op, accessed in enumerate(graph.accesses):
+            for tensor in accessed:
                 users[tensor] |= 1 << op
-        self._taken = graph.taken
-        self._ends = [
-            tuple((users[tensor], weight[tensor]) for tensor in touched)
-            for touched in graph.touches
+        # For each op: the users and bytes of the tensors that it accesses, and the users of those
+        # that it may write over. The op is the last user if no other one remains.
+        self._accesses = [
+            tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
+            for accessed in graph.accesses
         ]
-        self._swaps = [tuple(users[tensor] for tensor in r) for r in graph.replaces]
-        self._near = _neighbours(graph)
-        self._below = self._descendants()
+        self._in_place_users = [
+            tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
+        ]
+        self._sharing_ops = _ops_with_common_tensors(graph)
+        self._descendants = list(self._bit)
+        for op in reversed(range(size)):
+            for succ in self._succs[op]:
+                self._descendants[op] |= self._descendants[succ]
         self._late = {
             op
-            for op, touched in enumerate(graph.touches)
+            for op, accessed in enumerate(graph.accesses)
             if graph.succs[op]
-            and not graph.replaces[op]
-            and graph.need[op] <= self._taken[op]
-            and all(t in graph.opens[op] or graph.outlives[t] for t in touched)
+            and not graph.in_place_inputs[op]
+            and graph.step_bytes[op] <= self._defined_bytes[op]
+            and all(t in graph.defines[op] or graph.is_result[t] for t in accessed)
         }
-        self._start = graph.start
-        self.goal = 1 << size
-        self._cost = 1 + size // 256
+        self._work_per_move = 1 + size // 256
         self.work = 0
-        """Steps looked at so far, the measure of effort."""
 
-    def _descendants(self) -> list[int]:
-        below = list(self._bit)
-        for op in reversed(range(len(below))):
-            for succ in self._succs[op]:
-                below[op] |= below[succ]
-        return below
+    def initial_state(self, lowest_peak: int) -> State:
+        """Return the state in which only free ops have run.
 
-    def first(self, floor: int) -> State:
-        """Return the state in which nothing has run, its peak being at least ``floor``."""
-        ready = tuple(op for op, preds in enumerate(self._preds) if not preds)
-        left = 2 * self.goal - 1
-        start = State(max(floor, self._start), left, self._start, ready, (), None)
-        return self.closed(start)
-
-    def closed(self, state: State) -> State:
-        """Run what is free under the state's own peak."""
-        left, live, ready, ran = self._close(
-            state.left, state.live, list(state.ready), state.peak, state.ready
+        Its peak is at least ``lowest_peak``: the search does not tell lower peaks apart.
+        """
+        initial = self._initial_bytes
+        peak = max(lowest_peak, initial)
+        sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
+        remaining, live, ready, ran = self._run_free(
+            self._all, initial, list(sources), peak, sources
         )
-        if not ran:
-            return state
-        return State(state.peak, left, live, tuple(ready), (*state.ran, *ran), state.parent)
+        return State(peak, remaining, live, tuple(ready), tuple(ran), None)
 
-    def _step(self, op: int, left: int) -> tuple[int, int]:
-        """Return what an op takes while it runs, and what it changes."""
+    def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
+        """Return what an op's step adds to the live bytes, and what remains added after it."""
         bit = self._bit[op]
-        need, change = self._need[op], self._taken[op]
-        for users, weight in self._ends[op]:
-            if users & left == bit:
-                change -= weight
-        for users in self._swaps[op]:
-            if users & left == bit:
-                need -= self._saved[op]
+        step, change = self._step_bytes[op], self._defined_bytes[op]
+        for users, size in self._accesses[op]:
+            if users & remaining == bit:
+                change -= size
+        for users in self._in_place_users[op]:
+            if users & remaining == bit:
+                step -= self._in_place_bytes[op]
                 break
-        return need, change
+        return step, change
 
-    def _close(
-        self, left: int, live: int, ready: list[int], limit: int, check: Iterable[int]
+    def _run_free(
+        self,
+        remaining: int,
+        live: int,
+        ready: list[int],
+        limit: int,
+        candidates: Iterable[int],
     ) -> tuple[int, int, list[int], list[int]]:
+        """Run ops that do not raise the live bytes, while their steps need at most ``limit``.
+
+        Args:
+            remaining: Bit mask of the ops that have not run.
+            live: Bytes live now.
+            ready: Ops whose predecessors have run; the list is changed.
+            limit: The most bytes live at a step.
+            candidates: The ops to try first; further ones are tried when ops have run.
+
+        Returns:
+            The new mask, live bytes and ready ops, and the ops that ran.
+        """
         ran: list[int] = []
-        queue = list(check)
+        queue = list(candidates)
         while queue:
             op = queue.pop()
-            if not left & self._bit[op] or self._preds[op] & left:
+            if not remaining & self._bit[op] or self._preds[op] & remaining:
                 continue
             self.work += 1
-            need, change = self._step(op, left)
-            if change > 0 or live + need > limit:
+            step, change = self._step_and_change(op, remaining)
+            if change > 0 or live + step > limit:
                 continue
-            left ^= self._bit[op]
+            remaining ^= self._bit[op]
             live += change
             ran.append(op)
-            fresh = [s for s in self._succs[op] if not self._preds[s] & left]
-            ready += fresh
-            # With less live, what did not fit before may fit now.
-            queue = list(ready) if change else queue + fresh + self._near[op]
+            unblocked = [s for s in self._succs[op] if not self._preds[s] & remaining]
+            ready += unblocked
+            # With fewer live bytes, any ready op may fit now.
+            queue = list(ready) if change else queue + unblocked + self._sharing_ops[op]
         if ran:
-            ready = [op for op in ready if left & self._bit[op]]
-        return left, live, ready, ran
+            ready = [op for op in ready if remaining & self._bit[op]]
+        return remaining, live, ready, ran
 
     def children(self, state: State, limit: int) -> list[State]:
-        """Return the states to try next, their peaks below ``limit``."""
-        return [child for _, child in self.ways(state, limit)]
+        """Return the next states whose peaks are below ``limit``."""
+        return [child for _, child in self.moves(state, limit)]
 
-    def ways(self, state: State, limit: int) -> list[tuple[tuple[int, ...], State]]:
-        """Return the moves to try next, each with the state that it and free moves lead to."""
-        found = []
-        for move in self._moves(state):
-            child = self._child(state, move, limit)
+    def moves(self, state: State, limit: int) -> list[tuple[tuple[int, ...], State]]:
+        """Return the moves to try, each with the state after it and the free ops that follow."""
+        moves = []
+        for ops in self._choices(state):
+            child = self._after(state, ops, limit)
             if child is None:
                 continue
-            if len(move) == 1 and child.peak == state.peak and child.live <= state.live:
-                gone = state.left ^ child.left
-                if not gone & ~self._below[move[0]]:
-                    return [(move, child)]
-            found.append((move, child))
-        return found
+            if len(ops) == 1 and child.peak == state.peak and child.live <= state.live:
+                ran = state.remaining ^ child.remaining
+                if not ran & ~self._descendants[ops[0]]:
+                    return [(ops, child)]  # the commit rule
+            moves.append((ops, child))
+        return moves
 
-    def _moves(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Yield the ready ops, and for late ones the pairs that end with a reader."""
+    def _choices(self, state: State) -> Iterator[tuple[int, ...]]:
+        """Yield the ops, or groups of late ops with one that waits for them, to run next."""
         late = [op for op in state.ready if op in self._late]
         if not late:
             yield from ((op,) for op in state.ready)
@@ -180,55 +210,59 @@ class Space:
         for op in state.ready:
             if op not in self._late:
                 yield (op,)
-        lates = sum(self._bit[op] for op in late)
+        late_mask = sum(self._bit[op] for op in late)
         for reader in dict.fromkeys(s for op in late for s in self._succs[op]):
-            missing = self._preds[reader] & state.left
-            if not missing & ~lates:
+            missing = self._preds[reader] & state.remaining
+            if not missing & ~late_mask:
                 yield (*(op for op in late if missing & self._bit[op]), reader)
 
-    def _child(self, state: State, move: tuple[int, ...], limit: int) -> State | None:
-        left, live, peak = state.left, state.live, state.peak
-        ready = [op for op in state.ready if op not in move]
-        self.work += self._cost + len(ready) // 8
-        check: list[int] = []
-        for op in move:
+    def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
+        """Return the state after some ops and the free ops that follow; None at the limit."""
+        remaining, live, peak = state.remaining, state.live, state.peak
+        ready = [op for op in state.ready if op not in ops]
+        self.work += self._work_per_move + len(ready) // 8
+        candidates: list[int] = []
+        for op in ops:
             self.work += 1
-            need, change = self._step(op, left)
-            peak = max(peak, live + need)
+            step, change = self._step_and_change(op, remaining)
+            peak = max(peak, live + step)
             if peak >= limit:
                 return None
-            left ^= self._bit[op]
+            remaining ^= self._bit[op]
             live += change
-            fresh = [s for s in self._succs[op] if not self._preds[s] & left and s not in move]
-            ready += fresh
-            check += fresh
-            check += self._near[op]
-        everything = peak > state.peak or live < state.live
-        left, live, ready, ran = self._close(
-            left, live, ready, peak, ready if everything else check
+            unblocked = [
+                s for s in self._succs[op] if not self._preds[s] & remaining and s not in ops
+            ]
+            ready += unblocked
+            candidates += unblocked
+            candidates += self._sharing_ops[op]
+        any_may_fit = peak > state.peak or live < state.live
+        remaining, live, ready, ran = self._run_free(
+            remaining, live, ready, peak, ready if any_may_fit else candidates
         )
-        return State(peak, left, live, tuple(ready), (*move, *ran), state)
+        return State(peak, remaining, live, tuple(ready), (*ops, *ran), state)
 
 
-def _neighbours(graph: TaskGraph) -> list[list[int]]:
-    """Return for each op those that read a tensor which it reads too."""
-    users: list[list[int]] = [[] for _ in graph.weight]
-    for op, touched in enumerate(graph.touches):
-        for tensor in touched:
+def _ops_with_common_tensors(graph: TaskGraph) -> list[list[int]]:
+    """Return for each op the other ops that access one of its tensors."""
+    users: list[list[int]] = [[] for _ in graph.tensor_bytes]
+    for op, accessed in enumerate(graph.accesses):
+        for tensor in accessed:
             users[tensor].append(op)
     return [
-        list(dict.fromkeys(user for tensor in touched for user in users[tensor] if user != op))
-        for op, touched in enumerate(graph.touches)
+        list(dict.fromkeys(user for t in accessed for user in users[t] if user != op))
+        for op, accessed in enumerate(graph.accesses)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a search found.
+class SearchResult:
+    """The result of a best-first search.
 
-    ``order`` is None where there is none below the limit, or the search was cut short;
-    ``bound`` holds for all orders, as far as the limit: the search has seen every set of
-    ops that can be reached with less.
+    Attributes:
+        order: an optimal order; None if there is none below the limit, or the search was cut
+            short.
+        bound: a lower bound on the peak of all orders, at most the limit.
     """
 
     order: Order | None
@@ -237,122 +271,117 @@ class Outcome:
 
 def best_first(
     graph: TaskGraph, bound: int, limit: int, keep_going: Callable[[int], bool]
-) -> Outcome:
-    """Search for the order with the least peak among those with a peak below ``limit``.
+) -> SearchResult:
+    """Return the order with the least peak among those with a peak below ``limit``.
 
-    States are expanded by their peak, then by the number of ops left, so that the first
-    one that has run everything is an optimum, and what is at the head of the queue is a
-    bound at any time. After Kahn et al.'s DP over downsets (Serenity, MLSys 2020) and
-    HMCOS (DAC 2022), with the moves of `Space` that need no choice.
+    States are expanded by their peak, then by the number of remaining ops. The first state in
+    which all ops have run is therefore an optimum, and the peak of the next state to expand is a
+    bound at any time. Time and memory are exponential in the worst case.
 
     Args:
         graph: The ops to order.
-        bound: A proven bound on the peak.
-        limit: Only orders with a smaller peak are of interest.
-        keep_going: Asked with the work done so far, in steps looked at.
+        bound: A known lower bound on the peak; lower peaks are not told apart.
+        limit: Only orders with a smaller peak are searched.
+        keep_going: Called with the work done so far; the search ends when it returns False.
     """
-    space = Space(graph)
-    first = space.first(bound)
-    known = {first.left: first.peak}
+    space = StateSpace(graph)
+    first = space.initial_state(bound)
+    best_peak = {first.remaining: first.peak}
     queue: list[tuple[int, int, int, int, State]] = []
     heappush(queue, (first.peak, 0, 0, 0, first))
     count = 0
     while queue:
         peak, _, _, _, state = heappop(queue)
-        if known[state.left] < peak:
+        if best_peak[state.remaining] < peak:
             continue
         if not state.ready:
-            return Outcome(state.order(), peak)
+            return SearchResult(state.order(), peak)
         if not keep_going(space.work):
-            return Outcome(None, peak)
+            return SearchResult(None, peak)
         for child in space.children(state, limit):
-            if known.get(child.left, limit) > child.peak:
-                known[child.left] = child.peak
+            if best_peak.get(child.remaining, limit) > child.peak:
+                best_peak[child.remaining] = child.peak
                 count += 1
-                entry = (child.peak, child.left.bit_count(), child.live, count, child)
+                entry = (child.peak, child.remaining.bit_count(), child.live, count, child)
                 heappush(queue, entry)
-    return Outcome(None, limit)
+    return SearchResult(None, limit)
 
 
 def beam(
     graph: TaskGraph, bound: int, limit: int, width: int, keep_going: Callable[[int], bool]
 ) -> Order | None:
-    """Return an order with a peak below ``limit``, or None if the beam loses its way.
+    """Return an order with a peak below ``limit``, or None if beam search finds none.
 
-    Of the states that have run equally many ops, the ``width`` with the least peak go on
-    (peaks below ``bound`` count as equal: nothing is gained by them), of equals those
-    with the least live.
+    Of the states with equally many executed ops, the ``width`` with the least peak are expanded,
+    of equal ones those with the fewest live bytes. Peaks below ``bound`` count as equal. The
+    time is linear in the width.
     """
-    space = Space(graph)
-    first = space.first(bound)
-    layers: dict[int, dict[int, State]] = {first.left.bit_count(): {first.left: first}}
-    sizes = [-first.left.bit_count()]
-    while sizes:
-        layer = layers.pop(-heappop(sizes))
-        best = sorted(layer.values(), key=lambda state: (state.peak, state.live, state.left))
+    space = StateSpace(graph)
+    first = space.initial_state(bound)
+    layers: dict[int, dict[int, State]] = {
+        first.remaining.bit_count(): {first.remaining: first}
+    }
+    negated_counts = [-first.remaining.bit_count()]
+    while negated_counts:
+        layer = layers.pop(-heappop(negated_counts))
+        best = sorted(
+            layer.values(), key=lambda state: (state.peak, state.live, state.remaining)
+        )
         if not best[0].ready:
             return best[0].order()
         if not keep_going(space.work):
             return None
         for state in best[:width]:
             for child in space.children(state, limit):
-                size = child.left.bit_count()
-                if size not in layers:
-                    layers[size] = {}
-                    heappush(sizes, -size)
-                known = layers[size].get(child.left)
+                count = child.remaining.bit_count()
+                if count not in layers:
+                    layers[count] = {}
+                    heappush(negated_counts, -count)
+                known = layers[count].get(child.remaining)
                 if known is None or child.peak < known.peak:
-                    layers[size][child.left] = child
+                    layers[count][child.remaining] = child
     return None
 
 
-MOST_STATES = 50_000
+def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:
+    """Return the moves of all states that can be reached with a peak below ``bound``.
 
-"""A search that takes more is not written down."""
+    This is the witness that no order has a peak below ``bound``. The first entry is the move to
+    the initial state. Each other entry holds the moves of one state; a move names a state by its
+    index, always a later one.
 
-MOST_ENTRIES = 2_000_000
-
-"""Nor is one whose moves name more ops, some ten megabytes."""
-
-
-def exhausted(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:
-    """Return all states that a search below ``bound`` goes through, the first one first.
-
-    None: there is an order below the bound, or the search takes too much.
+    Returns None if an order has a peak below the bound, or the search exceeds `MOST_STATES` or
+    `MOST_ENTRIES`.
     """
-    space = Space(graph)
-    # No step may take more than the bound allows; below that, no peak is worse than another.
-    first = space.first(bound - 1)
+    space = StateSpace(graph)
+    # Below the bound no peak is worse than another, so all states may start with the highest.
+    first = space.initial_state(bound - 1)
     if first.peak >= bound:
         return None
-    number = {first.left: 1}
-    states: list[tuple[Move, ...]] = [(Move((), first.ran, 1),)]
+    number = {first.remaining: 1}
+    moves_by_state: list[tuple[Move, ...]] = [(Move((), first.ran, 1),)]
     queue = [first]
     entries = 0
     for state in queue:
         if not state.ready:
             return None
         moves = []
-        for way, child in space.ways(state, bound):
-            if child.left not in number:
-                number[child.left] = len(number) + 1
+        for ops, child in space.moves(state, bound):
+            if child.remaining not in number:
+                number[child.remaining] = len(number) + 1
                 queue.append(child)
-            moves.append(Move(way, child.ran[len(way) :], number[child.left]))
+            moves.append(Move(ops, child.ran[len(ops) :], number[child.remaining]))
             entries += len(child.ran)
-        states.append(tuple(moves))
+        moves_by_state.append(tuple(moves))
         if len(queue) > MOST_STATES or entries > MOST_ENTRIES:
             return None
-    return _sorted(states, [0, *map(_left, queue)])
-
-
-def _left(state: State) -> int:
-    return state.left.bit_count()
-
-
-def _sorted(states: list[tuple[Move, ...]], left: list[int]) -> tuple[tuple[Move, ...], ...]:
-    """Return the states so that every move leads to a later one: by the ops that are left."""
-    order = sorted(range(1, len(states)), key=lambda at: -left[at])
-    number = {at: place for place, at in enumerate(order, 1)}
+    # A move lowers the number of remaining ops: sorted by it, all moves lead to later states.
+    by_remaining = sorted(
+        range(1, len(moves_by_state)),
+        key=lambda index: -queue[index - 1].remaining.bit_count(),
+    )
+    position = {index: place for place, index in enumerate(by_remaining, 1)}
     return tuple(
-        tuple(move._replace(to=number[move.to]) for move in states[at]) for at in (0, *order)
+        tuple(move._replace(to=position[move.to]) for move in moves_by_state[index])
+        for index in (0, *by_remaining)
     )

@@ -1,6 +1,7 @@
-"""Orders that one pass finds: what runtimes do, and greedy list scheduling.
+"""Schedulers: functions that find an order in one pass over the ops.
 
-All are linear or nearly so, and every tie is broken by the place in the file.
+They are the order of the file, depth-first orders as runtimes use them, and greedy list
+scheduling. All take near-linear time, and the op that stands first in the file wins ties.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 Scheduler = Callable[["TaskGraph"], "Order"]
-"""From the ops of a block to an order of them: a permutation that keeps to the edges."""
+"""Returns an order of a graph's ops in which every op follows its predecessors."""
 
 
 def file_order(graph: TaskGraph) -> Order:
-    """Return the order in which the ops stand."""
+    """Return the order of the model file."""
     return list(range(graph.size))
 
 
 def runtime_default(graph: TaskGraph) -> Order:
     """Return the order of ONNX Runtime's ``ExecutionOrder.DEFAULT``.
 
-    A post-order depth-first search against the edges, from the last op that nothing reads,
-    the input with the highest index first (``Graph::ReverseDFSFrom``).
+    It is the post-order of a depth-first search from the last op without successors, against
+    the edges, the predecessor with the highest index first (``Graph::ReverseDFSFrom``).
     """
     return _post_order(graph.succs, graph.preds)
 
@@ -38,149 +39,163 @@ def reverse_post_order(graph: TaskGraph) -> Order:
     return _post_order(graph.preds, graph.succs)[::-1]
 
 
-def _post_order(back: Edges, ahead: Edges) -> Order:
-    """Search depth first along ``ahead`` from the ops that have no edge ``back``.
+def _post_order(backward: Edges, forward: Edges) -> Order:
+    """Return the post-order of a depth-first search along ``forward``.
 
-    An op follows all that is ahead of it; of several edges the last one is followed first.
+    The search starts at the ops without edges in ``backward``. It visits the last start and the
+    last of several edges first. Each op is placed after all ops that it reaches.
     """
-    done = [False] * len(ahead)
+    visited = [False] * len(forward)
     order: Order = []
-    stack = [(op, False) for op, edges in enumerate(back) if not edges]
+    stack = [(op, False) for op, edges in enumerate(backward) if not edges]
     while stack:
-        op, left = stack.pop()
-        if left:
+        op, is_finished = stack.pop()
+        if is_finished:
             order.append(op)
-        elif not done[op]:
-            done[op] = True
+        elif not visited[op]:
+            visited[op] = True
             stack.append((op, True))
-            stack.extend((other, False) for other in ahead[op] if not done[other])
+            stack.extend((other, False) for other in forward[op] if not visited[other])
     return order
 
 
 def greedy(graph: TaskGraph) -> Order:
-    """Run the ready op that leaves least live; of equals the one that takes least.
+    """Return the order that always runs the ready op after which the fewest bytes are live.
 
-    O(edges x log ops): a tensor keeps the sum of the ops that still touch it, so when one
-    is left its number is known, and only that op's place in the queue changes.
+    Of equal ones the op whose step needs least runs first. O(accesses x log ops): each tensor
+    keeps the sum of the numbers of the ops that still have to access it. When one op remains,
+    the sum is its number, and only the queue entry of that op changes.
     """
-    state = _Greedy(graph)
+    queue = _ForwardQueue(graph)
     order: Order = []
-    while state.queue:
-        op = heappop(state.queue)[-1]
-        if not state.done[
-            op
-        ]:  # a change only falls: what comes first is the last that is known
+    while queue.heap:
+        op = heappop(queue.heap)[-1]
+        # Changes only get lower, so an op's first entry to leave the heap is its latest one.
+        if not queue.done[op]:
             order.append(op)
-            state.run(op)
+            queue.run(op)
     return order
 
 
-class _Greedy:
-    """The ready ops by what running them changes, kept up to date."""
+class _ForwardQueue:
+    """The ready ops as a heap of (change of live bytes, bytes of the step, op).
+
+    An op is pushed again when its change gets lower; older entries stay in the heap.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.done = [False] * graph.size
-        self.waiting = [len(preds) for preds in graph.preds]
-        self.left = list(graph.uses)
-        # What outlives the block waits for an op that never comes.
-        self.remaining = [graph.size * many for many in graph.outlives]
-        for op, touched in enumerate(graph.touches):
-            for tensor in touched:
-                self.remaining[tensor] += op
-        self.change = list(graph.taken)
-        for op, touched in enumerate(graph.touches):
-            for tensor in touched:
-                if graph.uses[tensor] == 1:
-                    self.change[op] -= graph.weight[tensor]
-        self.queue = [
-            (self.change[op], graph.need[op], op)
+        self._missing_preds = [len(preds) for preds in graph.preds]
+        self._remaining = list(graph.access_counts)
+        # Results are also waited for by an op numbered ``graph.size``, which never runs.
+        self._sum_of_remaining_ops = [graph.size * result for result in graph.is_result]
+        for op, accessed in enumerate(graph.accesses):
+            for tensor in accessed:
+                self._sum_of_remaining_ops[tensor] += op
+        self._change = list(graph.defined_bytes)
+        for op, accessed in enumerate(graph.accesses):
+            for tensor in accessed:
+                if graph.access_counts[tensor] == 1:
+                    self._change[op] -= graph.tensor_bytes[tensor]
+        self.heap = [
+            (self._change[op], graph.step_bytes[op], op)
             for op in range(graph.size)
-            if not self.waiting[op]
+            if not self._missing_preds[op]
         ]
-        heapify(self.queue)
+        heapify(self.heap)
 
     def run(self, op: int) -> None:
-        """Mark an op as executed; queue what becomes ready or cheaper."""
-        graph, left = self.graph, self.left
+        """Mark an op as executed, and push the ops that become ready or free more by it."""
+        graph, remaining = self.graph, self._remaining
         self.done[op] = True
-        for tensor in graph.touches[op]:
-            left[tensor] -= 1
-            self.remaining[tensor] -= op
-            if left[tensor] == 1:
-                self._last_reader(self.remaining[tensor], graph.weight[tensor])
+        for tensor in graph.accesses[op]:
+            remaining[tensor] -= 1
+            self._sum_of_remaining_ops[tensor] -= op
+            if remaining[tensor] == 1:
+                self._lower_change(
+                    self._sum_of_remaining_ops[tensor], graph.tensor_bytes[tensor]
+                )
         for succ in graph.succs[op]:
-            self.waiting[succ] -= 1
-            if not self.waiting[succ]:
-                heappush(self.queue, (self.change[succ], graph.need[succ], succ))
+            self._missing_preds[succ] -= 1
+            if not self._missing_preds[succ]:
+                heappush(self.heap, (self._change[succ], graph.step_bytes[succ], succ))
 
-    def _last_reader(self, op: int, weight: int) -> None:
+    def _lower_change(self, op: int, size: int) -> None:
+        """Note that an op is now the last to access a tensor of ``size`` bytes."""
         if op == self.graph.size:
             return
-        self.change[op] -= weight
-        if not self.waiting[op]:
-            heappush(self.queue, (self.change[op], self.graph.need[op], op))
+        self._change[op] -= size
+        if not self._missing_preds[op]:
+            heappush(self.heap, (self._change[op], self.graph.step_bytes[op], op))
 
 
 def greedy_backward(graph: TaskGraph) -> Order:
-    """Build the order from its end: of the ops that may be last, the one that adds least.
+    """Return the order that is built from its end, adding the op that raises live bytes least.
 
-    Before an op, its results are not live yet, but its inputs are. So what frees much and
-    what only waits for later readers (a weight's transpose) is put where it belongs, and
-    what reads much (a weight's gradient) comes as soon as it can.
+    Going backward over an op, its outputs stop being live and its inputs start to be. So an op
+    that waits for late readers only (the transpose of a weight) runs just before them, and an
+    op that reads much (a gradient of a weight) runs as early as it can.
     """
-    state = _Backward(graph)
+    queue = _BackwardQueue(graph)
     order: Order = []
-    while state.queue:
-        change, negated = heappop(state.queue)
+    while queue.heap:
+        change, negated = heappop(queue.heap)
         op = -negated
-        if not state.done[op] and change == state.change[op]:
+        if not queue.done[op] and change == queue.change[op]:
             order.append(op)
-            state.run(op)
+            queue.run(op)
     return order[::-1]
 
 
-class _Backward:
-    """The ops all of whose successors are scheduled, by what scheduling them next adds."""
+class _BackwardQueue:
+    """The ops with all successors scheduled, as a heap of (change of live bytes, -op).
+
+    An op is pushed again when its change gets lower; an entry with another change than
+    ``change[op]`` is out of date.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.done = [False] * graph.size
-        self.waiting = [len(succs) for succs in graph.succs]
-        self.live = list(graph.outlives)
-        self.readers: list[list[int]] = [[] for _ in graph.weight]
-        self.change = [-taken for taken in graph.taken]
-        for op, touched in enumerate(graph.touches):
-            opened = graph.opens[op]
-            for tensor in touched:
-                if tensor not in opened:
-                    self.readers[tensor].append(op)
-                    if not self.live[tensor]:
-                        self.change[op] += graph.weight[tensor]
-        self.queue = [
-            (self.change[op], -op) for op, waiting in enumerate(self.waiting) if not waiting
+        self._missing_succs = [len(succs) for succs in graph.succs]
+        self._is_live = list(graph.is_result)
+        self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        self.change = [-defined for defined in graph.defined_bytes]
+        for op, accessed in enumerate(graph.accesses):
+            defined = graph.defines[op]
+            for tensor in accessed:
+                if tensor not in defined:
+                    self._readers[tensor].append(op)
+                    if not self._is_live[tensor]:
+                        self.change[op] += graph.tensor_bytes[tensor]
+        self.heap = [
+            (self.change[op], -op)
+            for op, missing in enumerate(self._missing_succs)
+            if not missing
         ]
-        heapify(self.queue)
+        heapify(self.heap)
 
     def run(self, op: int) -> None:
-        """Schedule an op before all those scheduled so far."""
+        """Schedule an op before all ops scheduled so far, and push the ops that this affects."""
         self.done[op] = True
-        opened = self.graph.opens[op]
-        for tensor in self.graph.touches[op]:
-            if tensor not in opened and not self.live[tensor]:
-                self.live[tensor] = True
-                self._cheaper(self.readers[tensor], self.graph.weight[tensor])
+        defined = self.graph.defines[op]
+        for tensor in self.graph.accesses[op]:
+            if tensor not in defined and not self._is_live[tensor]:
+                self._is_live[tensor] = True
+                self._lower_changes(self._readers[tensor], self.graph.tensor_bytes[tensor])
         for pred in self.graph.preds[op]:
-            self.waiting[pred] -= 1
-            if not self.waiting[pred]:
-                heappush(self.queue, (self.change[pred], -pred))
+            self._missing_succs[pred] -= 1
+            if not self._missing_succs[pred]:
+                heappush(self.heap, (self.change[pred], -pred))
 
-    def _cheaper(self, readers: list[int], weight: int) -> None:
+    def _lower_changes(self, readers: list[int], size: int) -> None:
+        """Note that a tensor of ``size`` bytes is live now, so its other readers add it no more."""
         for reader in readers:
             if not self.done[reader]:
-                self.change[reader] -= weight
-                if not self.waiting[reader]:
-                    heappush(self.queue, (self.change[reader], -reader))
+                self.change[reader] -= size
+                if not self._missing_succs[reader]:
+                    heappush(self.heap, (self.change[reader], -reader))
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
@@ -190,4 +205,4 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "greedy": greedy,
     "greedy_backward": greedy_backward,
 }
-"""Every order of one pass by name: where the searches begin, and candidates for a plan."""
+"""All schedulers by name. Searches start from their orders, which are also candidates of a plan."""

@@ -1,65 +1,65 @@
-"""One block as integers: which op needs which, and what each step takes and gives back.
+"""The ops of one block as integers, and the bytes that are live along an order of them.
 
-An order is a permutation of ``range(graph.size)``, the file's order being the identity.
-Vars that are views of one another are one *tensor* here; whether a result may reuse
-its input's bytes depends on the order and is decided during the walk, by the same rule as
-`analysis.aliasing.share_storage`. The numbers therefore agree with `live_peak` to the
-byte, except for subgraphs that run at most once (If): what dies inside of those is counted
-to the op's end.
+Ops and tensors are numbered from 0. An order is a permutation of ``range(graph.size)``, and the
+identity is the order of the model file. Variables that are views of one another are one tensor.
 
-An order with all that is live along it, and parts of it as problems of their own.
+An output may be written over an input that dies at the op. Which inputs die depends on the
+order, so `trace` decides it step by step, with the rule of `analysis.aliasing.share_storage`.
+Peaks therefore equal `live_peak` to the byte, except for subgraphs that run at most once (If):
+an outer tensor that dies inside such a subgraph is counted until the end of the op.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 Order = list[int]
+"""Ops in the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """The ops of one block; all tables but the last three are indexed by op.
+    """The ops of one block with the memory that they define, read and free.
 
-    ``need`` is what an op's step takes beyond what was live before: its results, and for
-    a control-flow op the most that these take. Sizes are in bytes.
+    Attributes:
+        preds: for each op, the ops that have to run before it.
+        succs: for each op, the ops that have to run after it.
+        defines: for each op, the tensors whose live range it begins.
+        accesses: for each op, the tensors that it defines or reads, ascending.
+        in_place_inputs: for each op, the tensors that its first output may be written over if
+            the op is their last reader. None of them is a result of the block.
+        in_place_bytes: for each op, the bytes that its step saves if it writes in place.
+        step_bytes: for each op, the bytes that its step needs beyond those live before it: its
+            outputs, and for an op with subgraphs the peak of these.
+        tensor_bytes: the size of each tensor.
+        access_counts: for each tensor, the number of ops that access it, plus one for a result.
+        is_result: for each tensor, whether it is live after the last op.
+        initial_bytes: bytes live before the first op.
+        defined_bytes: for each op, the total size of the tensors in ``defines``.
     """
 
     preds: tuple[tuple[int, ...], ...]
     succs: tuple[tuple[int, ...], ...]
-    opens: tuple[tuple[int, ...], ...]
-    """The tensors that begin with this op."""
-    touches: tuple[tuple[int, ...], ...]
-    """The tensors that this op begins or reads."""
-    replaces: tuple[tuple[int, ...], ...]
-    """The tensors whose bytes the first result reuses, if they die here.
-
-    None of them outlives the block.
-    """
-    saved: tuple[int, ...]
-    """What the step saves if one of ``replaces`` dies."""
-    need: tuple[int, ...]
-    weight: tuple[int, ...]
-    """Bytes of each tensor."""
-    uses: tuple[int, ...]
-    """How many ops touch each tensor, plus one where it outlives the block."""
-    outlives: tuple[bool, ...]
-    """Whether the block gives the tensor."""
-    start: int
-    """Bytes live before the first op."""
-    taken: tuple[int, ...] = field(init=False)
-    """For each op the bytes of the tensors that it begins."""
+    defines: tuple[tuple[int, ...], ...]
+    accesses: tuple[tuple[int, ...], ...]
+    in_place_inputs: tuple[tuple[int, ...], ...]
+    in_place_bytes: tuple[int, ...]
+    step_bytes: tuple[int, ...]
+    tensor_bytes: tuple[int, ...]
+    access_counts: tuple[int, ...]
+    is_result: tuple[bool, ...]
+    initial_bytes: int
+    defined_bytes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        weight = self.weight
-        taken = [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
-        object.__setattr__(self, "taken", tuple(taken))
+        size = self.tensor_bytes
+        totals = [sum([size[t] for t in row]) if row else 0 for row in self.defines]
+        object.__setattr__(self, "defined_bytes", tuple(totals))
 
     @property
     def size(self) -> int:
@@ -67,136 +67,164 @@ class TaskGraph:
         return len(self.preds)
 
     def descendants(self, op: int) -> set[int]:
-        """Return the ops that need an op, directly or not."""
-        found: set[int] = set()
+        """Return the ops that depend on an op, directly or indirectly."""
+        reached: set[int] = set()
         stack = [op]
         while stack:
-            fresh = [succ for succ in self.succs[stack.pop()] if succ not in found]
-            found.update(fresh)
+            fresh = [succ for succ in self.succs[stack.pop()] if succ not in reached]
+            reached.update(fresh)
             stack += fresh
-        return found
+        return reached
 
-    def resident(self) -> int:
-        """Return the bytes that are live throughout: no op here opens or touches them."""
-        given = set().union(*self.touches).difference(*self.opens)
-        return self.start - sum([self.weight[tensor] for tensor in given])
+    def always_live_bytes(self) -> int:
+        """Return the bytes of tensors that are live at every step and accessed by no op."""
+        inputs = set().union(*self.accesses).difference(*self.defines)
+        return self.initial_bytes - sum([self.tensor_bytes[tensor] for tensor in inputs])
 
-    def kept(self) -> int:
-        """Return the bytes that are live after the last op, in whatever order they ran."""
-        touched = set().union(*self.touches)
-        dead = sum([self.weight[t] for t in touched if not self.outlives[t]])
-        return self.start + sum(self.taken) - dead
+    def final_bytes(self) -> int:
+        """Return the bytes that are live after the last op, the same in every order."""
+        accessed = set().union(*self.accesses)
+        freed = sum([self.tensor_bytes[t] for t in accessed if not self.is_result[t]])
+        return self.initial_bytes + sum(self.defined_bytes) - freed
 
 
-def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int], int]:
-    """Return the bytes live at each step of an order, before each, and after the last."""
-    left = list(graph.uses)
-    weight, touches, taken, needs = graph.weight, graph.touches, graph.taken, graph.need
-    replaces, saved = graph.replaces, graph.saved
-    live = graph.start
+class LiveBytes(NamedTuple):
+    """The live bytes along an order.
+
+    Attributes:
+        steps: bytes live while each op runs, by position in the order.
+        before: bytes live just before each op, by position in the order.
+        after: bytes live after the last op.
+    """
+
+    steps: list[int]
+    before: list[int]
+    after: int
+
+
+def trace(graph: TaskGraph, order: Sequence[int]) -> LiveBytes:
+    """Return the bytes that are live along an order, in time linear in the accesses."""
+    remaining = list(graph.access_counts)
+    size, accesses, defined = graph.tensor_bytes, graph.accesses, graph.defined_bytes
+    in_place_inputs, in_place_bytes = graph.in_place_inputs, graph.in_place_bytes
+    step_bytes = graph.step_bytes
+    live = graph.initial_bytes
     steps, before = [], []
     for op in order:
-        need = needs[op]
-        for tensor in replaces[op]:
-            if left[tensor] == 1:
-                need -= saved[op]
+        need = step_bytes[op]
+        for tensor in in_place_inputs[op]:
+            if remaining[tensor] == 1:
+                need -= in_place_bytes[op]
                 break
         before.append(live)
         steps.append(live + need)
-        live += taken[op]
-        for tensor in touches[op]:
-            left[tensor] -= 1
-            if not left[tensor]:
-                live -= weight[tensor]
-    return steps, before, live
+        live += defined[op]
+        for tensor in accesses[op]:
+            remaining[tensor] -= 1
+            if not remaining[tensor]:
+                live -= size[tensor]
+    return LiveBytes(steps, before, live)
 
 
 def peak(graph: TaskGraph, order: Sequence[int]) -> int:
-    """Return the most bytes live at one step of an order."""
-    return max(trace(graph, order)[0], default=graph.start)
+    """Return the most bytes that are live at one step of an order."""
+    return max(trace(graph, order).steps, default=graph.initial_bytes)
 
 
-def moved(order: Sequence[int]) -> int:
-    """Return by how many places an order moves the ops, all in all."""
-    return sum(abs(at - op) for at, op in enumerate(order))
+def displacement(order: Sequence[int]) -> int:
+    """Return the sum over all ops of the distance between their places in the file and here."""
+    return sum(abs(position - op) for position, op in enumerate(order))
 
 
-class Walk:
-    """An order of a graph that is changed part by part.
+class Schedule:
+    """An order of a graph together with its live bytes; sections of it can be replaced.
 
-    ``steps`` and ``before`` are the bytes live at each place of the order, and just
-    before it.
+    Attributes:
+        graph: the ops.
+        order: the ops in the order in which they run.
+        steps: bytes live while each op runs, by position in ``order``.
+        before: bytes live just before each op, by position in ``order``.
     """
 
     def __init__(self, graph: TaskGraph, order: Sequence[int]) -> None:
         self.graph = graph
         self.order = list(order)
         self.steps, self.before, _ = trace(graph, self.order)
-        self._last = [-1] * len(graph.weight)
-        for at, op in enumerate(self.order):
-            for tensor in graph.touches[op]:
-                self._last[tensor] = at
+        self._last_access = [-1] * len(graph.tensor_bytes)
+        for position, op in enumerate(self.order):
+            for tensor in graph.accesses[op]:
+                self._last_access[tensor] = position
 
     def section(self, begin: int, end: int) -> TaskGraph:
-        """Return the places ``begin <= at < end`` as a graph, numbered from 0.
+        """Return the ops at positions ``begin <= position < end`` as a graph of their own.
 
-        What is live before and after them is live at its start and outlives it; a tensor
-        whose last reader is among them dies there, whatever else has read it before.
+        The ops are numbered from 0 in their present order. Tensors that are live before the
+        section are part of ``initial_bytes``. Tensors with a reader after the section are results.
         """
         graph, ops = self.graph, self.order[begin:end]
-        number = {op: at for at, op in enumerate(ops)}
-        touched = [graph.touches[op] for op in ops]
-        tensors = sorted(set().union(*touched))
-        known = {tensor: at for at, tensor in enumerate(tensors)}
-        touches = tuple([tuple([known[t] for t in row]) for row in touched])
-        uses = [0] * len(tensors)
-        for row in touches:
+        op_number = {op: index for index, op in enumerate(ops)}
+        accessed = [graph.accesses[op] for op in ops]
+        tensors = sorted(set().union(*accessed))
+        tensor_number = {tensor: index for index, tensor in enumerate(tensors)}
+        accesses = tuple([tuple([tensor_number[t] for t in row]) for row in accessed])
+        access_counts = [0] * len(tensors)
+        for row in accesses:
             for tensor in row:
-                uses[tensor] += 1
-        last, outlives = self._last, graph.outlives
-        out = tuple([outlives[t] or last[t] >= end for t in tensors])
+                access_counts[tensor] += 1
+        last_access = self._last_access
+        is_result = tuple([graph.is_result[t] or last_access[t] >= end for t in tensors])
         return TaskGraph(
-            preds=_near(graph.preds, ops, number),
-            succs=_near(graph.succs, ops, number),
-            opens=tuple([tuple([known[t] for t in graph.opens[op]]) for op in ops]),
-            touches=touches,
-            replaces=tuple(
+            preds=_renumbered(graph.preds, ops, op_number),
+            succs=_renumbered(graph.succs, ops, op_number),
+            defines=tuple(
+                [tuple([tensor_number[t] for t in graph.defines[op]]) for op in ops]
+            ),
+            accesses=accesses,
+            in_place_inputs=tuple(
                 [
-                    tuple([known[t] for t in row if not out[known[t]]]) if row else ()
-                    for row in [graph.replaces[op] for op in ops]
+                    tuple([tensor_number[t] for t in row if not is_result[tensor_number[t]]])
+                    if row
+                    else ()
+                    for row in [graph.in_place_inputs[op] for op in ops]
                 ]
             ),
-            saved=tuple([graph.saved[op] for op in ops]),
-            need=tuple([graph.need[op] for op in ops]),
-            weight=tuple([graph.weight[t] for t in tensors]),
-            uses=tuple(map(add, uses, out)),
-            outlives=out,
-            start=self.before[begin],
+            in_place_bytes=tuple([graph.in_place_bytes[op] for op in ops]),
+            step_bytes=tuple([graph.step_bytes[op] for op in ops]),
+            tensor_bytes=tuple([graph.tensor_bytes[t] for t in tensors]),
+            access_counts=tuple(map(add, access_counts, is_result)),
+            is_result=is_result,
+            initial_bytes=self.before[begin],
         )
 
-    def splice(self, begin: int, part: TaskGraph, order: Sequence[int]) -> None:
-        """Put a new order of a section in the section's place."""
-        end = begin + part.size
+    def replace_section(self, begin: int, section: TaskGraph, order: Sequence[int]) -> None:
+        """Run the ops of a section in another order, and update the live bytes there.
+
+        Args:
+            begin: Position of the section's first op.
+            section: The result of `section` for these positions.
+            order: An order of ``section``.
+        """
+        end = begin + section.size
         ops = self.order[begin:end]
-        self.order[begin:end] = [ops[at] for at in order]
-        self.steps[begin:end], self.before[begin:end], _ = trace(part, order)
-        last, touches = self._last, self.graph.touches
-        beyond = {t for op in ops for t in touches[op] if last[t] >= end}
-        for at in range(begin, end):
-            for tensor in touches[self.order[at]]:
-                if tensor not in beyond:
-                    last[tensor] = at
+        self.order[begin:end] = [ops[index] for index in order]
+        self.steps[begin:end], self.before[begin:end], _ = trace(section, order)
+        last_access, accesses = self._last_access, self.graph.accesses
+        accessed_later = {t for op in ops for t in accesses[op] if last_access[t] >= end}
+        for position in range(begin, end):
+            for tensor in accesses[self.order[position]]:
+                if tensor not in accessed_later:
+                    last_access[tensor] = position
 
     @property
-    def worst(self) -> tuple[int, int]:
-        """The most live at one step, and at how many steps that is so: to be lowered."""
-        most = max(self.steps, default=self.graph.start)
+    def peak_and_count(self) -> tuple[int, int]:
+        """The most bytes live at one step, and the number of steps with so many live bytes."""
+        most = max(self.steps, default=self.graph.initial_bytes)
         return most, self.steps.count(most)
 
 
-def _near(
-    rows: Sequence[Sequence[int]], ops: Sequence[int], number: Mapping[int, int]
+def _renumbered(
+    edges: Sequence[Sequence[int]], ops: Sequence[int], op_number: Mapping[int, int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the neighbours of some ops among themselves, by their new numbers."""
-    found = [[number[other] for other in rows[op] if other in number] for op in ops]
-    return tuple([tuple(sorted(row)) if len(row) > 1 else tuple(row) for row in found])
+    """Return the edges between the given ops, in the numbers of ``op_number``, ascending."""
+    rows = [[op_number[other] for other in edges[op] if other in op_number] for op in ops]
+    return tuple([tuple(sorted(row)) if len(row) > 1 else tuple(row) for row in rows])

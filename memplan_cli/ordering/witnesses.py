@@ -37,24 +37,24 @@ from memplan_cli.core.results.certificate import (
     OrderProof,
     Share,
 )
-from memplan_cli.ordering.build import (
-    Inner,
+from memplan_cli.ordering.block_graph import (
+    SubgraphMemory,
     least_taken,
     result_bytes,
     task_graph,
     tensor_names,
 )
-from memplan_cli.ordering.contraction import Contracted, contract
-from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds, sides
+from memplan_cli.ordering.contraction import ContractedGraph, contract
+from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, fixed_sides, local_bounds
 from memplan_cli.ordering.demand_orders import longest_path
-from memplan_cli.ordering.exact_search import exhausted
+from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op
-    from memplan_cli.ordering.build import Storage
+    from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.ordering.task_graph import TaskGraph
 
 
@@ -108,11 +108,11 @@ class Duals:
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
-        self._readers: list[list[int]] = [[] for _ in graph.weight]
-        self._opener = [_NONE] * len(graph.weight)
-        for op, touched in enumerate(graph.touches):
+        self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        self._opener = [_NONE] * len(graph.tensor_bytes)
+        for op, touched in enumerate(graph.accesses):
             for tensor in touched:
-                if tensor in graph.opens[op]:
+                if tensor in graph.defines[op]:
                     self._opener[tensor] = op
                 else:
                     self._readers[tensor].append(op)
@@ -122,9 +122,10 @@ class Duals:
         graph, op = self._graph, question.op
         before = () if question.before is None else (question.before,)
         after = () if question.after is None else (question.after,)
-        side = sides(graph, op, before, after)
+        side = fixed_sides(graph, op, before, after)
         duals = [
-            self._dual(op, side, tensor, work) for tensor in graph.replaces[op] or (_NONE,)
+            self._dual(op, side, tensor, work)
+            for tensor in graph.in_place_inputs[op] or (_NONE,)
         ]
         return Cut(op, tuple(duals), question.before, question.after)
 
@@ -137,11 +138,11 @@ class Duals:
                 if pred in node:
                     charged.holds.append((len(network.heads), pred, at))
                     network.edge(number, node[pred], INFINITE)
-        for tensor, weight in enumerate(graph.weight):
+        for tensor, weight in enumerate(graph.tensor_bytes):
             opener, readers = self._opener[tensor], self._readers[tensor]
             if not weight or (opener != _NONE and side[opener] is False):
                 continue
-            stays = graph.outlives[tensor] or any(side[r] is False for r in readers)
+            stays = graph.is_result[tensor] or any(side[r] is False for r in readers)
             begins = opener == _NONE or side[opener] is True
             if stays and begins:
                 continue
@@ -154,7 +155,7 @@ class Duals:
         if replaced != _NONE:
             others = [reader for reader in self._readers[replaced] if reader != op]
             if not any(side[reader] is False for reader in others):
-                charged.charge((SOURCE, replaced, graph.saved[op]), node, others)
+                charged.charge((SOURCE, replaced, graph.in_place_bytes[op]), node, others)
         network.flow(work)
         return charged.dual(replaced)
 
@@ -182,7 +183,7 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
         names: The graph's tensors.
         bound: What the planner says of it.
     """
-    whole = Contracted(graph, tuple((op,) for op in range(graph.size)), (), ())
+    whole = ContractedGraph(graph, tuple((op,) for op in range(graph.size)), (), ())
     for small in (whole, contract(graph)):
         ids = small.ids or range(graph.size)
         cuts = _cuts(small.graph, bound)
@@ -197,9 +198,9 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
     return searched(small, bound)
 
 
-def searched(small: Contracted, bound: int) -> OrderProof:
+def searched(small: ContractedGraph, bound: int) -> OrderProof:
     """Return all states of a search below ``bound``, the clusters by their ids."""
-    states, ids = exhausted(small.graph, bound), small.ids
+    states, ids = states_below(small.graph, bound), small.ids
     if states is None:
         return OrderProof(bound, NOT_CHECKABLE, why=_TOO_MUCH)
     named = tuple(tuple(_moved(move, ids) for move in state) for state in states)
@@ -306,13 +307,13 @@ class _Nodes:
     def witness(self, bound: int) -> OrderProof:
         """Return what shows a bound, by a subgraph alone where that is enough."""
         path, need = self.floor
-        if need and self.graph.start + need >= bound:
+        if need and self.graph.initial_bytes + need >= bound:
             return OrderProof(bound, "inside", inside=path)
         return order_witness(self.graph, self.names, bound)
 
 
 def nested_witness(
-    block: Block, facts: Storage, bound: int
+    block: Block, facts: StorageFacts, bound: int
 ) -> tuple[OrderProof, tuple[BlockProof, ...]]:
     """Return what shows that no order of a program has a peak below ``bound``.
 
@@ -334,24 +335,24 @@ def _holders(block: Block) -> Iterator[tuple[int, Op]]:
     return ((at, op) for at, op in enumerate(block.ops) if op.bodies)
 
 
-def _with_below(block: Block, facts: Storage) -> _Nodes:
+def _with_below(block: Block, facts: StorageFacts) -> _Nodes:
     below: list[BlockProof] = []
     taken: dict[int, int] = {}
     floor = ("", 0)
     for at, op in _holders(block):
-        bodies: list[Inner] = []
+        bodies: list[SubgraphMemory] = []
         for body in op.bodies:
             below += (shown := _most_shown(body, facts))
             need = shown[-1].order.bound if shown and shown[-1].block == body.path else 0
             inputs = sum(facts.numbers[v] for v in body.inputs if facts.roots.get(v) == v)
-            bodies.append(Inner(inputs, 0, 0, need))
+            bodies.append(SubgraphMemory(inputs, 0, 0, need))
             floor = max(floor, (body.path, need), key=itemgetter(1))
         taken[at] = least_taken(op, facts, bodies)
     graph = task_graph(block, facts, taken)
     return _Nodes(graph, tensor_names(block, facts), tuple(below), floor)
 
 
-def _most_shown(body: Block, facts: Storage) -> tuple[BlockProof, ...]:
+def _most_shown(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]:
     """Return the proof of a subgraph's need, if there is one, behind those that it leans on."""
     nodes = _with_below(body, facts)
     order = range(nodes.graph.size)

@@ -58,7 +58,7 @@ def certificate_of(planned: Planned, original: Program | None = None) -> Certifi
 def _order(
     planned: Planned, bounds: Bounds
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
-    from memplan_cli.ordering.build import storage_facts
+    from memplan_cli.ordering.block_graph import storage_facts
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.ordering.witnesses import nested_witness
 

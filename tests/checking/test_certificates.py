@@ -116,8 +116,8 @@ def test_a_certificate_is_read_as_it_was_written() -> None:
 
 def tasks_of(graph: TaskGraph) -> GroupGraph:
     """Return a graph as a check sees it: tensors by their numbers, as text."""
-    users = {str(t): {BLOCK_END} if kept else set() for t, kept in enumerate(graph.outlives)}
-    for op, touched in enumerate(graph.touches):
+    users = {str(t): {BLOCK_END} if kept else set() for t, kept in enumerate(graph.is_result)}
+    for op, touched in enumerate(graph.accesses):
         for tensor in touched:
             users[str(tensor)].add(op)
     shared = {t: ops for t, ops in users.items() if len(ops) > 1}
@@ -125,16 +125,16 @@ def tasks_of(graph: TaskGraph) -> GroupGraph:
         op: NodeGroup(
             set(graph.preds[op]),
             set(graph.succs[op]),
-            {str(t) for t in graph.opens[op] if str(t) in shared},
-            {str(t) for t in graph.touches[op] if str(t) in shared},
-            {str(t) for t in graph.replaces[op]},
-            graph.saved[op],
-            graph.need[op],
+            {str(t) for t in graph.defines[op] if str(t) in shared},
+            {str(t) for t in graph.accesses[op] if str(t) in shared},
+            {str(t) for t in graph.in_place_inputs[op]},
+            graph.in_place_bytes[op],
+            graph.step_bytes[op],
         )
         for op in range(graph.size)
     }
-    weight = {str(t): much for t, much in enumerate(graph.weight)}
-    return GroupGraph(groups, weight, shared, graph.start)
+    weight = {str(t): much for t, much in enumerate(graph.tensor_bytes)}
+    return GroupGraph(groups, weight, shared, graph.initial_bytes)
 
 
 def is_shown(graph: TaskGraph, proof: OrderProof) -> bool:
@@ -155,7 +155,7 @@ def test_no_certificate_goes_above_what_an_order_reaches(seed: int) -> None:
     """The least peak of all orders is shown; a byte more is not, however it is forged."""
     graph = random_graph(seed)
     least = min(peak(graph, order) for order in orders(graph))
-    names = [str(tensor) for tensor in range(len(graph.weight))]
+    names = [str(tensor) for tensor in range(len(graph.tensor_bytes))]
     proof = order_witness(graph, names, least)
     assert is_shown(graph, proof)
     assert not is_shown(graph, replace(proof, bound=least + 1))
@@ -184,7 +184,7 @@ def test_cuts_of_clusters_name_the_ops_that_lead_them(monkeypatch: pytest.Monkey
             "_cuts",
             lambda of, bound, size=graph.size: () if of.size == size else cuts(of, bound),
         )
-        names = [str(tensor) for tensor in range(len(graph.weight))]
+        names = [str(tensor) for tensor in range(len(graph.tensor_bytes))]
         proof = order_witness(graph, names, least)
         assert is_shown(graph, proof)
         shown += bool(
@@ -276,7 +276,7 @@ def test_an_exhausted_search_shows_the_least_peak_and_no_more(seed: int) -> None
     graph = random_graph(seed)
     least = min(peak(graph, order) for order in orders(graph))
     proof = searched(contract(graph), least)
-    if least > max(graph.need):  # else nothing can be run below it
+    if least > max(graph.step_bytes):  # else nothing can be run below it
         assert proof.method == "search"
     if proof.method == "search":
         assert is_shown(graph, proof)

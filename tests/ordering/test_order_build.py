@@ -8,9 +8,9 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.build import (
-    Inner,
-    Storage,
+from memplan_cli.ordering.block_graph import (
+    StorageFacts,
+    SubgraphMemory,
     least_taken,
     most_taken,
     storage_facts,
@@ -21,28 +21,30 @@ from memplan_cli.ordering.terms import Terms
 NOBODY = Block((), (), ())
 
 
-def facts_of(**sizes: Size) -> Storage:
+def facts_of(**sizes: Size) -> StorageFacts:
     numbers = {VarId(name): size.coefficient for name, size in sizes.items()}
     roots = {var: var for var in numbers}
-    return Storage(roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY, 0)
+    return StorageFacts(
+        roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY, 0
+    )
 
 
 def test_what_a_subgraph_gives_is_live_while_the_next_one_runs() -> None:
     branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
-    bodies = [Inner(0, 5, 3, 5), Inner(0, 4, 2, 4)]
+    bodies = [SubgraphMemory(0, 5, 3, 5), SubgraphMemory(0, 4, 2, 4)]
     assert most_taken(branch, facts_of(y=Size(1)), bodies) == 3 + 4
     assert most_taken(branch, facts_of(y=Size(9)), bodies) == 3 + 2 + 9
 
 
 def test_a_loop_s_results_and_inputs_live_while_it_runs() -> None:
     loop = Op("loop", "Loop", (), (VarId("y"),), (NOBODY,))
-    assert most_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 5 + 7
-    assert least_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 4 + 7
+    assert most_taken(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 5 + 7
+    assert least_taken(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 4 + 7
 
 
 def test_nothing_is_sure_of_what_a_branch_takes() -> None:
     branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
-    assert least_taken(branch, facts_of(y=Size(7)), [Inner(0, 5, 3, 5)]) == 0
+    assert least_taken(branch, facts_of(y=Size(7)), [SubgraphMemory(0, 5, 3, 5)]) == 0
 
 
 def block_of(*ops: Op, results: tuple[str, ...]) -> Block:
@@ -58,14 +60,14 @@ def test_only_equal_sizes_replace_one_another_whatever_the_sample() -> None:
         op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), op(2, "Relu", "b", "c"), results=()
     )
     facts = facts_of(a=Size(1, ("m",)), b=Size(1, ("n",)), c=Size(1, ("n",)))
-    assert task_graph(block, facts, {}).replaces == ((), (), (1,))
+    assert task_graph(block, facts, {}).in_place_inputs == ((), (), (1,))
 
 
 def test_what_outlives_the_block_is_never_replaced() -> None:
     block = block_of(op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), results=("a", "b"))
     graph = task_graph(block, facts_of(a=Size(4), b=Size(4)), {})
-    assert graph.outlives == (True, True)
-    assert graph.replaces == ((), ())
+    assert graph.is_result == (True, True)
+    assert graph.in_place_inputs == ((), ())
 
 
 def test_views_are_one_tensor_with_what_they_show() -> None:
@@ -81,9 +83,9 @@ def test_views_are_one_tensor_with_what_they_show() -> None:
     numbers = {VarId("a"): 4, VarId("v"): 4}
     facts = storage_facts(Program("p", block, vars_), Terms(sizes), numbers)
     graph = task_graph(block, facts, {})
-    assert graph.opens == ((0,), (), ())
-    assert graph.touches == ((0,), (0,), (0,))
-    assert graph.uses == (3,)
+    assert graph.defines == ((0,), (), ())
+    assert graph.accesses == ((0,), (0,), (0,))
+    assert graph.access_counts == (3,)
 
 
 def test_an_input_read_twice_is_replaced_once_and_only_where_both_places_may_be() -> None:
@@ -97,7 +99,7 @@ def test_an_input_read_twice_is_replaced_once_and_only_where_both_places_may_be(
     ):
         reader = Op("n2", kind, tuple(inputs), (VarId("y"),), source=2)
         graph = task_graph(block_of(*made, reader, results=()), facts_of(**sizes), {})
-        assert graph.replaces[2] == replaced, (kind, inputs)
+        assert graph.in_place_inputs[2] == replaced, (kind, inputs)
 
 
 def test_what_two_inputs_show_is_replaced_by_neither() -> None:
@@ -111,7 +113,7 @@ def test_what_two_inputs_show_is_replaced_by_neither() -> None:
         facts_of(a=Size(4), v=Size(4), y=Size(4)),
         roots={VarId("a"): VarId("a"), VarId("v"): VarId("a"), VarId("y"): VarId("y")},
     )
-    assert task_graph(block, facts, {}).replaces == ((), (), ())
+    assert task_graph(block, facts, {}).in_place_inputs == ((), (), ())
 
 
 def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
@@ -124,12 +126,17 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     sizes = builders.var_sizes(tested)
     numbers = {var: size.coefficient for var, size in sizes.items()}
     facts = storage_facts(tested, Terms(sizes), numbers)
-    assert facts.given == {"s", "y"}
+    assert facts.from_branches == {"s", "y"}
     assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
     found = best_order(tested, sizes)
     assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
     assert (
-        most_taken(tested.body.ops[0], facts, [Inner(0, 25, 20, 0), Inner(0, 6, 0, 0)]) == 26
+        most_taken(
+            tested.body.ops[0],
+            facts,
+            [SubgraphMemory(0, 25, 20, 0), SubgraphMemory(0, 6, 0, 0)],
+        )
+        == 26
     )
 
 

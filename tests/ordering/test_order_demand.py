@@ -4,16 +4,16 @@ from itertools import product
 
 import pytest
 
-from memplan_cli.ordering.cut_bounds import Certificate, CutBounds
+from memplan_cli.ordering.cut_bounds import BoundSearch, CutBounds
 from memplan_cli.ordering.demand_orders import (
     NO_LIMIT,
+    Direction,
     Sweep,
-    Way,
     longest_path,
     sweep,
 )
-from memplan_cli.ordering.effort import Effort
 from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
+from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders, random_graph
 
 MANY = [*GRAPHS, *(random_graph(seed, most=30) for seed in range(200, 230))]
@@ -44,8 +44,8 @@ def gradients(count: int) -> TaskGraph:
     return graph_of(reads, weight, [total], in_place)
 
 
-@pytest.mark.parametrize("way", Way)
-def test_every_demand_driven_order_respects_every_edge(way: Way) -> None:
+@pytest.mark.parametrize("way", Direction)
+def test_every_demand_driven_order_respects_every_edge(way: Direction) -> None:
     for graph, limit, slack in product(MANY, (0, 12, NO_LIMIT), (0, 3)):
         for chain in (longest_path(graph), ()):
             order = sweep(graph, Sweep(way, chain, slack, limit))
@@ -64,22 +64,22 @@ def test_ops_run_together_that_pay_for_one_another() -> None:
     graph = graph_of([[], [0], [0, 1], [0], [3], [4], [2, 5]], [8, 9, 1, 5, 6, 5, 1], [6])
     path = longest_path(graph)
     assert path == [0, 3, 4, 5, 6]
-    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 3, 1, 2, 4, 5, 6]
+    assert sweep(graph, Sweep(Direction.FORWARD, path)) == [0, 3, 1, 2, 4, 5, 6]
     # Backward, op 2 is put before op 3, which makes tensor 0 live for both of them.
-    assert sweep(graph, Sweep(Way.BACKWARD, path)) == [0, 1, 2, 3, 4, 5, 6]
+    assert sweep(graph, Sweep(Direction.BACKWARD, path)) == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_the_last_reader_of_a_tensor_runs_as_soon_as_the_others_have() -> None:
     # Op 1 leaves op 2 alone to read tensor 0, of 9 bytes; op 3 can do without either.
     graph = graph_of([[], [0], [0], [1], [1, 2, 3]], [9, 5, 2, 9, 1], [4])
-    order = sweep(graph, Sweep(Way.FORWARD, [0, 1, 3, 4]))
+    order = sweep(graph, Sweep(Direction.FORWARD, [0, 1, 3, 4]))
     assert order == [0, 1, 2, 3, 4]
     assert peak(graph, order) == 17
 
 
 def test_gradients_are_added_up_as_they_come() -> None:
     graph = gradients(6)
-    order = sweep(graph, Sweep(Way.FORWARD, longest_path(graph)))
+    order = sweep(graph, Sweep(Direction.FORWARD, longest_path(graph)))
     # Two gradients at a time, six activations at most, and the chain's own two.
     assert peak(graph, order) <= 2 * 40 + 6 * 4 + 2 * 4
 
@@ -88,17 +88,17 @@ def test_nothing_that_is_not_asked_for_runs_above_the_limit() -> None:
     # Ops 1 and 2 free tensor 0, but take 30 for a moment; only the last op asks for them.
     graph = graph_of([[], [0], [1, 0], [0], [3], [2, 4]], [4, 30, 1, 9, 9, 1], [5])
     path = [0, 3, 4, 5]
-    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 3, 1, 2, 4, 5]
-    assert sweep(graph, Sweep(Way.FORWARD, path, limit=44)) == [0, 3, 1, 2, 4, 5]
-    assert sweep(graph, Sweep(Way.FORWARD, path, limit=43)) == [0, 3, 4, 1, 2, 5]
+    assert sweep(graph, Sweep(Direction.FORWARD, path)) == [0, 3, 1, 2, 4, 5]
+    assert sweep(graph, Sweep(Direction.FORWARD, path, limit=44)) == [0, 3, 1, 2, 4, 5]
+    assert sweep(graph, Sweep(Direction.FORWARD, path, limit=43)) == [0, 3, 4, 1, 2, 5]
 
 
 def test_with_slack_a_few_bytes_too_many_hold_nothing_up() -> None:
     # Op 1 gives 9 bytes for 8.
     graph = graph_of([[], [0], [], [2], [1, 3]], [8, 9, 6, 6, 1], [4])
     path = [0, 2, 3, 4]
-    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 2, 3, 1, 4]
-    assert sweep(graph, Sweep(Way.FORWARD, path, slack=1)) == [0, 1, 2, 3, 4]
+    assert sweep(graph, Sweep(Direction.FORWARD, path)) == [0, 2, 3, 1, 4]
+    assert sweep(graph, Sweep(Direction.FORWARD, path, slack=1)) == [0, 1, 2, 3, 4]
 
 
 def test_a_cut_with_ops_before_and_after_is_the_least_of_the_orders_that_do_so() -> None:
@@ -128,8 +128,8 @@ def test_a_pair_of_ops_proves_what_neither_proves_alone() -> None:
     best = min(orders(graph), key=lambda order: peak(graph, order))
     alone = max(CutBounds(graph).at(op, 10**6).bound for op in range(graph.size))
     assert alone < peak(graph, best)
-    certificate = Certificate(graph, 0)
-    certificate.look_at_pairs(best, peak(graph, best), Effort(10**6))
+    certificate = BoundSearch(graph, 0)
+    certificate.try_pairs(best, peak(graph, best), WorkBudget(10**6))
     assert certificate.bound == peak(graph, best)
 
 
@@ -140,12 +140,12 @@ def test_no_certificate_is_above_the_best_order() -> None:
         if len(every) == 3000:
             continue
         best = min(peak(graph, order) for order in every)
-        certificate = Certificate(graph, 0)
+        certificate = BoundSearch(graph, 0)
         local = certificate.bound
         for order in (every[0], every[-1]):
-            certificate.look(order, 10**9, Effort(10**6))
-            certificate.look_along(longest_path(graph), 10**9, Effort(10**6))
-            certificate.look_at_pairs(order, 10**9, Effort(10**6))
+            certificate.try_heavy_ops(order, 10**9, WorkBudget(10**6))
+            certificate.try_path(longest_path(graph), 10**9, WorkBudget(10**6))
+            certificate.try_pairs(order, 10**9, WorkBudget(10**6))
         assert certificate.bound <= best
         raised += certificate.bound > local
     assert raised > 10
@@ -155,17 +155,17 @@ def test_a_certificate_without_effort_is_a_bound_all_the_same() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
         for work in (1, 10, 100):
-            certificate = Certificate(graph, 0)
+            certificate = BoundSearch(graph, 0)
             order = list(range(graph.size))
-            certificate.look(order, 10**9, Effort(work))
-            certificate.look_along(longest_path(graph), 10**9, Effort(work))
-            certificate.look_at_pairs(order, 10**9, Effort(work))
+            certificate.try_heavy_ops(order, 10**9, WorkBudget(work))
+            certificate.try_path(longest_path(graph), 10**9, WorkBudget(work))
+            certificate.try_pairs(order, 10**9, WorkBudget(work))
             assert certificate.bound <= best
 
 
 def test_cuts_along_a_path_find_the_waist_of_a_training_step() -> None:
     graph = gradients(32)
-    certificate = Certificate(graph, 0)
+    certificate = BoundSearch(graph, 0)
     local = certificate.bound
-    certificate.look_along(longest_path(graph), 10**9, Effort(10**6))
+    certificate.try_path(longest_path(graph), 10**9, WorkBudget(10**6))
     assert certificate.bound >= max(local, 31 * 4)

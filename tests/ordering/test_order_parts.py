@@ -7,11 +7,11 @@ from memplan_cli.ordering.block_search import Solution
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.division import divide
-from memplan_cli.ordering.effort import Effort
 from memplan_cli.ordering.exact_search import beam, best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.source_order import relax_order, restore_source_order
-from memplan_cli.ordering.task_graph import TaskGraph, Walk, moved, peak, trace
+from memplan_cli.ordering.task_graph import Schedule, TaskGraph, displacement, peak, trace
+from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
 
 
@@ -39,7 +39,7 @@ def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
 def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
     # Tensor 0 is read by op 1, before the section, and by op 2, inside of it.
     graph = graph_of([[], [0], [0], [1, 2], [3]], [10, 1, 1, 1, 1])
-    walk = Walk(graph, range(5))
+    walk = Schedule(graph, range(5))
     section = walk.section(2, 4)
     steps, before, after = trace(section, [0, 1])
     assert (steps, before, after) == (walk.steps[2:4], walk.before[2:4], walk.before[4])
@@ -48,7 +48,7 @@ def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
 
 def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
     for graph in GRAPHS:
-        walk = Walk(graph, orders(graph, 20)[-1])
+        walk = Schedule(graph, orders(graph, 20)[-1])
         for begin in range(graph.size):
             for end in range(begin + 1, graph.size + 1):
                 section = walk.section(begin, end)
@@ -59,20 +59,20 @@ def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
 
 def test_what_is_kept_is_live_after_the_last_op_of_any_order() -> None:
     for graph in GRAPHS:
-        walk = Walk(graph, orders(graph, 20)[-1])
-        assert graph.kept() == trace(graph, walk.order)[2]
+        walk = Schedule(graph, orders(graph, 20)[-1])
+        assert graph.final_bytes() == trace(graph, walk.order)[2]
         for begin in range(graph.size):
             section = walk.section(begin, graph.size)
-            assert section.kept() == trace(section, range(section.size))[2]
+            assert section.final_bytes() == trace(section, range(section.size))[2]
 
 
 def test_a_spliced_walk_is_the_walk_of_the_new_order() -> None:
     for graph in GRAPHS:
-        walk = Walk(graph, range(graph.size))
+        walk = Schedule(graph, range(graph.size))
         begin = graph.size // 3
         section = walk.section(begin, graph.size)
-        walk.splice(begin, section, orders(section, 9)[-1])
-        again = Walk(graph, walk.order)
+        walk.replace_section(begin, section, orders(section, 9)[-1])
+        again = Schedule(graph, walk.order)
         assert (walk.steps, walk.before) == (again.steps, again.before)
         for begin in range(graph.size):
             assert walk.section(begin, graph.size) == again.section(begin, graph.size)
@@ -95,7 +95,7 @@ def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
 
 def test_a_cut_of_a_section_is_the_least_of_all_its_orders() -> None:
     for graph in GRAPHS[:30]:
-        walk = Walk(graph, orders(graph, 30)[-1])
+        walk = Schedule(graph, orders(graph, 30)[-1])
         section = walk.section(graph.size // 3, graph.size - graph.size // 3)
         least = [10**9] * section.size
         for order in orders(section):
@@ -144,7 +144,7 @@ def test_contracting_a_section_knows_what_was_live_before_it() -> None:
     for graph in GRAPHS:
         order = orders(graph, 30)[-1]
         for begin in range(graph.size):
-            section = Walk(graph, order).section(begin, graph.size)
+            section = Schedule(graph, order).section(begin, graph.size)
             small = contract(section)
             for clusters in orders(small.graph, 20):
                 assert peak(small.graph, clusters) == peak(section, small.expand(clusters))
@@ -155,15 +155,15 @@ def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> Non
     graph = TaskGraph(
         preds=((), (0,)),
         succs=((1,), ()),
-        opens=((0, 1), (2,)),
-        touches=((0, 1), (0, 2)),
-        replaces=((), ()),
-        saved=(0, 0),
-        need=(11, 5),
-        weight=(1, 10, 5),
-        uses=(2, 1, 2),
-        outlives=(False, False, True),
-        start=0,
+        defines=((0, 1), (2,)),
+        accesses=((0, 1), (0, 2)),
+        in_place_inputs=((), ()),
+        in_place_bytes=(0, 0),
+        step_bytes=(11, 5),
+        tensor_bytes=(1, 10, 5),
+        access_counts=(2, 1, 2),
+        is_result=(False, False, True),
+        initial_bytes=0,
     )
     assert contract(graph).members == ((0,), (1,))
 
@@ -177,7 +177,7 @@ def test_greedy_knows_what_the_last_reader_frees() -> None:
 def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
     # Both read tensor 0, which was live before them, and the second replaces the first's.
     whole = graph_of([[], [0], [0, 1]], [4, 4, 4], outlives=(2,), in_place=(1, 2))
-    section = Walk(whole, range(3)).section(1, 3)
+    section = Schedule(whole, range(3)).section(1, 3)
     small = contract(section)
     assert small.members == ((0, 1),)
     assert peak(small.graph, [0]) == peak(section, [0, 1]) == 8
@@ -193,7 +193,7 @@ def test_dividing_never_makes_an_order_worse_and_its_bound_holds() -> None:
     for graph in GRAPHS:
         every = orders(graph)
         worst = max(every, key=lambda order: peak(graph, order))
-        found = divide(graph, worst, 0, Effort(100_000))
+        found = divide(graph, worst, 0, WorkBudget(100_000))
         best = min(peak(graph, order) for order in every)
         assert best <= peak(graph, found.order) <= peak(graph, worst)
         assert found.bound <= peak(graph, found.order)
@@ -216,7 +216,7 @@ def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
         for work in (0, 5, 20):
-            found = best_first(graph, 0, best + 5, Effort(work).allow(work))
+            found = best_first(graph, 0, best + 5, WorkBudget(work).allow(work))
             assert found.bound <= best
 
 
@@ -232,12 +232,14 @@ def test_restoring_the_source_order_keeps_the_peak_and_moves_nothing_without_nee
     for graph in GRAPHS:
         every = orders(graph)
         for order in (every[-1], every[len(every) // 2]):
-            straight = restore_source_order(graph, order, peak(graph, order), Effort(10_000))
+            straight = restore_source_order(
+                graph, order, peak(graph, order), WorkBudget(10_000)
+            )
             assert peak(graph, straight) <= peak(graph, order)
-            assert moved(straight) <= moved(order)
+            assert displacement(straight) <= displacement(order)
         if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
             straight = restore_source_order(
-                graph, every[-1], peak(graph, every[-1]), Effort(10_000)
+                graph, every[-1], peak(graph, every[-1]), WorkBudget(10_000)
             )
             assert straight == list(range(graph.size))
 
@@ -249,20 +251,22 @@ def test_relaxing_an_order_sorts_only_where_nothing_gets_heavier() -> None:
     graph = graph_of(reads, [9, 9, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1])
     order = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11, 12]
     straight = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert restore_source_order(graph, order, peak(graph, order), Effort(100)) == straight
-    assert relax_order(graph, order, Effort(100)) == order
+    assert restore_source_order(graph, order, peak(graph, order), WorkBudget(100)) == straight
+    assert relax_order(graph, order, WorkBudget(100)) == order
     other = [*order[:10], 11, 10, 12]
-    assert relax_order(graph, other, Effort(100)) == order, "what costs nothing is put back"
-    assert relax_order(graph, other, Effort(0)) == other
+    assert relax_order(graph, other, WorkBudget(100)) == order, (
+        "what costs nothing is put back"
+    )
+    assert relax_order(graph, other, WorkBudget(0)) == other
 
 
 def test_relaxing_an_order_keeps_the_peak_and_moves_nothing_without_need() -> None:
     for graph in GRAPHS:
         every = orders(graph)
         for order in (every[-1], every[len(every) // 2]):
-            relaxed = relax_order(graph, order, Effort(10_000))
+            relaxed = relax_order(graph, order, WorkBudget(10_000))
             assert peak(graph, relaxed) <= peak(graph, order)
-            assert moved(relaxed) <= moved(order)
+            assert displacement(relaxed) <= displacement(order)
 
 
 def test_a_flow_fills_the_narrowest_cut() -> None:
@@ -281,13 +285,13 @@ def test_a_flow_fills_the_narrowest_cut() -> None:
 
 
 def test_an_effort_s_parts_draw_on_the_whole() -> None:
-    whole = Effort(100)
+    whole = WorkBudget(100)
     part = whole.part(60)
     keep_going = part.allow(50)
     assert keep_going(30)
     assert not keep_going(55)
-    assert (part.left, whole.left) == (5, 45)
-    assert not Effort(100, seconds=-1.0).in_time
+    assert (part.remaining, whole.remaining) == (5, 45)
+    assert not WorkBudget(100, seconds=-1.0).in_time
 
 
 def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:

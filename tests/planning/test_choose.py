@@ -9,7 +9,7 @@ import pytest
 
 from builders import block, op, plan_program, program, var_sizes
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.division import Divided
+from memplan_cli.ordering.division import DividedOrder
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing import levels
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.core.program import Program
-    from memplan_cli.ordering.effort import Effort
     from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.work_budget import WorkBudget
     from memplan_cli.planning.choosing.choose import Evaluated
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
@@ -224,9 +224,9 @@ def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> 
 def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def divide(_: TaskGraph, order: Order, bound: int, __: Effort) -> Divided:
+    def divide(_: TaskGraph, order: Order, bound: int, __: WorkBudget) -> DividedOrder:
         assert sorted(order) == sorted(LOOSE)
-        return Divided(LOOSE, 0, bound)
+        return DividedOrder(LOOSE, 0, bound)
 
     made = in_order(list(range(10)))
     found = best_order(made, var_sizes(made))
@@ -239,7 +239,7 @@ def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
 def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
     """The order that is chosen is never packed at its bound, the looser one by sweeps."""
 
-    def relax_order(_: TaskGraph, order: Order, __: Effort) -> Order:
+    def relax_order(_: TaskGraph, order: Order, __: WorkBudget) -> Order:
         assert sorted(order) == sorted(LOOSE)
         return LOOSE
 

@@ -1,0 +1,301 @@
+"""Build the `TaskGraph` of a block, with subgraphs reduced to the memory that they need.
+
+`storage_facts` finds out once per program which variables share bytes in every order.
+`task_graph` numbers the ops and tensors of one block. An op with subgraphs is one op of its
+block's graph, and `most_taken` and `least_taken` say what its step needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import Aliasing, share_storage
+from memplan_cli.analysis.branches import find_places
+from memplan_cli.analysis.precedence import predecessors, successors
+from memplan_cli.core.problem import LiveRange
+from memplan_cli.core.program import VarId, blocks
+from memplan_cli.ordering.task_graph import TaskGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from memplan_cli.core.program import Block, Op, Program
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Terms
+
+
+_NO_TENSOR = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFacts:
+    """Facts about the planned variables of a program that hold in every order.
+
+    Attributes:
+        roots: for each planned variable the one whose bytes it shows: itself, or what it is a
+            view of.
+        sizes: sizes as they are, possibly symbolic. Only variables of equal size share in place.
+        numbers: bytes to count for each variable, with numbers in place of symbols.
+        aliasing: the rules by which variables share bytes.
+        pinned_bytes: total bytes of the variables that are live for the whole run.
+        from_branches: variables on the same bytes as the result of an If's branch.
+        results: the program's outputs, which never share bytes.
+    """
+
+    roots: Mapping[VarId, VarId]
+    sizes: Mapping[VarId, Size]
+    numbers: Mapping[VarId, int]
+    aliasing: Aliasing
+    pinned_bytes: int
+    from_branches: Collection[VarId] = ()
+    results: Collection[VarId] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphMemory:
+    """The memory that a subgraph needs.
+
+    Attributes:
+        inputs: bytes of its inputs.
+        peak: most bytes live at one step beyond its inputs, in the order chosen for it.
+        results: bytes live after its last op.
+        bound: a lower bound on ``peak`` over all orders of its ops.
+    """
+
+    inputs: int
+    peak: int
+    results: int
+    bound: int
+
+
+def storage_facts(
+    program: Program, terms: Terms, numbers: Mapping[VarId, int]
+) -> StorageFacts:
+    """Find the views of a program and the bytes to count for each variable.
+
+    Args:
+        program: The program, in any order of its ops.
+        terms: Which variables are planned, their sizes, and the rules of sharing.
+        numbers: Bytes of each variable, with numbers in place of symbols.
+    """
+    sizes, aliasing, pinned = terms.sizes, terms.aliasing, frozenset(terms.pinned)
+    results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
+    unshared = pinned | results
+    sharing = {var: size for var, size in sizes.items() if var not in unshared}
+    views = Aliasing(aliasing.views, {})
+    # Without in-place rules the live ranges have no influence, so any will do.
+    any_range = dict.fromkeys(sharing, LiveRange(0, 1))
+    buffers = share_storage(program, sharing, views, any_range) if views.views else {}
+    roots = {var: VarId(buffers.get(var, var)) for var in sizes if var not in pinned}
+    from_branches: frozenset[VarId] = frozenset()
+    if aliasing.branches and any(op.bodies for op in program.body.ops):
+        buffers = share_storage(program, sharing, replace(aliasing, in_place={}), any_range)
+        shared = ((var, str(buffer)) for var, buffer in buffers.items())
+        from_branches = frozenset(v for v, buffer in shared if roots[v] == v and buffer != v)
+        places = find_places(program, aliasing.runs_one)
+        # A result on the bytes of another branch's result needs none of its own.
+        free = (v for v in from_branches if places.are_exclusive(v, VarId(buffers[v])))
+        numbers = {**numbers, **dict.fromkeys(free, 0)}
+    return StorageFacts(
+        roots,
+        sizes,
+        numbers,
+        aliasing,
+        sum(numbers[var] for var in pinned if var in numbers),
+        from_branches,
+        results,
+    )
+
+
+def task_graph(
+    block: Block, facts: StorageFacts, control_flow_bytes: Mapping[int, int]
+) -> TaskGraph:
+    """Return the graph of a block. Ops are numbered in the order in which they stand.
+
+    Args:
+        block: The main graph of a program, or a subgraph.
+        facts: From `storage_facts`.
+        control_flow_bytes: For each op with subgraphs, by index, what its step needs, its
+            results included.
+    """
+    numbering = _TensorNumbering(facts)
+    initial_bytes = (
+        0 if block.path else facts.pinned_bytes + numbering.add_inputs(block.inputs)
+    )
+    accesses = tuple([numbering.add_op(op) for op in block.ops])
+    results = numbering.results(block.outputs)
+    size = numbering.tensor_bytes
+    is_result = tuple([tensor in results for tensor in range(len(size))])
+    access_counts = list(map(int, is_result))
+    for accessed in accesses:
+        for tensor in accessed:
+            access_counts[tensor] += 1
+    step_bytes = [sum([size[t] for t in row]) if row else 0 for row in numbering.defines]
+    for index, total in control_flow_bytes.items():
+        step_bytes[index] = total
+    preds = predecessors(block)
+    in_place_inputs = tuple([numbering.in_place_inputs(op, results) for op in block.ops])
+    return TaskGraph(
+        preds=preds,
+        succs=successors(preds),
+        defines=tuple(numbering.defines),
+        accesses=accesses,
+        in_place_inputs=in_place_inputs,
+        in_place_bytes=tuple(
+            facts.numbers[op.outputs[0]] if inputs else 0
+            for op, inputs in zip(block.ops, in_place_inputs, strict=True)
+        ),
+        step_bytes=tuple(step_bytes),
+        tensor_bytes=tuple(size),
+        access_counts=tuple(access_counts),
+        is_result=is_result,
+        initial_bytes=initial_bytes,
+    )
+
+
+def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
+    """Return the variable of each tensor of ``task_graph(block, facts, ...)``, by number."""
+    inputs = () if block.path else block.inputs
+    defined = (*inputs, *(var for op in block.ops for var in op.outputs))
+    return tuple(var for var in defined if facts.roots.get(var) == var and facts.numbers[var])
+
+
+def most_taken(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
+    """Return the bytes that the step of an op with subgraphs needs in their chosen orders.
+
+    Subgraphs run one after the other, and the results of each stay live until the op ends. The
+    number is too high only where a subgraph that runs at most once is the last reader of an
+    outer variable.
+    """
+    result_total = result_bytes(op, facts)
+    inputs = sum(body.inputs for body in bodies)
+    kept, most = 0, 0
+    for body in bodies:
+        most = max(most, kept + body.peak)
+        kept += body.results
+    if op.repeats:
+        return inputs + max(most, kept) + result_total
+    return inputs + max(most, kept + result_total)
+
+
+def least_taken(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
+    """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
+
+    The bound is beyond all that the op reads. It is 0 for a subgraph that runs at most once,
+    because what only the other branch reads may be dead.
+    """
+    if not op.repeats:
+        return 0
+    inputs = sum(body.inputs for body in bodies)
+    return inputs + max(body.bound for body in bodies) + result_bytes(op, facts)
+
+
+def result_bytes(op: Op, facts: StorageFacts) -> int:
+    """Return the bytes of an op's outputs that are not results of its branches."""
+    own = [v for v in op.outputs if facts.roots.get(v) == v and v not in facts.from_branches]
+    return sum(facts.numbers[var] for var in own)
+
+
+class _TensorNumbering:
+    """Numbers the tensors of a block in the order in which their live ranges begin.
+
+    Attributes:
+        tensor_bytes: size of each tensor that is numbered so far.
+        defines: for each op that was added, the tensors that it defines.
+    """
+
+    def __init__(self, facts: StorageFacts) -> None:
+        self.tensor_bytes: list[int] = []
+        self.defines: list[tuple[int, ...]] = []
+        self._facts = facts
+        self._number: dict[VarId, int] = {}
+
+    def add_inputs(self, inputs: Sequence[VarId]) -> int:
+        """Number the block's inputs, and return their total bytes."""
+        tensors = [self._add(var) for var in inputs]
+        return sum(self.tensor_bytes[tensor] for tensor in tensors if tensor is not None)
+
+    def add_op(self, op: Op) -> tuple[int, ...]:
+        """Number the outputs of the next op, and return all tensors that it accesses.
+
+        The accesses of an op with subgraphs include those of all ops inside.
+        """
+        outputs = [self._add(var) for var in op.outputs]
+        self.defines.append(tuple([tensor for tensor in outputs if tensor is not None]))
+        roots, number = self._facts.roots, self._number
+        mentioned = _nested_vars(op) if op.bodies else op.inputs + op.outputs
+        tensors = {number.get(roots.get(var, var), _NO_TENSOR) for var in mentioned}
+        tensors.discard(_NO_TENSOR)
+        return tuple(sorted(tensors)) if len(tensors) > 1 else tuple(tensors)
+
+    def _add(self, var: VarId) -> int | None:
+        """Number a variable; return None for views, unplanned and empty variables."""
+        if self._facts.roots.get(var) != var or not self._facts.numbers[var]:
+            return None
+        self._number[var] = len(self.tensor_bytes)
+        self.tensor_bytes.append(self._facts.numbers[var])
+        return self._number[var]
+
+    def results(self, outputs: Sequence[VarId]) -> set[int]:
+        """Return the tensors that hold the block's outputs."""
+        roots = {self._facts.roots[var] for var in outputs if var in self._facts.roots}
+        return {self._number[root] for root in roots if root in self._number}
+
+    def in_place_inputs(self, op: Op, results: Collection[int]) -> tuple[int, ...]:
+        """Return the tensors that the op's first output may be written over if they die there.
+
+        This is the rule of `share_storage` without the condition that the op is their last
+        reader, which depends on the order.
+        """
+        facts = self._facts
+        positions = facts.aliasing.replaced_by(op)
+        if not positions or not op.outputs:
+            return ()
+        if op.outputs[0] not in self._number or op.outputs[0] in facts.results:
+            return ()
+        input_roots = [facts.roots.get(var) for var in op.inputs]
+        tensors = []
+        for position in positions:
+            root = input_roots[position] if position < len(input_roots) else None
+            if root is None or root not in self._number:
+                continue
+            tensor = self._number[root]
+            if tensor not in results and self._may_overwrite(
+                op, position, positions, input_roots
+            ):
+                tensors.append(tensor)
+        return tuple(tensors)
+
+    def _may_overwrite(
+        self,
+        op: Op,
+        position: int,
+        positions: Sequence[int],
+        input_roots: Sequence[VarId | None],
+    ) -> bool:
+        """Whether the first output may be written over the input at ``position``.
+
+        Sizes must be equal. A tensor that is read at several positions may be overwritten only
+        if all of them allow it, and is then allowed at the first of these positions alone.
+        """
+        sizes, inputs = self._facts.sizes, op.inputs
+        var, root = inputs[position], input_roots[position]
+        if sizes[var] != sizes[op.outputs[0]]:
+            return False
+        if input_roots.count(root) == 1:
+            return True
+        # At a position that does not allow it, the tensor would be read after it is written.
+        same = [index for index, other in enumerate(input_roots) if other == root]
+        if not all(inputs[index] == var and index in positions for index in same):
+            return False
+        return position == min(same, key=positions.index)
+
+
+def _nested_vars(op: Op) -> Iterable[VarId]:
+    """Return the inputs and outputs of an op and of all ops and blocks inside of it."""
+    inside = [block for body in op.bodies for block in blocks(body)]
+    mentioned = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
+    mentioned += [var for block in inside for inner in block.ops for var in inner.inputs]
+    mentioned += [var for block in inside for inner in block.ops for var in inner.outputs]
+    return mentioned
