@@ -28,7 +28,7 @@ from memplan_cli.ordering.block_graph import (
     storage_facts,
     task_graph,
 )
-from memplan_cli.ordering.block_search import RESTORE_WORK, Solution, solve
+from memplan_cli.ordering.block_search import RESTORE_WORK, BlockOrder, order_block
 from memplan_cli.ordering.cut_bounds import cut_bound
 from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.list_orders import SCHEDULERS
@@ -86,7 +86,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     facts = meter.facts(program)
     tell = progress or silent
     budget = WorkBudget(_scaled(work, program), time_limit)
-    top = _arrange(program.body, facts, lambda graph: solve(graph, budget, tell))
+    top = _arrange(program.body, facts, lambda graph: order_block(graph, budget, tell))
     programs = {"file": program}
     if nested := any(op.bodies for op in program.body.ops):
         programs |= _arrangements(program, facts, SCHEDULERS)
@@ -232,7 +232,7 @@ class _Arranged:
 
     block: Block
     inner: SubgraphMemory
-    solution: Solution
+    solution: BlockOrder
 
     @property
     def least(self) -> int:
@@ -253,14 +253,14 @@ def _arrangement(program: Program, facts: StorageFacts, scheduler: Scheduler) ->
     return replace(program, body=_arrange(program.body, facts, method).block)
 
 
-def _offered(scheduler: Scheduler, graph: TaskGraph) -> Solution:
-    solution = Solution(graph, bound=0)
+def _offered(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
+    solution = BlockOrder(graph, bound=0)
     solution.offer("scheduled", scheduler(graph))
     return solution
 
 
 def _arrange(
-    block: Block, facts: StorageFacts, method: Callable[[TaskGraph], Solution]
+    block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
 ) -> _Arranged:
     """Order a block and all below it with one method, subgraphs first."""
     arranged = {

@@ -1,4 +1,4 @@
-"""All methods on one block, the cheap ones first, until one meets the bound."""
+"""Search an order of one block: cheap methods first, until an order meets the lower bound."""
 
 from __future__ import annotations
 
@@ -28,91 +28,86 @@ if TYPE_CHECKING:
 
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
-SEARCHED = 4000
-"""Graphs with more clusters than this are searched in windows, not as a whole."""
+_SEARCHED_CLUSTERS = 4000
+"""Graphs with more clusters are divided in sections only, not searched by states or pairs."""
 
-_SWEEP_COST = 6
-"""Work, in steps looked at, of one op in a demand-driven order."""
+_SWEEP_WORK_PER_OP = 6
+"""Units of work spent for each op of a demand-driven order."""
 
-_SLACK = 13
-"""Demand-driven orders may give away one part in two to the power of so many at an op."""
+_SLACK_SHIFT = 13
+"""Groups of a sweep may raise the live bytes by the peak shifted right by so many bits."""
 
-_STEP = 6
-"""They are scheduled again under a limit lower by one part in two to the power of so many."""
+_LIMIT_SHIFT = 6
+"""Sweeps are repeated under a limit lower by the peak shifted right by so many bits."""
 
-_NEAR = 5
-"""Orders count as equally good if they are within one part in two to the power of so many."""
+_NEAR_SHIFT = 5
+"""Orders are worth dividing within the best peak shifted right by so many bits."""
 
-_DIVIDED = 4
-"""How many orders are divided."""
+_DIVIDED_ORDERS = 4
+"""Number of orders that are divided."""
 
-_LEAST_SHARE = 15
-"""Percent of the budget that is spent on dividing even where the last gap is tiny."""
+_LEAST_PERCENT = 15
+"""Percent of the budget that division gets even if the gap to the bound is tiny."""
 
-_IDLE = 2
-"""After so many tries that have not helped, the best order is left as it is."""
+_IDLE_ROUNDS = 2
+"""Division ends after so many rounds without a lower peak."""
 
 RESTORE_WORK = 300_000
-"""Work for restoring the source order."""
+"""Units of work for moving ops back to their places in the file."""
 
 
 @dataclass(slots=True)
-class Solution:
-    """The orders found so far, and what is known of all others."""
+class BlockOrder:
+    """The best order found so far for one block, and what is known of all its orders.
+
+    Attributes:
+        graph: the ops.
+        bound: a lower bound on the peak of all orders.
+        peaks: the least peak that each method reached.
+        order: the order with the least peak; of equal ones the closest to the file's.
+        chosen: the method that found ``order``.
+        cluster_orders: (peak, order of clusters) of all orders that may be improved.
+        unrestored: the best order before ops were moved back towards the file's order; empty if
+            the file's order is the best.
+    """
 
     graph: TaskGraph
     bound: int
     peaks: dict[str, int] = field(default_factory=dict)
     order: Order = field(default_factory=list)
     chosen: str = ""
-    starts: list[tuple[int, Order]] = field(default_factory=list)
-    """Peaks and orders of the clusters, worth improving."""
-    looked_at: Order = field(default_factory=list)
-    """The order whose heavy ops were looked at last, for a bound."""
+    cluster_orders: list[tuple[int, Order]] = field(default_factory=list)
     unrestored: Order = field(default_factory=list)
-    """The best order before the source order was restored; empty where that is the file's."""
 
-    _certificate: BoundSearch | None = None
-
-    def certificate(self, graph: TaskGraph) -> BoundSearch:
-        """Return what is known of the bound, in clusters."""
-        if self._certificate is None:
-            self._certificate = BoundSearch(graph, self.bound)
-        self._certificate.bound = max(self._certificate.bound, self.bound)
-        return self._certificate
-
-    def offer(self, name: str, order: Order | None) -> None:
-        """Take an order into account; of equals the nearest to the file's is kept."""
-        if order is not None:
-            self._take(name, order, peak(self.graph, order))
+    def offer(self, method: str, order: Order) -> None:
+        """Record an order of ops, and keep it if it is the best."""
+        self._keep_if_best(method, order, peak(self.graph, order))
 
     def offer_clusters(
         self,
-        name: str,
+        method: str,
         small: ContractedGraph,
-        order: Order | None,
-        reached: int | None = None,
+        order: Order,
+        order_peak: int | None = None,
     ) -> int:
-        """Take an order of the clusters into account, and return its peak.
+        """Record an order of clusters, keep it if it is the best, and return its peak.
 
-        ``reached`` is that peak, if the caller has it.
+        ``order_peak`` is that peak, if the caller knows it.
         """
-        if order is None:
-            return self.peak
-        reached = peak(small.graph, order) if reached is None else reached
-        self.starts.append((reached, order))
-        if reached <= self.peak:
-            self._take(name, small.expand(order), reached)
-        self.peaks[name] = min(reached, self.peaks.get(name, reached))
-        return reached
+        order_peak = peak(small.graph, order) if order_peak is None else order_peak
+        self.cluster_orders.append((order_peak, order))
+        if order_peak <= self.peak:
+            self._keep_if_best(method, small.expand(order), order_peak)
+        self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
+        return order_peak
 
-    def _take(self, name: str, order: Order, found: int) -> None:
-        if not self.chosen or found < self.peak or self._is_nearer(order, found):
-            self.order, self.chosen = order, name
-        self.peaks[name] = min(found, self.peaks.get(name, found))
-
-    def _is_nearer(self, order: Order, found: int) -> bool:
-        return found == self.peak and displacement(order) < displacement(self.order)
+    def _keep_if_best(self, method: str, order: Order, order_peak: int) -> None:
+        is_better = not self.chosen or order_peak < self.peak
+        if is_better or (
+            order_peak == self.peak and displacement(order) < displacement(self.order)
+        ):
+            self.order, self.chosen = order, method
+        self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
 
     @property
     def peak(self) -> int:
@@ -121,149 +116,194 @@ class Solution:
 
     @property
     def proved(self) -> bool:
-        """Whether no order can be better."""
+        """Whether the best order meets the lower bound."""
         return self.peak <= self.bound
 
 
-def solve(graph: TaskGraph, budget: WorkBudget, tell: Callable[[str], None]) -> Solution:
-    """Find an order of a block with a small peak, and a bound on the peak of any order."""
-    found = Solution(graph, max(local_bounds(graph), default=graph.initial_bytes))
-    for name in ("file", "runtime_default"):
-        found.offer(name, SCHEDULERS[name](graph))
-    if found.proved and found.chosen == "file":
-        return found
-    small = contract(graph)
-    found.bound = max(found.bound, *local_bounds(small.graph))
-    for name in SCHEDULERS:
-        if found.proved and name != "file":
-            break
-        shown = "tightened" if name == "file" else name
-        found.offer_clusters(shown, small, SCHEDULERS[name](small.graph))
-    for method in (_sweep, _prove, _glance, _divide, _prove_again, _search):
-        if found.proved or not budget.in_time:
-            break
-        method(found, small, budget)
-        tell(Detail(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}"))
-    if found.chosen != "file":
-        found.unrestored = found.order
-        found.order = restore_source_order(
-            graph, found.order, found.peak, WorkBudget(RESTORE_WORK)
-        )
-        found.peaks[found.chosen] = peak(graph, found.order)
-    return found
+def order_block(
+    graph: TaskGraph, budget: WorkBudget, tell: Callable[[str], None]
+) -> BlockOrder:
+    """Search an order with a low peak, and a lower bound on the peak of all orders.
 
-
-def _prove(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Raise the bound: along a path, by pairs, and where the best order is heavy."""
-    certificate = found.certificate(small.graph)
-    found.looked_at = order = min(found.starts)[1]
-    path = longest_path(small.graph)
-    certificate.try_path(path, found.peak, budget.part(budget.remaining // 8))
-    certificate.try_heavy_ops(order, found.peak, budget.part(budget.remaining // 24))
-    if small.graph.size <= SEARCHED:
-        certificate.try_pairs(order, found.peak, budget.part(budget.remaining // 8))
-    found.bound = certificate.bound
-
-
-def _prove_again(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Look where the order that has been found since is heavy."""
-    if small.graph.size <= SEARCHED:
-        _prove(found, small, budget)
-    elif min(found.starts)[1] != found.looked_at:
-        certificate = found.certificate(small.graph)
-        certificate.try_heavy_ops(
-            min(found.starts)[1], found.peak, budget.part(budget.remaining // 2)
-        )
-        found.bound = certificate.bound
-
-
-def _sweep(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Schedule driven by demand, from both ends; then again, under what has been reached."""
-    graph = small.graph
-    allowed = budget.part(budget.remaining // 3)
-    path = longest_path(graph)
-    hows = [
-        Sweep(way, chain, slack)
-        for slack in (found.peak >> _SLACK, 0)
-        for chain in (path, ())
-        for way in (Direction.BACKWARD, Direction.FORWARD)
-    ]
-    while hows and not found.proved and budget.in_time:
-        how = hows.pop(0)
-        allowed.spend(_SWEEP_COST * graph.size)
-        before = found.peak
-        reached = found.offer_clusters("demand", small, sweep(graph, how))
-        if allowed.remaining <= 0:
-            return
-        if how.limit == NO_LIMIT or reached < before:
-            under = min(found.peak, reached) - (min(found.peak, reached) >> _STEP)
-            hows.append(replace(how, limit=under))
-
-
-def _divide(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Lower the worst steps of the best orders that one pass finds.
-
-    All have a short try; what comes out best goes on, widely and narrowly in turn, for as
-    long as that helps.
+    Args:
+        graph: The ops of the block, in the file's order.
+        budget: The work that all methods may spend together.
+        tell: Called with the best peak and the bound after each method.
     """
-    size = small.graph.size
-    most = budget.remaining // 2 if size <= SEARCHED else budget.remaining
-    allowed = budget.part(most * max(_effort_share(found), _LEAST_SHARE) // 100)
-    promising = _promising(found, small.graph)
-    share = allowed.remaining // (2 * len(promising))
-    for order in promising:
-        _lowered(found, small, order, allowed.part(share), 0)
-    best = min(found.starts)[1]
-    idle, least = 0, size
-    while idle < _IDLE and not found.proved and allowed.remaining > 0 and allowed.in_time:
-        before = found.peak
-        best = _lowered(found, small, best, allowed.part(allowed.remaining // 2), least)
-        idle = 0 if found.peak < before else idle + 1
-        least = 0 if least else size
+    best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
+    for name in ("file", "runtime_default"):
+        best.offer(name, SCHEDULERS[name](graph))
+    if best.proved and best.chosen == "file":
+        return best
+    search = _ClusterSearch(best, contract(graph))
+    search.run_schedulers()
+    for method in (
+        search.sweep,
+        search.prove,
+        search.search_briefly,
+        search.divide,
+        search.prove_again,
+        search.search_exactly,
+    ):
+        if best.proved or not budget.in_time:
+            break
+        method(budget)
+        tell(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
+    if best.chosen != "file":
+        best.unrestored = best.order
+        best.order = restore_source_order(
+            graph, best.order, best.peak, WorkBudget(RESTORE_WORK)
+        )
+        best.peaks[best.chosen] = peak(graph, best.order)
+    return best
 
 
-def _lowered(
-    found: Solution, small: ContractedGraph, order: Order, budget: WorkBudget, least: int
-) -> Order:
-    """Divide an order, and take what comes out into account."""
-    if found.proved or budget.remaining <= 0:
-        return order
-    divided = divide(small.graph, order, found.bound, budget, least)
-    found.bound = max(found.bound, divided.bound)
-    found.offer_clusters("divide", small, divided.order, divided.peak)
-    return divided.order
+class _ClusterSearch:
+    """The methods of `order_block` on the contracted graph.
 
+    Each method spends a part of the budget, and improves the order or the bound of ``best``.
+    """
 
-def _promising(found: Solution, graph: TaskGraph) -> list[Order]:
-    """Return the orders to improve: near the best, those with few heavy steps first."""
-    near, heavy = found.peak >> _NEAR, found.peak - (found.peak >> _NEAR)
-    ranked: list[tuple[int, int, Order]] = []
-    for at, (reached, order) in enumerate(sorted(found.starts, key=itemgetter(0))):
-        if reached <= found.peak + near or not ranked:
-            steps = trace(graph, order)[0]
-            ranked.append((sum([step > heavy for step in steps]), at, order))
-    return [order for *_, order in sorted(ranked)[:_DIVIDED]]
+    def __init__(self, best: BlockOrder, small: ContractedGraph) -> None:
+        self._best = best
+        self._small = small
+        self._graph = small.graph
+        self._is_searched = small.graph.size <= _SEARCHED_CLUSTERS
+        self._bounds: BoundSearch | None = None
+        self._proved_at: Order = []
+        best.bound = max(best.bound, *local_bounds(small.graph))
 
+    def run_schedulers(self) -> None:
+        """Offer the order of each scheduler, until one is proved optimal."""
+        for name, scheduler in SCHEDULERS.items():
+            if self._best.proved and name != "file":
+                break
+            shown = "tightened" if name == "file" else name
+            self._best.offer_clusters(shown, self._small, scheduler(self._graph))
 
-def _glance(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Search exactly, but not long: graphs that are easy are done with."""
-    if small.graph.size <= SEARCHED:
-        _exact(found, small, budget, budget.remaining // 10)
+    def sweep(self, budget: WorkBudget) -> None:
+        """Offer demand-driven orders from both ends, then again under limits below their peaks."""
+        best, graph = self._best, self._graph
+        allowed = budget.part(budget.remaining // 3)
+        path = longest_path(graph)
+        sweeps = [
+            Sweep(direction, chain, slack)
+            for slack in (best.peak >> _SLACK_SHIFT, 0)
+            for chain in (path, ())
+            for direction in (Direction.BACKWARD, Direction.FORWARD)
+        ]
+        while sweeps and not best.proved and budget.in_time:
+            parameters = sweeps.pop(0)
+            allowed.spend(_SWEEP_WORK_PER_OP * graph.size)
+            before = best.peak
+            reached = best.offer_clusters("demand", self._small, sweep(graph, parameters))
+            if allowed.remaining <= 0:
+                return
+            if parameters.limit == NO_LIMIT or reached < before:
+                limit = min(best.peak, reached) - (min(best.peak, reached) >> _LIMIT_SHIFT)
+                sweeps.append(replace(parameters, limit=limit))
 
+    def prove(self, budget: WorkBudget) -> None:
+        """Raise the bound by cuts along a path, at the fullest steps of the best order, and by pairs."""
+        best, bounds = self._best, self._current_bounds()
+        self._proved_at = order = self._best_clusters()
+        path = longest_path(self._graph)
+        bounds.try_path(path, best.peak, budget.part(budget.remaining // 8))
+        bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
+        if self._is_searched:
+            bounds.try_pairs(order, best.peak, budget.part(budget.remaining // 8))
+        best.bound = bounds.bound
 
-def _search(found: Solution, small: ContractedGraph, budget: WorkBudget) -> None:
-    """Search exactly for as long as there is budget."""
-    if small.graph.size <= SEARCHED:
-        budget = budget.part(budget.remaining * _effort_share(found) // 100)
-        _exact(found, small, budget, budget.remaining)
+    def prove_again(self, budget: WorkBudget) -> None:
+        """Raise the bound at the order that was found since; in large graphs by single cuts only."""
+        order = self._best_clusters()
+        if self._is_searched:
+            self.prove(budget)
+        elif order != self._proved_at:
+            bounds = self._current_bounds()
+            bounds.try_heavy_ops(order, self._best.peak, budget.part(budget.remaining // 2))
+            self._best.bound = bounds.bound
 
+    def _current_bounds(self) -> BoundSearch:
+        """Return the search for bounds, which keeps its cuts, raised to the best bound known."""
+        if self._bounds is None:
+            self._bounds = BoundSearch(self._graph, self._best.bound)
+        self._bounds.bound = max(self._bounds.bound, self._best.bound)
+        return self._bounds
 
-def _effort_share(found: Solution) -> int:
-    """Return how many percent of the budget the last gap is worth: all from 1 % on."""
-    return min(100, max(4, 10_000 * (found.peak - found.bound) // max(found.bound, 1)))
+    def _best_clusters(self) -> Order:
+        return min(self._best.cluster_orders)[1]
 
+    def search_briefly(self, budget: WorkBudget) -> None:
+        """Search by states with a tenth of the budget, which suffices for easy graphs."""
+        if self._is_searched:
+            self._best_first(budget, budget.remaining // 10)
 
-def _exact(found: Solution, small: ContractedGraph, budget: WorkBudget, work: int) -> None:
-    outcome = best_first(small.graph, found.bound, found.peak, budget.allow(work))
-    found.bound = max(found.bound, outcome.bound)
-    found.offer_clusters("exact", small, outcome.order)
+    def search_exactly(self, budget: WorkBudget) -> None:
+        """Search by states with the rest of the budget, or less if the gap to the bound is small."""
+        if self._is_searched:
+            budget = budget.part(budget.remaining * self._worthwhile_percent() // 100)
+            self._best_first(budget, budget.remaining)
+
+    def _best_first(self, budget: WorkBudget, work: int) -> None:
+        best = self._best
+        result = best_first(self._graph, best.bound, best.peak, budget.allow(work))
+        best.bound = max(best.bound, result.bound)
+        if result.order is not None:
+            best.offer_clusters("exact", self._small, result.order)
+
+    def divide(self, budget: WorkBudget) -> None:
+        """Lower the fullest steps of the best orders found so far.
+
+        All promising orders get a short try. The best result is then divided in wide and in
+        narrow sections in turn, for as long as that lowers the peak.
+        """
+        best, size = self._best, self._graph.size
+        most = budget.remaining // 2 if self._is_searched else budget.remaining
+        percent = max(self._worthwhile_percent(), _LEAST_PERCENT)
+        allowed = budget.part(most * percent // 100)
+        promising = self._promising_orders()
+        share = allowed.remaining // (2 * len(promising))
+        for order in promising:
+            self._divided(order, allowed.part(share), 0)
+        current = self._best_clusters()
+        idle, smallest = 0, size
+        while (
+            idle < _IDLE_ROUNDS
+            and not best.proved
+            and allowed.remaining > 0
+            and allowed.in_time
+        ):
+            before = best.peak
+            current = self._divided(current, allowed.part(allowed.remaining // 2), smallest)
+            idle = 0 if best.peak < before else idle + 1
+            smallest = 0 if smallest else size
+
+    def _divided(self, order: Order, budget: WorkBudget, smallest: int) -> Order:
+        """Divide an order, offer the result, and return it."""
+        best = self._best
+        if best.proved or budget.remaining <= 0:
+            return order
+        divided = divide(self._graph, order, best.bound, budget, smallest)
+        best.bound = max(best.bound, divided.bound)
+        best.offer_clusters("divide", self._small, divided.order, divided.peak)
+        return divided.order
+
+    def _promising_orders(self) -> list[Order]:
+        """Return orders with nearly the best peak, those with the fewest full steps first."""
+        best = self._best
+        margin = best.peak >> _NEAR_SHIFT
+        ranked: list[tuple[int, int, Order]] = []
+        by_peak = sorted(best.cluster_orders, key=itemgetter(0))
+        for index, (reached, order) in enumerate(by_peak):
+            if reached <= best.peak + margin or not ranked:
+                steps = trace(self._graph, order).steps
+                full_steps = sum([step > best.peak - margin for step in steps])
+                ranked.append((full_steps, index, order))
+        return [order for *_, order in sorted(ranked)[:_DIVIDED_ORDERS]]
+
+    def _worthwhile_percent(self) -> int:
+        """Return the percent of the budget to spend on the gap to the bound: all from 1 % on."""
+        best = self._best
+        gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
+        return min(100, max(4, gap))

@@ -1,23 +1,19 @@
-"""Witnesses of cuts: a maximum flow written down as weights that anybody can add up.
+"""Witnesses of a lower bound on the peak of all orders, for a certificate.
 
-A tensor is live at an op's step if its opener ran before and some reader did not. So its
-bytes, charged to its readers in any shares, are at least the sum of the shares whose reader
-did not run, less those whose opener did not. An op that needs another one did not run unless
-that did, and to count that, too, lowers no sum. A maximum flow gives the shares and counts of
-which the sum is the minimum cut.
+The planner's search raises its bound by any means. Here one number has to be shown to a checker
+that should do little work. Four kinds of witness are tried, from the shortest to the longest:
+a cut at one op, cuts at two ops of which one runs first, the same in the contracted graph, and
+all states of a search.
 
-Witnesses of a bound on the live peak of all orders, looked for where they are short.
+The witness of a cut is its maximum flow. At an op's step a tensor is live if its definer ran and
+some reader did not. Its bytes, distributed over its readers in any shares, are therefore at least
+the shares of the readers that did not run, less those of a definer that did not run. An op that
+depends on another one has not run unless the other has, which adds terms that are never
+negative. The flow chooses shares and terms for which the sum is the minimum cut.
 
-The search raises its bound on the way, by whatever shows that it can be raised. Here one
-number is to be shown, and whoever checks it should have little to do: first at single steps,
-then by pairs of ops, then the same in clusters, at last by all states of a search.
-
-Witnesses of bounds on orders of programs whose nodes have subgraphs.
-
-What a subgraph needs in any order of its own nodes is shown like a graph's bound, innermost
-first. A node that repeats one needs that much on its step, beside its results and what the
-subgraph is given. A branch may run or not, and what only the other one reads may be gone: it
-bounds the whole alone.
+A subgraph has a witness of its own, innermost first. An op that repeats a subgraph needs the
+subgraph's bound on its step, besides its results and the subgraph's inputs. A branch may not
+run, and what the other branch alone reads may be dead: its bound holds for the whole by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +41,14 @@ from memplan_cli.ordering.block_graph import (
     tensor_names,
 )
 from memplan_cli.ordering.contraction import ContractedGraph, contract
-from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, fixed_sides, local_bounds
+from memplan_cli.ordering.cut_bounds import (
+    NO_OP,
+    CutBounds,
+    cut_bound,
+    definers_and_readers,
+    fixed_sides,
+    local_bounds,
+)
 from memplan_cli.ordering.demand_orders import longest_path
 from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
@@ -53,135 +56,53 @@ from memplan_cli.ordering.task_graph import trace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Block, Op
+    from memplan_cli.core.program import Block
     from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.ordering.task_graph import TaskGraph
 
+_NO_TENSOR = -1
 
-_NONE = -1
+_TRIED_OPS = 200
+"""Number of ops whose cuts are tried alone."""
 
-"""Stands for no op, and for no tensor."""
+_PAIRED_OPS = 16
+"""Number of the fullest ops that are tried in pairs."""
 
+_CUT_WORK = 20_000_000
+"""Edges that one cut may examine."""
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """An op's step: what is live there at least, if another op is before or after it."""
-
-    op: int
-    before: int | None = None
-    after: int | None = None
-
-
-@dataclass(slots=True)
-class _Charged:
-    """A network whose edges know what they stand for."""
-
-    network: Network = field(default_factory=Network)
-    shares: list[tuple[int, int, int]] = field(default_factory=list)
-    """Edge, tensor, reader."""
-    holds: list[tuple[int, int, int]] = field(default_factory=list)
-    """Edge, the op that is needed, the one that needs it."""
-
-    def charge(
-        self, tensor: tuple[int, int, int], node: Mapping[int, int], readers: Sequence[int]
-    ) -> None:
-        """Charge a tensor, given by its tail, number and bytes, to readers in any shares."""
-        tail, number, weight = tensor
-        gate = self.network.node()
-        self.network.edge(tail, gate, weight)
-        for reader in readers:
-            if reader in node:
-                self.shares.append((len(self.network.heads), number, reader))
-                self.network.edge(gate, node[reader], INFINITE)
-
-    def dual(self, replaced: int) -> Dual:
-        """Return what flows now."""
-        room = self.network.room
-        # An edge backwards has room for what flows forwards.
-        shares = [Share(t, r, room[e ^ 1]) for e, t, r in self.shares if room[e ^ 1]]
-        holds = [Hold(p, q, room[e ^ 1]) for e, p, q in self.holds if room[e ^ 1]]
-        return Dual(tuple(shares), tuple(holds), None if replaced == _NONE else replaced)
+_TOO_LONG = "the search that proved it has no witness of a sensible size"
 
 
-class Duals:
-    """The witnesses of cuts in one graph."""
+def nested_witness(
+    block: Block, facts: StorageFacts, bound: int
+) -> tuple[OrderProof, tuple[BlockProof, ...]]:
+    """Return the witness that no order of a program has a peak below ``bound``.
 
-    def __init__(self, graph: TaskGraph) -> None:
-        self._graph = graph
-        self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
-        self._opener = [_NONE] * len(graph.tensor_bytes)
-        for op, touched in enumerate(graph.accesses):
-            for tensor in touched:
-                if tensor in graph.defines[op]:
-                    self._opener[tensor] = op
-                else:
-                    self._readers[tensor].append(op)
+    Also returns the proofs of subgraphs that the witness rests on, innermost first.
 
-    def cut(self, question: Question, work: int) -> Cut:
-        """Return the witness of a minimum cut, as good as the work allows."""
-        graph, op = self._graph, question.op
-        before = () if question.before is None else (question.before,)
-        after = () if question.after is None else (question.after,)
-        side = fixed_sides(graph, op, before, after)
-        duals = [
-            self._dual(op, side, tensor, work)
-            for tensor in graph.in_place_inputs[op] or (_NONE,)
-        ]
-        return Cut(op, tuple(duals), question.before, question.after)
-
-    def _dual(self, op: int, side: Sequence[bool | None], replaced: int, work: int) -> Dual:
-        graph, charged = self._graph, _Charged()
-        network = charged.network
-        node = {at: network.node() for at, fixed in enumerate(side) if fixed is None}
-        for at, number in node.items():
-            for pred in graph.preds[at]:
-                if pred in node:
-                    charged.holds.append((len(network.heads), pred, at))
-                    network.edge(number, node[pred], INFINITE)
-        for tensor, weight in enumerate(graph.tensor_bytes):
-            opener, readers = self._opener[tensor], self._readers[tensor]
-            if not weight or (opener != _NONE and side[opener] is False):
-                continue
-            stays = graph.is_result[tensor] or any(side[r] is False for r in readers)
-            begins = opener == _NONE or side[opener] is True
-            if stays and begins:
-                continue
-            tail = SOURCE if begins else node[opener]
-            if stays:
-                charged.shares.append((len(network.heads), tensor, op))
-                network.edge(tail, SINK, weight)
-            else:
-                charged.charge((tail, tensor, weight), node, readers)
-        if replaced != _NONE:
-            others = [reader for reader in self._readers[replaced] if reader != op]
-            if not any(side[reader] is False for reader in others):
-                charged.charge((SOURCE, replaced, graph.in_place_bytes[op]), node, others)
-        network.flow(work)
-        return charged.dual(replaced)
-
-
-_TRIED = 200
-
-"""Ops that are tried alone."""
-
-_PAIRED = 16
-
-"""Heavy ops that are tried in pairs."""
-
-_WORK = 20_000_000
-
-"""Edges that one cut may look at."""
-
-_TOO_MUCH = "the search that proved it has no witness of a sensible size"
+    Args:
+        block: The program's main graph, in the planned order.
+        facts: From `storage_facts`.
+        bound: The bound that the plan states.
+    """
+    with_subgraphs = [(index, op) for index, op in enumerate(block.ops) if op.bodies]
+    outer = {i: result_bytes(op, facts) if op.repeats else 0 for i, op in with_subgraphs}
+    proof = order_witness(task_graph(block, facts, outer), tensor_names(block, facts), bound)
+    if proof.method != NOT_CHECKABLE or not outer:
+        return proof, ()
+    nested = _with_proved_subgraphs(block, facts)
+    proof = nested.witness(bound)
+    return proof, nested.subgraph_proofs if proof.method != NOT_CHECKABLE else ()
 
 
 def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderProof:
-    """Return what shows that no order of a graph has a peak below ``bound``.
+    """Return the witness that no order of a graph has a peak below ``bound``.
 
     Args:
-        graph: The ops in the planned order.
-        names: The graph's tensors.
-        bound: What the planner says of it.
+        graph: The ops, in the planned order.
+        names: The variable of each tensor, by number.
+        bound: The bound that the plan states.
     """
     whole = ContractedGraph(graph, tuple((op,) for op in range(graph.size)), (), ())
     for small in (whole, contract(graph)):
@@ -193,27 +114,28 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
                 "cut" if len(cuts) == 1 else "pair",
                 tuple(names),
                 small.fusions,
-                tuple(_named(cut, ids) for cut in cuts),
+                tuple(_with_ids(cut, ids) for cut in cuts),
             )
-    return searched(small, bound)
+    return states_witness(small, bound)
 
 
-def searched(small: ContractedGraph, bound: int) -> OrderProof:
-    """Return all states of a search below ``bound``, the clusters by their ids."""
+def states_witness(small: ContractedGraph, bound: int) -> OrderProof:
+    """Return the witness that consists of all states of a search below ``bound``."""
     states, ids = states_below(small.graph, bound), small.ids
     if states is None:
-        return OrderProof(bound, NOT_CHECKABLE, why=_TOO_MUCH)
-    named = tuple(tuple(_moved(move, ids) for move in state) for state in states)
-    return OrderProof(bound, "search", (), small.fusions, states=named)
+        return OrderProof(bound, NOT_CHECKABLE, why=_TOO_LONG)
+    with_ids = tuple(
+        tuple(
+            Move(tuple(ids[op] for op in nodes), tuple(ids[op] for op in free), to)
+            for nodes, free, to in moves
+        )
+        for moves in states
+    )
+    return OrderProof(bound, "search", (), small.fusions, states=with_ids)
 
 
-def _moved(move: Move, ids: Sequence[int]) -> Move:
-    nodes, free = (tuple(ids[op] for op in ops) for ops in move[:2])
-    return Move(nodes, free, move.to)
-
-
-def _named(cut: Cut, ids: Sequence[int]) -> Cut:
-    """Return a cut with its clusters by their ids."""
+def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
+    """Return a cut of a contracted graph with its clusters named by their ids."""
     duals = tuple(
         type(dual)(
             tuple(share._replace(reader=ids[share.reader]) for share in dual.shares),
@@ -229,137 +151,244 @@ def _named(cut: Cut, ids: Sequence[int]) -> Cut:
     return Cut(ids[cut.node], duals, before, after)
 
 
+@dataclass(frozen=True, slots=True)
+class CutCase:
+    """The step of one op, under the assumption that another op runs before or after it."""
+
+    op: int
+    before: int | None = None
+    after: int | None = None
+
+
 def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
-    """Return one cut that reaches a bound, or two that do whichever op is first, or none."""
-    found = _single(graph, bound) or _pair(graph, bound)
-    duals = Duals(graph)
-    return tuple(duals.cut(question, _WORK) for question in found)
+    """Return one cut that reaches a bound, or two of which one does in any order, or none."""
+    cases = _single_case(graph, bound) or _pair_of_cases(graph, bound)
+    witnesses = CutWitnesses(graph)
+    return tuple(witnesses.cut(case, _CUT_WORK) for case in cases)
 
 
-def _single(graph: TaskGraph, bound: int) -> tuple[Question, ...]:
+def _single_case(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
+    """Return an op whose step needs at least ``bound`` bytes in any order; empty if none is found.
+
+    Heavy ops are tried first, then the ops of a longest path, with a distance that is halved
+    around the highest cut.
+    """
     cuts = CutBounds(graph)
-    for op in _worth_trying(graph):
-        if cuts.at(op, _WORK).bound >= bound:
-            return (Question(op),)
+    for op in _heavy_ops(graph):
+        if cuts.at(op, _CUT_WORK).bound >= bound:
+            return (CutCase(op),)
     path = longest_path(graph)
     known: dict[int, int] = {}
-    apart, best = len(path) // 4, len(path) // 2
-    while apart:
-        for at in {best, best - apart, best + apart} - known.keys():
-            if 0 <= at < len(path):
-                known[at] = cuts.at(path[at], _WORK).bound
-                if known[at] >= bound:
-                    return (Question(path[at]),)
-        best = max(known, key=lambda at: known[at])
-        apart //= 2
+    distance, best = len(path) // 4, len(path) // 2
+    while distance:
+        for place in {best, best - distance, best + distance} - known.keys():
+            if 0 <= place < len(path):
+                known[place] = cuts.at(path[place], _CUT_WORK).bound
+                if known[place] >= bound:
+                    return (CutCase(path[place]),)
+        best = max(known, key=lambda place: known[place])
+        distance //= 2
     return ()
 
 
-def _worth_trying(graph: TaskGraph) -> Iterator[int]:
-    """Yield ops that are heavy by themselves, and those at which the order is, in turn."""
-    local, steps = local_bounds(graph), trace(graph, range(graph.size))[0]
-    heavy = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED // 4]
-    worst = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED]
-    apart = graph.size // 100
-    chosen: dict[int, None] = {}
-    for op in worst:
-        if all(abs(op - other) > apart for other in chosen):
-            chosen[op] = None
-    yield from dict.fromkeys([*heavy[:4], *chosen, *heavy])
+def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
+    """Yield the heaviest ops, the ops of the fullest steps not close together, then more heavy ops."""
+    local, steps = local_bounds(graph), trace(graph, range(graph.size)).steps
+    heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
+    fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
+    distance = graph.size // 100
+    spread: dict[int, None] = {}
+    for op in fullest:
+        if all(abs(op - other) > distance for other in spread):
+            spread[op] = None
+    yield from dict.fromkeys([*heaviest[:4], *spread, *heaviest])
 
 
-def _pair(graph: TaskGraph, bound: int) -> tuple[Question, ...]:
+def _pair_of_cases(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
+    """Return a case for each order of two independent ops that needs ``bound`` bytes; empty if none."""
     cuts = CutBounds(graph)
-    steps = trace(graph, range(graph.size))[0]
-    ops = sorted(range(graph.size), key=lambda op: -steps[op])[:_PAIRED]
-    below = {op: graph.descendants(op) for op in ops}
+    steps = trace(graph, range(graph.size)).steps
+    ops = sorted(range(graph.size), key=lambda op: -steps[op])[:_PAIRED_OPS]
+    descendants = {op: graph.descendants(op) for op in ops}
     for place, second in enumerate(ops):
         for first in ops[:place]:
-            if first in below[second] or second in below[first]:
+            if first in descendants[second] or second in descendants[first]:
                 continue
-            cases = [_case(cuts, *pair, bound) for pair in ((first, second), (second, first))]
+            cases = [
+                _case_in_order(cuts, *pair, bound)
+                for pair in ((first, second), (second, first))
+            ]
             if all(cases):
                 return tuple(case for case in cases if case)
     return ()
 
 
-def _case(cuts: CutBounds, first: int, second: int, bound: int) -> Question | None:
-    """Return the step of one of two ops that needs as much as the bound, in this order."""
-    if cuts.at(first, _WORK, after=(second,)).bound >= bound:
-        return Question(first, after=second)
-    if cuts.at(second, _WORK, before=(first,)).bound >= bound:
-        return Question(second, before=first)
+def _case_in_order(cuts: CutBounds, first: int, second: int, bound: int) -> CutCase | None:
+    """Return the op whose step needs ``bound`` bytes if ``first`` runs before ``second``."""
+    if cuts.at(first, _CUT_WORK, after=(second,)).bound >= bound:
+        return CutCase(first, after=second)
+    if cuts.at(second, _CUT_WORK, before=(first,)).bound >= bound:
+        return CutCase(second, before=first)
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
-    """The nodes of a block, with what subgraphs below are shown to need in any order.
+@dataclass(slots=True)
+class _FlowNetwork:
+    """The network of one cut, with the meaning of its edges.
 
-    ``floor`` is the path and the need of the one that needs most of the block's own.
+    Attributes:
+        network: the network; its flow is computed by the owner.
+        share_edges: (edge, tensor, reader) of the edges that carry a tensor's share.
+        hold_edges: (edge, op, dependent op) of the edges that carry a term of a dependency.
+    """
+
+    network: Network = field(default_factory=Network)
+    share_edges: list[tuple[int, int, int]] = field(default_factory=list)
+    hold_edges: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def charge(
+        self, tensor: tuple[int, int, int], node: Mapping[int, int], readers: Sequence[int]
+    ) -> None:
+        """Add edges that distribute a tensor's bytes over the readers that have a node.
+
+        ``tensor`` is the node that the bytes come from, the tensor's number, and its bytes.
+        """
+        tail, number, size = tensor
+        gate = self.network.node()
+        self.network.edge(tail, gate, size)
+        for reader in readers:
+            if reader in node:
+                self.share_edges.append((len(self.network.heads), number, reader))
+                self.network.edge(gate, node[reader], INFINITE)
+
+    def dual(self, overwritten: int) -> Dual:
+        """Return the present flow as shares and holds."""
+        room = self.network.room
+        # The room of an edge's reverse is the edge's flow.
+        shares = [Share(t, r, room[e ^ 1]) for e, t, r in self.share_edges if room[e ^ 1]]
+        holds = [Hold(p, q, room[e ^ 1]) for e, p, q in self.hold_edges if room[e ^ 1]]
+        return Dual(
+            tuple(shares), tuple(holds), None if overwritten == _NO_TENSOR else overwritten
+        )
+
+
+class CutWitnesses:
+    """Makes the witnesses of minimum cuts in one graph.
+
+    The network is that of `CutBounds`, with every tensor charged to readers alone.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._graph = graph
+        self._definers, self._readers = definers_and_readers(graph)
+
+    def cut(self, case: CutCase, work: int) -> Cut:
+        """Return the witness of the minimum cut of a case.
+
+        If ``work`` edges do not suffice, the witness shows a smaller bound.
+        """
+        graph, op = self._graph, case.op
+        before = () if case.before is None else (case.before,)
+        after = () if case.after is None else (case.after,)
+        sides = fixed_sides(graph, op, before, after)
+        overwritten = graph.in_place_inputs[op] or (_NO_TENSOR,)
+        duals = tuple([self._dual(op, sides, tensor, work) for tensor in overwritten])
+        return Cut(op, duals, case.before, case.after)
+
+    def _dual(
+        self, op: int, sides: Sequence[bool | None], overwritten: int, work: int
+    ) -> Dual:
+        """Return the shares and holds of the cut if ``op`` writes over one tensor."""
+        graph, flow_network = self._graph, _FlowNetwork()
+        network = flow_network.network
+        node = {other: network.node() for other, side in enumerate(sides) if side is None}
+        for other, number in node.items():
+            for pred in graph.preds[other]:
+                if pred in node:
+                    flow_network.hold_edges.append((len(network.heads), pred, other))
+                    network.edge(number, node[pred], INFINITE)
+        for tensor, size in enumerate(graph.tensor_bytes):
+            definer, readers = self._definers[tensor], self._readers[tensor]
+            if not size or (definer != NO_OP and sides[definer] is False):
+                continue
+            has_later_reader = graph.is_result[tensor] or any(
+                sides[r] is False for r in readers
+            )
+            is_defined_before = definer == NO_OP or sides[definer] is True
+            if has_later_reader and is_defined_before:
+                continue  # certainly live: counted without a witness
+            tail = SOURCE if is_defined_before else node[definer]
+            if has_later_reader:
+                flow_network.share_edges.append((len(network.heads), tensor, op))
+                network.edge(tail, SINK, size)
+            else:
+                flow_network.charge((tail, tensor, size), node, readers)
+        if overwritten != _NO_TENSOR:
+            others = [reader for reader in self._readers[overwritten] if reader != op]
+            if not any(sides[reader] is False for reader in others):
+                saved = (SOURCE, overwritten, graph.in_place_bytes[op])
+                flow_network.charge(saved, node, others)
+        network.flow(work)
+        return flow_network.dual(overwritten)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProvedBlock:
+    """A block with proved bounds of its subgraphs.
+
+    Attributes:
+        graph: the block's ops; ops with subgraphs need what is proved of these.
+        names: the variable of each tensor, by number.
+        subgraph_proofs: the proofs of all subgraphs inside, innermost first.
+        largest: the path and the bound of the direct subgraph with the largest bound.
     """
 
     graph: TaskGraph
     names: Sequence[str]
-    below: tuple[BlockProof, ...]
-    floor: tuple[str, int]
+    subgraph_proofs: tuple[BlockProof, ...]
+    largest: tuple[str, int]
 
     def witness(self, bound: int) -> OrderProof:
-        """Return what shows a bound, by a subgraph alone where that is enough."""
-        path, need = self.floor
+        """Return the witness of a bound: one subgraph if that suffices, else one of the graph."""
+        path, need = self.largest
         if need and self.graph.initial_bytes + need >= bound:
             return OrderProof(bound, "inside", inside=path)
         return order_witness(self.graph, self.names, bound)
 
 
-def nested_witness(
-    block: Block, facts: StorageFacts, bound: int
-) -> tuple[OrderProof, tuple[BlockProof, ...]]:
-    """Return what shows that no order of a program has a peak below ``bound``.
-
-    Args:
-        block: The program's outermost, in the planned order.
-        facts: From `storage_facts`.
-        bound: What the planner says of it.
-    """
-    alone = {at: result_bytes(op, facts) if op.repeats else 0 for at, op in _holders(block)}
-    found = order_witness(task_graph(block, facts, alone), tensor_names(block, facts), bound)
-    if found.method != NOT_CHECKABLE or not alone:
-        return found, ()
-    nodes = _with_below(block, facts)
-    proof = nodes.witness(bound)
-    return proof, nodes.below if proof.method != NOT_CHECKABLE else ()
-
-
-def _holders(block: Block) -> Iterator[tuple[int, Op]]:
-    return ((at, op) for at, op in enumerate(block.ops) if op.bodies)
-
-
-def _with_below(block: Block, facts: StorageFacts) -> _Nodes:
-    below: list[BlockProof] = []
-    taken: dict[int, int] = {}
-    floor = ("", 0)
-    for at, op in _holders(block):
+def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
+    """Prove bounds of all subgraphs of a block, and build the block's graph with them."""
+    proofs: list[BlockProof] = []
+    step_bytes: dict[int, int] = {}
+    largest = ("", 0)
+    for index, op in enumerate(block.ops):
+        if not op.bodies:
+            continue
         bodies: list[SubgraphMemory] = []
         for body in op.bodies:
-            below += (shown := _most_shown(body, facts))
-            need = shown[-1].order.bound if shown and shown[-1].block == body.path else 0
+            proofs += (proved := _subgraph_proofs(body, facts))
+            is_proved = proved and proved[-1].block == body.path
+            need = proved[-1].order.bound if is_proved else 0
             inputs = sum(facts.numbers[v] for v in body.inputs if facts.roots.get(v) == v)
             bodies.append(SubgraphMemory(inputs, 0, 0, need))
-            floor = max(floor, (body.path, need), key=itemgetter(1))
-        taken[at] = least_taken(op, facts, bodies)
-    graph = task_graph(block, facts, taken)
-    return _Nodes(graph, tensor_names(block, facts), tuple(below), floor)
+            largest = max(largest, (body.path, need), key=itemgetter(1))
+        step_bytes[index] = least_taken(op, facts, bodies)
+    graph = task_graph(block, facts, step_bytes)
+    return _ProvedBlock(graph, tensor_names(block, facts), tuple(proofs), largest)
 
 
-def _most_shown(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]:
-    """Return the proof of a subgraph's need, if there is one, behind those that it leans on."""
-    nodes = _with_below(body, facts)
-    order = range(nodes.graph.size)
-    reached = max(trace(nodes.graph, order)[0], default=0)
-    for found in (reached, cut_bound(nodes.graph, order)):
-        bound = max(found, nodes.floor[1])
-        proof = nodes.witness(bound)
+def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]:
+    """Return the proofs of the subgraphs inside ``body``, and last the proof of ``body`` itself.
+
+    The largest bound is tried first: the peak of the present order, then a bound by cuts. The
+    last proof is missing if neither has a witness.
+    """
+    nested = _with_proved_subgraphs(body, facts)
+    order = range(nested.graph.size)
+    reached = max(trace(nested.graph, order).steps, default=0)
+    for candidate in (reached, cut_bound(nested.graph, order)):
+        bound = max(candidate, nested.largest[1])
+        proof = nested.witness(bound)
         if bound and proof.method != NOT_CHECKABLE:
-            return (*nodes.below, BlockProof(body.path, proof))
-    return nodes.below
+            return (*nested.subgraph_proofs, BlockProof(body.path, proof))
+    return nested.subgraph_proofs

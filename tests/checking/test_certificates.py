@@ -40,7 +40,7 @@ from memplan_cli.ordering import witnesses
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds
 from memplan_cli.ordering.task_graph import TaskGraph, peak
-from memplan_cli.ordering.witnesses import order_witness, searched
+from memplan_cli.ordering.witnesses import order_witness, states_witness
 from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.workflows.certificate import certificate_for, verify_certificate
 from memplan_cli.workflows.files.model_file import plan_model, read_model
@@ -275,7 +275,7 @@ def test_a_certificate_does_not_overwrite_the_problem(tmp_path: Path) -> None:
 def test_an_exhausted_search_shows_the_least_peak_and_no_more(seed: int) -> None:
     graph = random_graph(seed)
     least = min(peak(graph, order) for order in orders(graph))
-    proof = searched(contract(graph), least)
+    proof = states_witness(contract(graph), least)
     if least > max(graph.step_bytes):  # else nothing can be run below it
         assert proof.method == "search"
     if proof.method == "search":
