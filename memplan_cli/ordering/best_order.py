@@ -1,9 +1,9 @@
-"""Execute the ops in the order that needs least memory.
+"""Find the order of a program's ops with the least live peak.
 
-Every block is ordered inside of itself, innermost first; to its control-flow op a subgraph
-is the most that it takes. The searches work on integers (`ordering.graph`); what they find is
-measured again with `live_peak`, the number that the planner reports, and is dropped if it is
-not better than the file's order.
+Every block is ordered on its own, innermost first. For the block around it, a subgraph is the
+memory that its op needs. The searches work on integers (`ordering.task_graph`). Their order is
+measured again with `live_peak`, the number that the planner reports, and is dropped if it is not
+better than the file's order.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 DEFAULT_WORK = 4_000_000
-"""Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""
+"""Units of work of all searches together: up to six seconds for 1,000 ops."""
 
 SAMPLE = 64
-"""What every symbol stands for while orders with symbolic sizes are compared."""
+"""The value of every symbol while orders with symbolic sizes are compared."""
 
 _FULL_WORK = 1000
-"""Programs with more ops get less of the budget, down to a twentieth."""
+"""Programs with more ops get a smaller part of the work, down to a twentieth."""
 
-_PARTING = 50_000
-"""Work for lowering the worst steps of an order op by op: a twentieth of a second."""
+_DIVISION_WORK = 50_000
+"""Units of work for dividing an order op by op: a twentieth of a second."""
 
 _OTHER_SAMPLES = (1, 1024)
-"""With these too, a new order must not be worse than the file's."""
+"""Other values of symbols, for which a new order must not need more than the file's either."""
 
 
 def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with defaults
@@ -71,107 +71,116 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Ordering:
-    """Find the order of a program's ops with the least `live_peak`.
+    """Return the order of a program's ops with the least `live_peak` that is found.
 
     Args:
         program: The ops in the file's order, which wins all ties.
-        sizes: The vars to plan; others cost nothing here.
-        pinned: Vars that keep storage of their own for the whole run.
-        aliasing: The operators whose vars may share bytes.
-        work: The budget, in steps looked at; the answer depends on it alone.
+        sizes: Sizes of the planned variables; others count no bytes.
+        pinned: Variables that keep storage of their own for the whole run.
+        aliasing: The rules by which variables share bytes.
+        work: Units of work to spend, see `WorkBudget`.
         time_limit: Seconds after which no new search begins and a running one stops.
-        progress: Told in a line what was found so far.
+        progress: Called with a line about the best order so far.
     """
-    meter = _Meter(Terms(sizes, pinned, aliasing), _numbers(sizes, SAMPLE))
+    meter = _Meter(Terms(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
     facts = meter.facts(program)
     tell = progress or silent
-    budget = WorkBudget(_scaled(work, program), time_limit)
-    top = _arrange(program.body, facts, lambda graph: order_block(graph, budget, tell))
+    budget = WorkBudget(_scaled_work(work, program), time_limit)
+    top = _order_nested(program.body, facts, lambda graph: order_block(graph, budget, tell))
     programs = {"file": program}
     if nested := any(op.bodies for op in program.body.ops):
-        programs |= _arrangements(program, facts, SCHEDULERS)
+        programs |= _scheduled_programs(program, facts, SCHEDULERS)
         programs["searched"] = replace(program, body=top.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
-        chosen = min(peaks, key=lambda name: (peaks[name], _moved(program, programs[name])))
-        programs[chosen] = _with_bodies_of(program, programs[chosen], meter)
+        chosen = min(
+            peaks, key=lambda name: (peaks[name], _displacement(program, programs[name]))
+        )
+        programs[chosen] = _keep_subgraph_orders(program, programs[chosen], meter)
     else:
-        peaks, chosen = top.solution.peaks, top.solution.chosen
+        peaks, chosen = top.search.peaks, top.search.chosen
         programs.setdefault(chosen, replace(program, body=top.block))
     known = None
     if chosen != "file":
         # The search has measured with its own tables: what it found is measured again.
         known = meter.measured(programs[chosen])
         peaks = {**peaks, chosen: meter.peak_of(known)}
-    if peaks[chosen] >= peaks["file"] or _worse_elsewhere(program, programs[chosen], meter):
+    if peaks[chosen] >= peaks["file"] or _is_worse_for_other_symbols(
+        program, programs[chosen], meter
+    ):
         chosen, known = "file", None  # what was measured is the other order
     if meter.symbolic:
         return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
-    proved = peaks[chosen] <= top.least
+    proved = peaks[chosen] <= top.bound
     looser = None
     if chosen != "file" and not nested:
-        found = top.solution
+        found = top.search
         looser = partial(_relaxed, program, found.graph, found.unrestored, found.bound)
-    return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
+    return Ordering(programs[chosen], peaks, chosen, top.bound, proved, known, looser)
 
 
 def simple_orders(
     program: Program, terms: Terms, schedulers: Mapping[str, Scheduler] = SCHEDULERS
 ) -> Iterator[tuple[str, Program]]:
-    """Return the program in the order of each method of one pass, with the method's name.
+    """Yield the program in the order of each scheduler but the file's, with the scheduler's name.
 
     Args:
         program: The ops in the file's order.
-        terms: What is planned, in sizes that are numbers.
-        schedulers: The methods by name.
+        terms: The planned variables and the rules of sharing.
+        schedulers: Schedulers by name.
     """
-    meter = _Meter(terms, _numbers(terms.sizes, SAMPLE))
-    return _arrangements(program, meter.facts(program), schedulers)
+    meter = _Meter(terms, _sampled_sizes(terms.sizes, SAMPLE))
+    return _scheduled_programs(program, meter.facts(program), schedulers)
 
 
 def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
-    """Return a program in the order that was found, put back only where that costs nothing.
+    """Return a program in a relaxed order, which leaves more room beside its fullest steps.
 
-    The worst steps are lowered before: in the search the ops of a cluster could not part.
+    The order is divided before, because the search has moved clusters of ops as a whole.
     """
-    parted = divide(graph, order, bound, WorkBudget(_PARTING))
+    parted = divide(graph, order, bound, WorkBudget(_DIVISION_WORK))
     relaxed = relax_order(graph, parted.order, WorkBudget(RESTORE_WORK))
     ops = tuple([program.body.ops[op] for op in relaxed])
     return program.with_ops(ops)
 
 
-def _scaled(work: int, program: Program) -> int:
-    """Return the budget for a program: one step costs more where there are more ops."""
+def _scaled_work(work: int, program: Program) -> int:
+    """Return the work for a program: a unit of work takes longer in larger programs."""
     count = sum(1 for _ in walk(program.body))
     return work if count <= _FULL_WORK else max(work // 20, work * _FULL_WORK // count)
 
 
 @dataclass(frozen=True, slots=True)
 class _Meter:
-    """Measures what whole programs need, symbols standing for the same number each."""
+    """Measures the live peaks of programs, with one number in place of every symbol.
+
+    Attributes:
+        terms: the planned variables and the rules of sharing.
+        numbers: bytes of each variable with that number.
+    """
 
     terms: Terms
     numbers: Mapping[VarId, int]
 
     def facts(self, program: Program) -> StorageFacts:
-        """Return what is known of a program's vars, with numbers in place of the sizes."""
+        """Return the facts about a program's variables that hold in every order."""
         return storage_facts(program, self.terms, self.numbers)
 
     @property
     def symbolic(self) -> bool:
-        """Whether peaks are only samples."""
+        """Whether any size has symbols, so that peaks hold for one value of them only."""
         return any(size.symbols for size in self.terms.sizes.values())
 
     def measured(self, program: Program) -> Measured:
-        """Return what is live in a program, in sizes as they are."""
+        """Return storage and live bytes of a program, in sizes as they are."""
         terms = self.terms
         return measured(program, terms.sizes, terms.pinned, terms.aliasing)
 
     def peak(self, program: Program) -> int:
-        """Return `live_peak`, with numbers in place of the sizes."""
+        """Return the live peak of a program, with numbers in place of symbols."""
         return self.peak_of(self.measured(program))
 
     def peak_of(self, found: Measured) -> int:
-        """Return `peak` of what has been measured."""
+        """Return the live peak of a measured program, with numbers in place of symbols."""
         if not self.symbolic:
             return found.live_peak
         _, units = found.storage
@@ -180,44 +189,44 @@ class _Meter:
         return lower_bound(Problem(tuple(sized)))
 
     def sampled(self, value: int) -> _Meter:
-        """Return a meter in which the symbols stand for ``value``."""
-        return replace(self, numbers=_numbers(self.terms.sizes, value))
+        """Return a meter with ``value`` in place of every symbol."""
+        return replace(self, numbers=_sampled_sizes(self.terms.sizes, value))
 
 
-def _numbers(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
-    """Return bytes, every symbol standing for ``sample``, opaque ones included."""
+def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
+    """Return the bytes of each variable with ``sample`` in place of every symbol."""
     names = {name for size in sizes.values() for s in size.symbols for name in symbols_of(s)}
     dims = dict.fromkeys(sorted(names), sample)
     return {
-        var: _sampled(size, dims, sample) if size.symbols else size.coefficient
+        var: _sampled_size(size, dims, sample) if size.symbols else size.coefficient
         for var, size in sizes.items()
     }
 
 
-def _sampled(size: Size, dims: Mapping[str, int], sample: int) -> int:
+def _sampled_size(size: Size, dims: Mapping[str, int], sample: int) -> int:
     with suppress(ValueError):  # a length less a constant that is larger than the sample
         size = size.bind(dims)
     return size.coefficient * prod([sample] * len(size.symbols))
 
 
-def _worse_elsewhere(program: Program, other: Program, meter: _Meter) -> bool:
-    """Whether the other order needs more than the file's for another sample."""
+def _is_worse_for_other_symbols(program: Program, other: Program, meter: _Meter) -> bool:
+    """Whether the other order needs more than the file's for another value of the symbols."""
     if not meter.symbolic:
         return False
     meters = [meter.sampled(value) for value in _OTHER_SAMPLES]
     return any(each.peak(other) > each.peak(program) for each in meters)
 
 
-def _moved(program: Program, other: Program) -> int:
-    """Return by how many places another order moves the ops at the top."""
+def _displacement(program: Program, other: Program) -> int:
+    """Return the `displacement` of the main graph's ops in another order."""
     place = {op.outputs: index for index, op in enumerate(program.body.ops)}
     return displacement([place[op.outputs] for op in other.body.ops])
 
 
-def _with_bodies_of(program: Program, other: Program, meter: _Meter) -> Program:
-    """Return another order with the file's in all subgraphs, if no peak is in one of them.
+def _keep_subgraph_orders(program: Program, other: Program, meter: _Meter) -> Program:
+    """Return the other order with the file's order in all subgraphs, if the peak stays as low.
 
-    What a runtime fuses within, and so its bits, can hang on their order.
+    The order within a subgraph can change what a runtime fuses, and so the bits of results.
     """
     own = {op.outputs: op for op in program.body.ops if op.bodies}
     ops = tuple([own.get(op.outputs, op) for op in other.body.ops])
@@ -227,44 +236,57 @@ def _with_bodies_of(program: Program, other: Program, meter: _Meter) -> Program:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arranged:
-    """A block in its new order, what it takes, and what it takes in any order."""
+class _OrderedBlock:
+    """A block in its new order.
+
+    Attributes:
+        block: the block with its ops, and those of its subgraphs, in their new order.
+        memory: the memory that it needs for the block around it.
+        search: the orders that were found for its own ops.
+    """
 
     block: Block
-    inner: SubgraphMemory
-    solution: BlockOrder
+    memory: SubgraphMemory
+    search: BlockOrder
 
     @property
-    def least(self) -> int:
-        return self.inner.bound
+    def bound(self) -> int:
+        """A lower bound on the peak of all orders of the block."""
+        return self.memory.bound
 
 
-def _arrangements(
+def _scheduled_programs(
     program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Apply each of the simple methods but the file's order to all blocks of a program."""
+    """Yield the name of each scheduler but the file's, and the program in its order."""
     for name, scheduler in schedulers.items():
         if name != "file":
-            yield name, _arrangement(program, facts, scheduler)
+            yield name, _scheduled_program(program, facts, scheduler)
 
 
-def _arrangement(program: Program, facts: StorageFacts, scheduler: Scheduler) -> Program:
-    method = partial(_offered, scheduler)
-    return replace(program, body=_arrange(program.body, facts, method).block)
+def _scheduled_program(program: Program, facts: StorageFacts, scheduler: Scheduler) -> Program:
+    method = partial(_scheduled_block, scheduler)
+    return replace(program, body=_order_nested(program.body, facts, method).block)
 
 
-def _offered(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
+def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
     solution = BlockOrder(graph, bound=0)
     solution.offer("scheduled", scheduler(graph))
     return solution
 
 
-def _arrange(
+def _order_nested(
     block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
-) -> _Arranged:
-    """Order a block and all below it with one method, subgraphs first."""
+) -> _OrderedBlock:
+    """Order a block and all its subgraphs with one method, subgraphs first.
+
+    Args:
+        block: The block to order.
+        facts: From `storage_facts`, for the whole program.
+        method: Finds an order of one block's graph.
+    """
     arranged = {
-        index: [_arrange(body, facts, method) for body in op.bodies]
+        index: [_order_nested(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)
         if op.bodies
     }
@@ -272,7 +294,7 @@ def _arrange(
     for index, bodies in arranged.items():
         ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
     block = replace(block, ops=tuple(ops)) if arranged else block
-    inner = {index: [body.inner for body in bodies] for index, bodies in arranged.items()}
+    inner = {index: [body.memory for body in bodies] for index, bodies in arranged.items()}
     most = {index: most_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
     graph = task_graph(block, facts, most)
     solution = method(graph)
@@ -285,4 +307,4 @@ def _arrange(
     inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
     block = replace(block, ops=tuple(ops[op] for op in solution.order))
     taken = SubgraphMemory(inputs, solution.peak, graph.final_bytes(), bound)
-    return _Arranged(block, taken, solution)
+    return _OrderedBlock(block, taken, solution)

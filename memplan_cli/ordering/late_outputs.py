@@ -1,7 +1,8 @@
-"""Orders in which outputs are made late: of a low live peak, the one with fewest bytes resident.
+"""Find an order in which outputs are computed late, so that fewer bytes are resident.
 
-Outputs cost a plan nothing, for they are never planned; a runtime allocates them when they are
-made. The order of the lowest live peak makes an output as soon as that frees anything.
+Outputs of the graph are not planned and count no bytes in the live peak, but a runtime allocates
+them when they are computed. The order of the lowest live peak computes an output as soon as that
+frees anything. *Resident* is the live peak with outputs counted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _GIVEN = 11
 
 
 def fewer_resident(program: Program, found: Ordering, terms: Terms) -> Program | None:
-    """Return an order of fewer resident bytes; None where none gains anything.
+    """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
     Args:
         program: The ops in the order of the file.
@@ -58,7 +59,7 @@ def fewer_resident(program: Program, found: Ordering, terms: Terms) -> Program |
 
 
 def peak(program: Program, terms: Terms) -> int:
-    """Return the most bytes live at one tick under some terms."""
+    """Return the live peak of a program under the given sizes and rules of sharing."""
     return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
 
 
