@@ -35,7 +35,13 @@ ReportExtra = Literal["process", "dry-run"]
 
 
 class NotebookPlan(Plan):
-    """A plan that a notebook shows as its report."""
+    """A plan that a notebook shows as its report; equal to a `Plan` with the same content."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another plan has the same content."""
+        return isinstance(other, Plan) and _field_values(self) == _field_values(other)
+
+    __hash__ = Plan.__hash__
 
     def _repr_html_(self) -> str:
         from memplan_cli.reporting.plans.html import notebook_report
@@ -44,7 +50,11 @@ class NotebookPlan(Plan):
 
 
 def _notebook_plan(plan: Plan) -> NotebookPlan:
-    return NotebookPlan(*(getattr(plan, field.name) for field in fields(plan)))
+    return NotebookPlan(*_field_values(plan))
+
+
+def _field_values(plan: Plan) -> tuple[object, ...]:
+    return tuple(getattr(plan, field.name) for field in fields(plan))
 
 
 def plan(

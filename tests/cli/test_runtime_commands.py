@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.runtime import probe
+from memplan_cli.runtime.profile import in_place
 from story import memplan
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def test_validate_says_what_is_missing_or_out_of_range(samples: Path, tmp_path: 
 def test_predictions_for_another_runtime_than_the_one_probed_are_doubted(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "runtime_version", lambda: "9.9.9")
+    monkeypatch.setattr(in_place, "runtime_version", lambda: "9.9.9")
     out = tmp_path / "net.onnx"
     assert memplan("optimize", samples / "train_mlp.onnx", "-o", out, "--quiet").exit_code == 0
     warnings = read_plan(out.with_suffix(".json")).report.warnings
