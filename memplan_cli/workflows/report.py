@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.plan import Plan
@@ -53,7 +53,7 @@ def _notebook_plan(plan: Plan) -> NotebookPlan:
     return NotebookPlan(*_field_values(plan))
 
 
-def _field_values(plan: Plan) -> tuple[object, ...]:
+def _field_values(plan: Plan) -> tuple[Any, ...]:
     return tuple(getattr(plan, field.name) for field in fields(plan))
 
 
