@@ -192,7 +192,7 @@ def _single_case(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
 
 
 def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
-    """Yield the heaviest ops, the ops of the fullest steps not close together, then more heavy ops."""
+    """Yield ops that may need most: four heavy by themselves, the fullest steps, more heavy ops."""
     local, steps = local_bounds(graph), trace(graph, range(graph.size)).steps
     heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
     fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
@@ -262,7 +262,7 @@ class _FlowNetwork:
                 self.network.edge(gate, node[reader], INFINITE)
 
     def dual(self, overwritten: int) -> Dual:
-        """Return the present flow as shares and holds."""
+        """Return the flow that was computed as shares of tensors and terms of dependencies."""
         room = self.network.room
         # The room of an edge's reverse is the edge's flow.
         shares = [Share(t, r, room[e ^ 1]) for e, t, r in self.share_edges if room[e ^ 1]]

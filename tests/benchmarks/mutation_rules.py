@@ -119,7 +119,7 @@ RULES = (
     rule("subgraphs that may all run are not exclusive",
          "Places.are_exclusive", replace("here[0] == there[0] and here[1] >= 0 and (there[1] >= 0)", "here[0] == there[0]"), "test_only_branches_of_one_op_are_exclusive"),
     rule("an order counts a branch's result and its output once",
-         "result_bytes", always("given"), "test_a_branch_s_result_is_counted_once_with_the_output"),
+         "result_bytes", always("from_branches"), "test_a_branch_s_result_is_counted_once_with_the_output"),
     rule("a replayed branch writes no output while it runs",
          "_Replay._aside", always("runs_one_body"), "test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash"),
     rule("a plan's tensor stays in its body",
