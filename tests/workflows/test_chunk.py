@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -224,14 +225,20 @@ FREE = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch, seq, 16] x) => (float[batch, seq, 16] y) { a = Relu(x) y = Exp(a) }"""
 
 
-@pytest.mark.parametrize("command", ["report", "optimize", "why"])
+WITHOUT_ONE_VALUE = (
+    (),
+    ("--bounds", "batch=1..4", "--bounds", "seq=8..64"),
+    ("--bounds", "seq=8..64", "--dim", "batch=4"),
+)
+SEVERAL_VALUES = ("--dim", "batch=1,4", "--dim", "seq=64")
+"""`why` takes one value of a dimension."""
+
+
 @pytest.mark.parametrize(
-    "dims",
+    ("command", "dims"),
     [
-        (),
-        ("--bounds", "batch=1..4", "--bounds", "seq=8..64"),
-        ("--bounds", "seq=8..64", "--dim", "batch=4"),
-        ("--dim", "batch=1,4", "--dim", "seq=64"),
+        *product(("report", "optimize", "why"), WITHOUT_ONE_VALUE),
+        *product(("report", "optimize"), (SEVERAL_VALUES,)),
     ],
 )
 def test_a_dimension_without_one_value_is_refused(
