@@ -109,9 +109,13 @@ def test_a_branch_may_still_read_what_is_donated() -> None:
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     results = [helper.make_tensor_value_info(n, 1, [4]) for n in ("y", "r")]
     graph = helper.make_graph(nodes, "g", [*given, condition], results)
-    assert "'choice' needs the input after the output is written" in next(check_donation(subject(graph, ("x", "y"))))
+    assert "'choice' needs the input after the output is written" in next(
+        check_donation(subject(graph, ("x", "y")))
+    )
     assert list(check_donation(subject(graph, ("z", "y")))) == []
-    assert "'choice' needs the input after the output is written" in next(check_donation(subject(graph, ("x", "r"))))
+    assert "'choice' needs the input after the output is written" in next(
+        check_donation(subject(graph, ("x", "r")))
+    )
 
 
 def test_a_pair_of_nobody_is_refused() -> None:

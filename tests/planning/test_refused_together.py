@@ -36,7 +36,10 @@ def test_an_option_that_others_rule_out_is_refused(
 
 def test_chunking_needs_one_value_for_each_dimension() -> None:
     text = TEXT.replace("8,8", "n,8").replace("MatMul(b, a)", "Add(b, a)")
-    with pytest.raises(SettingsError, match="needs one value for each dimension, and these have none or a range: n"):
+    with pytest.raises(
+        SettingsError,
+        match="needs one value for each dimension, and these have none or a range: n",
+    ):
         plan_of_text(text, Settings(chunk="auto", budget=0.5))
 
 
