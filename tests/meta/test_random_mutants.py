@@ -108,7 +108,7 @@ from pathlib import Path
 from benchmarks.code_changes import definitions
 from benchmarks.random_edits import mutants
 from benchmarks.random_runs import Job, preload, run_cold
-(found, _), = definitions(Path("memplan_cli"))["align"]
+found = next(p for p, _ in definitions(Path("memplan_cli"))["align"] if "core" in p.parts)
 file = str(found)
 test = "tests/core/test_problem.py"
 preload()
