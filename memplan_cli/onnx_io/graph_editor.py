@@ -34,7 +34,8 @@ INT64 = 7
 class FreshNames:
     """Names in use, and new names that differ from all of them.
 
-    A name that is taken gets a number behind ``separator``, counted for each wish from 1.
+    If a preferred name is in use, ``separator`` and a number are appended, counted from 1 for each
+    preferred name.
     """
 
     def __init__(self, taken: Iterable[str], separator: str = "_") -> None:
@@ -51,12 +52,12 @@ class FreshNames:
             taken.update(_names_of_nodes(function.node))
         return cls(taken)
 
-    def fresh(self, wish: str) -> str:
-        """Return a name that nothing has yet, the wish itself if possible, and take it."""
-        name = wish
+    def fresh(self, preferred: str) -> str:
+        """Return an unused name, ``preferred`` itself if possible, and mark it as used."""
+        name = preferred
         while name in self._taken:
-            self._counts[wish] = self._counts.get(wish, 0) + 1
-            name = f"{wish}{self._separator}{self._counts[wish]}"
+            self._counts[preferred] = self._counts.get(preferred, 0) + 1
+            name = f"{preferred}{self._separator}{self._counts[preferred]}"
         self._taken.add(name)
         return name
 

@@ -204,7 +204,12 @@ class _ClusterSearch:
                 sweeps.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the bound by cuts along a path, at the fullest steps of the best order, and by pairs."""
+        """Raise the lower bound of the live peak within a share of the budget.
+
+        Cuts are tried along the longest path, at the steps of the best order that need most memory
+        and, in graphs that are searched by states, for pairs of ops. Sets ``bound`` of the best
+        order, and remembers the order that the cuts belong to.
+        """
         best, bounds = self._best, self._current_bounds()
         self._proved_at = order = self._best_clusters()
         path = longest_path(self._graph)

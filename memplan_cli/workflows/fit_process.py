@@ -38,7 +38,10 @@ class ProcessSearch:
     """The model to run for the sizes that its data decides; None where none are."""
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
-        """Return the highest of the process with some values; None where nobody can tell."""
+        """Predict the highest memory of the process at these dimensions, in bytes.
+
+        None if the prediction is not possible; `obstacle` gives the reason.
+        """
         from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
 
         found = predict_process_bytes(
@@ -50,7 +53,7 @@ class ProcessSearch:
         return found.run if found else None
 
     def obstacle(self, dims: Mapping[str, int]) -> str:
-        """Return what keeps the process with some values from being predicted."""
+        """Return the reason why the process cannot be predicted at these dimensions."""
         from memplan_cli.runtime.process.predict import prediction_obstacle
 
         return prediction_obstacle(self._at(dims), RuntimeSettings())

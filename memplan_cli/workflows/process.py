@@ -35,7 +35,7 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
 
     Raises:
         PlanError: the path is a plan.
-        UnknownSizeError: it cannot be predicted.
+        UnknownSizeError: sizes are unknown, so that no prediction is possible.
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
@@ -71,10 +71,10 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
 
 
 def process_by_default(path: Path, settings: Settings) -> ProcessBytes:
-    """Return the process that a model is predicted to take under the runtime's defaults.
+    """Predict the memory of a process that runs a model under ONNX Runtime's defaults.
 
     Raises:
-        UnknownSizeError: it cannot be predicted.
+        UnknownSizeError: sizes are unknown, so that no prediction is possible.
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """

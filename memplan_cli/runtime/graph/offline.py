@@ -72,9 +72,9 @@ class Packing(Enum):
 
 
 def packing_for(provider: str, model: ModelProto) -> Packing:
-    """Say how a model's weights are packed for a provider, where the outputs allow it.
+    """Return how the weights of a model are packed for a provider.
 
-    The runtime writes no packed weights of a graph that has a sparse one (measured).
+    ONNX Runtime does not store packed weights of a graph with a sparse initializer (measured).
     """
     sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
     if provider != CPU or any(sparse):

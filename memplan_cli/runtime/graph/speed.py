@@ -57,7 +57,10 @@ def _count_ops(program: Program) -> int:
 
 
 def _moved_bytes(program: Program, dims: Mapping[str, int]) -> int:
-    """Return the bytes that kernels write and that other kernels read again."""
+    """Return twice the bytes that kernels write: each tensor is written once and read once.
+
+    Views write nothing.
+    """
     sizes = tensor_bytes(program, dims)
     written = (
         sum(sizes.get(var, 0) for var in op.outputs)

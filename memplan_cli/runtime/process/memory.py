@@ -221,7 +221,10 @@ class ProcessMemory:
         return Block(purpose, size, address, bytearray(-(-size // PAGE) + 1))
 
     def touch(self, block: Block, start: int, size: int) -> None:
-        """Write to a part of a block."""
+        """Simulate a write of ``size`` bytes from byte ``start`` of a block.
+
+        Pages that are written for the first time become resident.
+        """
         if size <= 0:
             return
         fresh = _mark(block.pages, start, size)

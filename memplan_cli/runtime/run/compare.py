@@ -251,10 +251,10 @@ def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validat
 
 
 def unoptimised_note(verdict: Validation) -> str:
-    """Return the note on models that are equal only without the runtime's optimisation.
+    """Return the note for two models whose outputs are equal only with optimization disabled.
 
     Args:
-        verdict: of the comparison with optimisation.
+        verdict: the failed comparison with optimization enabled; its largest difference is stated.
     """
     return (
         "compared with the runtime's optimisation off: on, the order changes what it fuses, "
