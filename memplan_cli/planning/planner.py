@@ -96,6 +96,8 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan, constants = decided.program, plan_of(decided), decided.constants
     del decided  # of a large program, most of what is in memory
+    # A copy of the block has no cached dataflow, which writing does not need.
+    program = replace(program, body=replace(program.body))
     check(plan)
     return Planned(program, plan, settings, constants)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "memplan.plan/1"
 
-_WITHOUT_REPORT = ("by_id", "problems", "_lists")
+_WITHOUT_REPORT = ("by_id", "problems")
 """What a plan works out once, if somebody asks, and without a look at its report."""
 
 
@@ -104,23 +104,21 @@ class Plan:
         yield b"\n}\n"
 
     def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:
-        """Yield every field of the plan file with its text."""
-        lists = self._lists
-        for name, value in to_json(replace(self, order=(), tensors=(), releases=())).items():
-            yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
+        """Yield every field of the plan file with its text, in parts.
 
-    @cached_property
-    def _lists(self) -> Mapping[str, list[bytes]]:
-        """The text of the long lists, in parts; both the digest and the file are made of it."""
+        The text of the long lists is made anew each time: kept, it would be the largest part of a
+        plan in memory.
+        """
         lists = {
             "order": plan_text.orders(self.order),
             "tensors": plan_text.placements(self.tensors),
             "releases": plan_text.release_lines(self.releases),
         }
-        return {
-            name: list(map(plan_text.utf8, plan_text.listed(items)))
-            for name, items in lists.items()
-        }
+        for name, value in to_json(replace(self, order=(), tensors=(), releases=())).items():
+            if name in lists:
+                yield name.encode(), map(plan_text.utf8, plan_text.listed(lists[name]))
+            else:
+                yield name.encode(), [plan_text.utf8(plan_text.small(value))]
 
 
 def check(plan: Plan) -> None:
