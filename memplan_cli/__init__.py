@@ -10,55 +10,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memplan_cli.api.certificate import verify_certificate
+    from memplan_cli.api.diff import diff
+    from memplan_cli.api.doctor import doctor
+    from memplan_cli.api.fit import fit
+    from memplan_cli.api.gate import gate
+    from memplan_cli.api.load import Decoder, load
+    from memplan_cli.api.optimize import optimize
+    from memplan_cli.api.optimized import Optimized
+    from memplan_cli.api.pack import pack
+    from memplan_cli.api.report import plan, report
+    from memplan_cli.api.schema import schema
+    from memplan_cli.api.serving import soak
+    from memplan_cli.api.settings import settings as runtime_settings
+    from memplan_cli.api.simulate import simulate
+    from memplan_cli.api.sweep import sweep
+    from memplan_cli.api.train_step import train_step
+    from memplan_cli.api.validate import validate
+    from memplan_cli.api.why import why
     from memplan_cli.core.check import Check
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
-    from memplan_cli.workflows.certificate import verify_certificate
-    from memplan_cli.workflows.diff import diff
-    from memplan_cli.workflows.doctor import doctor
-    from memplan_cli.workflows.fit import fit
-    from memplan_cli.workflows.gate import gate
-    from memplan_cli.workflows.load import Decoder, load
-    from memplan_cli.workflows.optimize import optimize
-    from memplan_cli.workflows.optimized import Optimized
-    from memplan_cli.workflows.pack import pack
-    from memplan_cli.workflows.report import plan, report
-    from memplan_cli.workflows.schema import schema
-    from memplan_cli.workflows.serving import soak
-    from memplan_cli.workflows.settings import settings as runtime_settings
-    from memplan_cli.workflows.simulate import simulate
-    from memplan_cli.workflows.sweep import sweep
-    from memplan_cli.workflows.train_step import train_step
-    from memplan_cli.workflows.validate import validate
-    from memplan_cli.workflows.why import why
 
 _MODULES = {
     "Check": "memplan_cli.core.check",
-    "Decoder": "memplan_cli.workflows.load",
+    "Decoder": "memplan_cli.api.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
-    "Optimized": "memplan_cli.workflows.optimized",
+    "Optimized": "memplan_cli.api.optimized",
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
-    "diff": "memplan_cli.workflows.diff",
-    "doctor": "memplan_cli.workflows.doctor",
-    "fit": "memplan_cli.workflows.fit",
-    "soak": "memplan_cli.workflows.serving",
-    "gate": "memplan_cli.workflows.gate",
-    "load": "memplan_cli.workflows.load",
-    "optimize": "memplan_cli.workflows.optimize",
-    "pack": "memplan_cli.workflows.pack",
-    "plan": "memplan_cli.workflows.report",
-    "report": "memplan_cli.workflows.report",
-    "runtime_settings": "memplan_cli.workflows.settings:settings",
-    "schema": "memplan_cli.workflows.schema",
-    "simulate": "memplan_cli.workflows.simulate",
-    "sweep": "memplan_cli.workflows.sweep",
-    "train_step": "memplan_cli.workflows.train_step",
-    "validate": "memplan_cli.workflows.validate",
-    "verify_certificate": "memplan_cli.workflows.certificate",
-    "why": "memplan_cli.workflows.why",
+    "diff": "memplan_cli.api.diff",
+    "doctor": "memplan_cli.api.doctor",
+    "fit": "memplan_cli.api.fit",
+    "soak": "memplan_cli.api.serving",
+    "gate": "memplan_cli.api.gate",
+    "load": "memplan_cli.api.load",
+    "optimize": "memplan_cli.api.optimize",
+    "pack": "memplan_cli.api.pack",
+    "plan": "memplan_cli.api.report",
+    "report": "memplan_cli.api.report",
+    "runtime_settings": "memplan_cli.api.settings:settings",
+    "schema": "memplan_cli.api.schema",
+    "simulate": "memplan_cli.api.simulate",
+    "sweep": "memplan_cli.api.sweep",
+    "train_step": "memplan_cli.api.train_step",
+    "validate": "memplan_cli.api.validate",
+    "verify_certificate": "memplan_cli.api.certificate",
+    "why": "memplan_cli.api.why",
 }
 """Name -> the module that has it, and how it is called there if otherwise."""
 

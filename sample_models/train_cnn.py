@@ -22,13 +22,13 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.features.recompute.auto import auto
+from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.train_step import Recipe, TrainStep, make_train_step
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.terms import Terms
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.training.forward.initial import first_feeds
-from memplan_cli.training.losses import LossFunction
-from memplan_cli.training.optimizers import Optimizer
-from memplan_cli.training.train_step import Recipe, TrainStep, make_train_step
-from memplan_cli.transforms.rematerialization.auto import auto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from train_cnn import (  # type: ignore[import-not-found]  # beside this script
     with_weights,
 )
 
-from memplan_cli.training.optimizers import Optimizer
+from memplan_cli.features.training.optimizers import Optimizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -102,8 +102,8 @@ def parse(text: str, head: str = HEAD) -> Any:  # noqa: ANN401 - onnx has no typ
 
 def read(text: str, **bindings: Any) -> Program:  # noqa: ANN401 - as Bindings
     """Return the program of a model in ONNX text."""
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_program
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_program
 
     return read_program(parse(text), Bindings(**bindings)).program
 

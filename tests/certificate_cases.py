@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from onnx import parser
 
 from memplan_cli import Settings
+from memplan_cli.api.certificate import certificate_for, model_of
+from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.checking.certificates.verify import verify
 from memplan_cli.core.results.certificate import certificate_from_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import checked_plan
-from memplan_cli.workflows.certificate import certificate_for, model_of
-from memplan_cli.workflows.files.model_file import plan_model, read_model
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.certified import Certified

@@ -29,7 +29,7 @@ settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_models"
-WHOLE = frozenset({"cli", "documents", "e2e", "workflows"})
+WHOLE = frozenset({"cli", "documents", "e2e", "api"})
 SHARED = ROOT.parent / "shared" / "models"
 
 

@@ -40,9 +40,9 @@ import pytest
 from memplan_cli.errors import MemplanError, SettingsError
 
 if TYPE_CHECKING:
+    from memplan_cli.api.request import Request
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.workflows.request import Request
 
 Measure = Callable[[Path | str], "Report"]
 
@@ -177,8 +177,8 @@ def _limits(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
     Raises:
         SettingsError: it has a keyword that there is not, or a value that is none.
     """
+    from memplan_cli.api.gate import read_rules
     from memplan_cli.settings.sources import read_overrides
-    from memplan_cli.workflows.gate import read_rules
 
     given = _keywords(mark)
     model, metric = given.get("model"), given.get("metric", "planned")
@@ -241,15 +241,15 @@ def _options(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
 
 
 def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
-    from memplan_cli.workflows.request import Request
+    from memplan_cli.api.request import Request
 
     return Request(config, dict(options))
 
 
 def _checked_against(limit: Limit, model: Path) -> Report:
+    from memplan_cli.api.process import with_asked
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
-    from memplan_cli.workflows.process import with_asked
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
@@ -269,7 +269,7 @@ def _plan(model: Path, request: Request) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.workflows.report import planned, reject_unused_settings
+    from memplan_cli.api.report import planned, reject_unused_settings
 
     named = (*(["config"] if request.config else []), *request.overrides)
     reject_unused_settings((model,), [name.removesuffix("s") for name in named])

@@ -22,18 +22,18 @@ from olive.model.utils import resolve_onnx_path
 from olive.passes import Pass
 from olive.passes.pass_config import PassConfigParam
 
+from memplan_cli.api.optimize import optimize
 from memplan_cli.core.check import Check
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
 from memplan_cli.reporting.findings.budget import over_budget
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.optimize import optimize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.api.optimized import Optimized
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.workflows.optimized import Optimized
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 

@@ -10,8 +10,8 @@ from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.features.folding.plan import foldable_at
 from memplan_cli.planning.certainty import certainty_of
-from memplan_cli.planning.constants import foldable_at
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
     by_unit,

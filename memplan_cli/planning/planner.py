@@ -13,14 +13,14 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
+from memplan_cli.features.chunking.plan import Chunking, chunk
+from memplan_cli.features.folding.plan import fold_constants
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
 from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level
-from memplan_cli.planning.chunking import Chunking, chunk
-from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.notes import (
     fallbacks,

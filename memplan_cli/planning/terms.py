@@ -22,7 +22,7 @@ def terms_of(program: Program, scope: Scope, settings: Settings) -> Terms:
     """
     donated = frozenset[str]()
     if settings.donate:
-        from memplan_cli.transforms.donation import donations
+        from memplan_cli.features.donation.transform import donations
 
         pairs = donations(program, tuple(settings.donate.items())).pairs
         donated = frozenset(made for _, made in pairs)

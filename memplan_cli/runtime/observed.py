@@ -19,11 +19,11 @@ from memplan_cli.core.bindings import given_text
 from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.runtime_query import numbered
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
 from memplan_cli.runtime.simulate.trace import bytes_of
 from memplan_cli.runtime.workers.type_names import dtype_of
-from memplan_cli.shapes.runtime_query import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

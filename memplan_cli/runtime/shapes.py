@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Dim, Shape
-    from memplan_cli.shapes.bindings import Bindings, Known
-    from memplan_cli.shapes.runtime_query import Numbered
+    from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
+    from memplan_cli.onnx_io.shapes.runtime_query import Numbered
 
 _LOAD_TIMEOUT = 120.0
 """Seconds to load a model; without an answer, sizes stay unknown."""
@@ -30,10 +30,10 @@ def inferred_shapes(
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.core.results.observations import CPU, UNOPTIMISED
     from memplan_cli.core.serialization import to_json
+    from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
+    from memplan_cli.onnx_io.shapes.workarounds import unreliable_values
     from memplan_cli.runtime.run.spec import SessionSpec
     from memplan_cli.runtime.workers.worker import run_job
-    from memplan_cli.shapes.runtime_query import runtime_query
-    from memplan_cli.shapes.workarounds import unreliable_values
 
     names = names - unreliable_values(model.graph)
     if not names:

@@ -6,7 +6,7 @@ import pytest
 
 from builders import parse
 from memplan_cli.analysis.demands import Demand, demands
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 
 def asked(text: str) -> set[tuple[str, tuple[tuple[object, ...], ...]]]:

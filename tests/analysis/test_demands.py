@@ -17,7 +17,7 @@ from memplan_cli.analysis.demands import (
     demands,
     least_agreeing,
 )
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 
 def agreed(text: str, **fixed: int) -> dict[str, int]:

@@ -16,7 +16,7 @@ from memplan_cli.analysis.phase import Phases, find_phases
 from memplan_cli.core.program import Op, Program, VarId
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -32,7 +32,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from memplan_cli import Decoder, Settings, workflows
+from memplan_cli import Decoder, Settings, api
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 
 from .models import SHARED
@@ -107,7 +107,7 @@ def _row(name: str, case: Case) -> str:
     with tempfile.TemporaryDirectory(prefix="memplan-caches-") as folder:
         path = _model(name, Path(folder))
         settings = Settings(kv_cache="in-place", capacity=case.capacity, fold_constants=True)
-        done = workflows.optimize(path, settings)
+        done = api.optimize(path, settings)
         assert done.model is not None
         before = _child("original", path, name, done.model)
         now = _child("written", done.model, name, done.model)
@@ -223,7 +223,7 @@ class _Growing:
     """The loop of the original's user."""
 
     def __init__(self, path: Path, options: Any, written: Path) -> None:  # noqa: ANN401
-        from memplan_cli.onnx_io.caches.note import recorded_caches
+        from memplan_cli.features.kv_cache.note import recorded_caches
         from memplan_cli.onnx_io.scan import scanned_metadata
 
         self.session = ort.InferenceSession(str(path), options)

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
@@ -178,7 +178,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         fill(str(SHARED / f"{name}.onnx"), str(path))
     began = time.perf_counter()
     asked = Settings(chunk="auto", budget=case.asked, target="cpu")
-    plan = workflows.optimize(path, asked, check=Check(timeout=3600)).plan
+    plan = api.optimize(path, asked, check=Check(timeout=3600)).plan
     seconds = time.perf_counter() - began
     alone = predict(executed_graph(path, OPTIMISED, {}), OPTIMISED).first_run_peak
     # A process has one arena, with the settings of the first session that shares it.

@@ -22,17 +22,17 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.api.train_step import train_step
 from memplan_cli.core.check import Check
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.training.losses import LossFunction
-from memplan_cli.training.optimizers import Optimizer
-from memplan_cli.training.train_step import Recipe
-from memplan_cli.workflows.train_step import train_step
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.train_step import Recipe
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 from .chunking import MIB, mib
 from .chunking_models import gpt2
@@ -136,7 +136,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         chunk="auto", budget=int(case.budget * MIB), loss="loss", recompute=case.recompute
     )
     out = folder / "pieces.onnx"
-    found = workflows.optimize(path, asked, out=out, check=Check(timeout=3600))
+    found = api.optimize(path, asked, out=out, check=Check(timeout=3600))
     report = found.plan.report
     whole, cut = (read_program(onnx.load(each)).program for each in (path, out))
     of_logits = {var.name for var in whole.vars.values() if _is_logits(var.shape)}

@@ -27,7 +27,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from memplan_cli import workflows
+from memplan_cli import api
 
 from .cases import asked, cell, publish, side_by_side
 from .hostile_commands import CASES as COMMANDS
@@ -197,7 +197,7 @@ def _plan(change: Callable[[dict[str, object]], object]) -> Make:
     def make(folder: Path) -> list[str]:
         out = folder / "made" / "m.onnx"
         out.parent.mkdir()
-        workflows.optimize(SAMPLES / "branchy_cnn.onnx", out=out, check=None)
+        api.optimize(SAMPLES / "branchy_cnn.onnx", out=out, check=None)
         plan = json.loads(out.with_suffix(".json").read_text())
         shutil.rmtree(out.parent)
         change(plan)

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx.parser
 from onnx import TensorProto
 
-from memplan_cli import workflows
+from memplan_cli import api
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 SAMPLE = str(SAMPLES / "branchy_cnn.onnx")
@@ -69,7 +69,7 @@ def _file(name: str, content: str, *words: str) -> Make:
 
 def _optimize(folder: Path) -> Path:
     out = folder / "o.onnx"
-    workflows.optimize(Path(SAMPLE), out=out, check=None)
+    api.optimize(Path(SAMPLE), out=out, check=None)
     return out
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto, StringStringEntryProto
 
-from memplan_cli import workflows
+from memplan_cli import api
+from memplan_cli.api.pack import pack
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.recorded import SETTINGS
-from memplan_cli.workflows.pack import pack
 
 from .hostile_commands import SAMPLE
 
@@ -30,7 +30,7 @@ _CSV = "id,lower,upper,size\na,0,2,4\nb,1,3,4\n"
 def _certified(folder: Path) -> list[str]:
     """Have a plan with its certificate as ``c.json``, and return the words that check it."""
     out, certificate = folder / "o.onnx", folder / "c.json"
-    workflows.optimize(SAMPLE, out=out, check=None, certificate=certificate)
+    api.optimize(SAMPLE, out=out, check=None, certificate=certificate)
     return ["verify-certificate", SAMPLE, str(folder / "o.json"), str(certificate)]
 
 

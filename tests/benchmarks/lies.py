@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
+from memplan_cli.api.files.agreement import held_against
 from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.workflows.files.agreement import held_against
 
 from .cases import asked, cell, publish, run_all
 from .models import ROOT, SAMPLES, SHARED, bindings

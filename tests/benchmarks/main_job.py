@@ -35,12 +35,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from memplan_cli.api.files.binding import binding_of
+from memplan_cli.api.files.model_file import bind_whole, read_model
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import binding_of
-from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

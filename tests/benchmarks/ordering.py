@@ -120,8 +120,8 @@ def one(name: str, sharing: str) -> Row:
 
 def model(path: Path) -> tuple[Program, dict[VarId, Size]]:
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_program
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_program
 
     bindings = Bindings(dims=DIMS.get(path.stem, {}))
     program = read_program(load_model(path), bindings).program
@@ -274,7 +274,7 @@ def document(
             *faults,
             "",
             "Against every order there is: 3,000 random graphs of up to nine ops, by",
-            "`pytest -m slow tests/transforms/test_order_brute_force.py`.",
+            "`pytest -m slow tests/features/test_order_brute_force.py`.",
             "",
             "## Models",
             "",

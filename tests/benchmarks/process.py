@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
+from memplan_cli.api.files.binding import binding_of
+from memplan_cli.api.files.model_file import bind_whole, read_model
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
-from memplan_cli.workflows.files.binding import binding_of
-from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 from .models import ROOT, SHARED
 from .process_page import FLOOR
@@ -95,7 +95,7 @@ def write(name: str, target: str, dims: dict[str, int]) -> Json:
     """Return what `optimize` says of the file that it writes, and of its process."""
     folder = OUT / name
     asked = Settings(target=target, dims=dims, notes="plan")  # type: ignore[arg-type]
-    done = workflows.optimize(
+    done = api.optimize(
         folder / "default.onnx",
         asked,
         out=folder / f"{target}.onnx",

@@ -20,14 +20,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.features.donation.proof import donated_steps
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
-from memplan_cli.runtime.proofs.donated import donated_steps
 from memplan_cli.runtime.run.baseline import BaselineRun
 from memplan_cli.runtime.run.verify import compare_models, confirm_settings
 from memplan_cli.runtime.settings_search.written_model import (
@@ -130,7 +130,7 @@ def filled(name: str, folder: Path) -> Path:
 def knee(model: Path) -> Json:
     """Return what is chosen where no budget is given."""
     began = time.process_time()
-    report = workflows.plan(model, Settings(recompute="auto")).report
+    report = api.plan(model, Settings(recompute="auto")).report
     seconds = time.process_time() - began
     return {"seconds": seconds, **peaks(report)}
 
@@ -159,7 +159,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
         asked = Settings(recompute="auto", budget=share)
         out = folder / f"{share}.onnx"
         began = time.process_time()
-        done = workflows.optimize(model, asked, out=out, check=None)
+        done = api.optimize(model, asked, out=out, check=None)
         row: Json = {"share": share, "seconds": time.process_time() - began}
         row |= peaks(done.plan.report)
         if runs and done.model:
@@ -198,8 +198,8 @@ def first_peaks(found: SettingsChoice) -> list[int | None]:
 def donation(model: Path, folder: Path) -> Json:
     """Donate what may be donated, take two steps, and hold the process's memory against it."""
     out = folder / "donated.onnx"
-    plain = workflows.plan(model).report
-    report = workflows.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
+    plain = api.plan(model).report
+    report = api.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
     pairs = report.donated.pairs
     steps = donated_steps((model, out), pairs, ON_CPU, Binding())
     best = best_as_written(out)

@@ -22,10 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 
 
-from memplan_cli import Settings, workflows  # noqa: E402 - see the path above
+from memplan_cli import Settings, api  # noqa: E402 - see the path above
 from memplan_cli.core.bindings import Binding  # noqa: E402
 from memplan_cli.core.check import Check  # noqa: E402
 from memplan_cli.core.results.observations import CPU  # noqa: E402
+from memplan_cli.features.training.losses import LossFunction  # noqa: E402
+from memplan_cli.features.training.train_step import Recipe, make_train_step  # noqa: E402
 from memplan_cli.runtime.graph.offline import (  # noqa: E402
     FREED_AT_ONCE,
     offline_program,
@@ -35,8 +37,6 @@ from memplan_cli.runtime.run.spec import RunConditions  # noqa: E402
 from memplan_cli.runtime.run.verify import compare_models  # noqa: E402
 from memplan_cli.runtime.settings_search.written_model import WrittenModel  # noqa: E402
 from memplan_cli.runtime.simulate.predict import Executed, predict  # noqa: E402
-from memplan_cli.training.losses import LossFunction  # noqa: E402
-from memplan_cli.training.train_step import Recipe, make_train_step  # noqa: E402
 from perceptrons import perceptron  # noqa: E402
 from shared_models import filled, gradient_tensors  # noqa: E402
 
@@ -73,7 +73,7 @@ def rows(name: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         step, out = step_of(name, folder), folder / "out.onnx"
-        report = workflows.plan(step, Settings(order="keep")).report
+        report = api.plan(step, Settings(order="keep")).report
         before = report.memory.resident or 0
         given = report.memory.outputs or 0
         yield line(
@@ -81,7 +81,7 @@ def rows(name: str) -> Iterator[str]:
         )
         for budget in BUDGETS:
             asked = Settings(recompute="auto", budget=budget)
-            done = workflows.optimize(step, asked, out=out, check=None)
+            done = api.optimize(step, asked, out=out, check=None)
             report = done.plan.report
             word = f"{budget}" if budget else "none: the knee"
             least = (report.recompute.resident_bound or 0) / before

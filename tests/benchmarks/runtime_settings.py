@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collection_inputs import specs_from_json
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.api.target import runtime_aliasing
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
@@ -41,7 +42,6 @@ from memplan_cli.ordering.best_order import best_order
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.run.spec import RunConditions
-from memplan_cli.workflows.target import runtime_aliasing
 
 from .alternating import alternate
 
@@ -237,7 +237,7 @@ def filled(name: str) -> Path:
 def of_settings(model: Path, trial: RunConditions) -> Json:
     """Return the model as it is under its best settings; they give the bits of the defaults."""
     check = Check("cpu", search="measured")
-    found = workflows.settings(model, Settings(dims=trial.dims), check)
+    found = api.settings(model, Settings(dims=trial.dims), check)
     assert found.observed
     return {
         "observed": to_json(found.observed),
@@ -278,7 +278,7 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
     """Return what ``optimize --target`` writes and reports."""
     out = model.with_name(f"{target}.onnx")
     asked = replace(Settings(), target=target, dims=dims)  # type: ignore[arg-type]
-    done = workflows.optimize(model, asked, out=out, check=Check(provider="cpu"))
+    done = api.optimize(model, asked, out=out, check=Check(provider="cpu"))
     report = done.plan.report
     assert report.validation
     if report.runtime is None or report.runtime.settings is None:

@@ -28,10 +28,10 @@ import onnx
 import onnx.utils
 from onnx import TensorProto, helper
 
-from memplan_cli.reporting.commands.serving import SOAK
-from memplan_cli.runtime.serving.soak import Requests, serve
+from memplan_cli.api.serving import SoakTerms, service_of, soak
+from memplan_cli.features.serving.report import SOAK
+from memplan_cli.features.serving.soak import Requests, serve
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.serving import SoakTerms, service_of, soak
 
 from .chunking_models import Writer
 

@@ -14,6 +14,8 @@ from jsonschema import Draft202012Validator
 
 from certificate_cases import SAMPLES, case_of, random_case, write_text
 from memplan_cli import Settings
+from memplan_cli.api.certificate import certificate_for, verify_certificate
+from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import (
     BLOCK_END,
@@ -42,8 +44,6 @@ from memplan_cli.ordering.cut_bounds import CutBounds
 from memplan_cli.ordering.task_graph import TaskGraph, peak
 from memplan_cli.ordering.witnesses import order_witness, states_witness
 from memplan_cli.reporting.schemas import schema_text
-from memplan_cli.workflows.certificate import certificate_for, verify_certificate
-from memplan_cli.workflows.files.model_file import plan_model, read_model
 from order_graphs import graph_of, orders, random_graph
 
 if TYPE_CHECKING:

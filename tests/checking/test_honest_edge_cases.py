@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from onnx import parser, save
 
 from memplan_cli import Settings, optimize
+from memplan_cli.api.files.agreement import held_against
 from memplan_cli.checking.certificates.arenas import check_arena
 from memplan_cli.checking.certificates.proof_errors import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
 from memplan_cli.core.results.placements import ArenaFacts, Placement
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.workflows.files.agreement import held_against
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,12 +13,12 @@ from onnx import parser, save
 from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import BASES, disagreement, nothing, refusal, tell
 from memplan_cli import Settings, optimize, validate
+from memplan_cli.api.files.agreement import held_against
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.runtime.workers import worker
-from memplan_cli.workflows.files.agreement import held_against
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ import click
 import pytest
 
 from memplan_cli.cli import main
+from memplan_cli.features.training.losses import LOSSES
+from memplan_cli.features.training.optimizers import OPTIMISERS
 from memplan_cli.reporting import RENDERERS
 from memplan_cli.reporting.commands import diff, fit, gate, runtime, sweep, validate, why
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
-from memplan_cli.training.losses import LOSSES
-from memplan_cli.training.optimizers import OPTIMISERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -234,7 +234,7 @@ def test_a_bug_of_ours_is_no_failed_check(
     def broken(*_: object, **__: object) -> None:
         raise KeyError("inner")
 
-    monkeypatch.setattr("memplan_cli.workflows.report", broken)
+    monkeypatch.setattr("memplan_cli.api.report", broken)
     failed(run("report", model), "KeyError", "--debug")
 
 

@@ -10,10 +10,11 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from memplan_cli import workflows
+from memplan_cli import api
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.proofs.replay import replay
 from memplan_cli.runtime.run.run_model import observe_run, process_of_run
@@ -21,7 +22,6 @@ from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.reading import read_program
 from runs import compared
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def test_auto_is_cuda_here() -> None:
 
 def test_the_rewritten_model_gives_the_same_bits(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    workflows.optimize(net, Settings(), out=out, check=None)
+    api.optimize(net, Settings(), out=out, check=None)
     got = compared(net, out, Check("cuda"))
     assert (got.status, got.bit_identical, got.provider) == ("passed", True, CUDA)
 
 
 def test_the_plan_holds_in_device_memory(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    plan = workflows.optimize(net, Settings(), out=out, check=None).plan
+    plan = api.optimize(net, Settings(), out=out, check=None).plan
     result = replay(out, plan, ON_CUDA)
     assert (result.status, result.reason, result.extent.placed > 3) == ("passed", "", True)
 

@@ -17,22 +17,22 @@ from onnx import parser
 
 import memplan_cli
 from documents.pages import DOCS, CodeBlock, blocks_of
+from features.training.gradient_checks import Case, check
 from memplan_cli import Settings
 from memplan_cli.core.problem import Layout, lower_bound, violations
 from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.onnx_io.shapes.symbolic import interpret
 from memplan_cli.ordering import list_orders
 from memplan_cli.packing import ALLOCATORS
-from memplan_cli.shapes.symbolic import interpret
 from order_graphs import random_graph
 from packing_problems import problems
-from training.gradient_checks import Case, check
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
     from memplan_cli.core.problem import Problem
-    from memplan_cli.training.tape import Call
+    from memplan_cli.features.training.tape import Call
 
 EXAMPLES = DOCS / "examples" / "extending"
 NAMES = tuple(path.stem for path in sorted(EXAMPLES.glob("*.py")))
@@ -203,15 +203,15 @@ def test_the_gradient_rule_agrees_with_central_differences(
 
 
 def test_without_the_gradient_rule_the_operator_is_refused() -> None:
-    from memplan_cli.training.backward import NoRuleError
-    from memplan_cli.training.train_step import Recipe, make_train_step
+    from memplan_cli.features.training.backward import NoRuleError
+    from memplan_cli.features.training.train_step import Recipe, make_train_step
 
     with pytest.raises(NoRuleError, match="Compress"):
         make_train_step(example("gradient_rule").MODEL, Recipe("loss", None, ("x",)))
 
 
 def test_a_gradient_rule_of_the_callers_comes_before_memplans_own() -> None:
-    from memplan_cli.training.train_step import Recipe, make_train_step
+    from memplan_cli.features.training.train_step import Recipe, make_train_step
 
     def tripled(call: Call) -> tuple[str, ...]:
         return (call.tape.emit("Mul", call.dy, call.tape.scalar(3, call.input(0))),)

@@ -8,14 +8,14 @@ import onnx
 import pytest
 
 from builders import parse
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.workers import worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.workflows.optimized import Optimized
+    from memplan_cli.api.optimized import Optimized
 
 FREE = "g (float[b,n] x) => (y) { e = Exp(x) m = Add(e, x) y = Neg(m) }"
 
@@ -59,7 +59,7 @@ def test_a_model_that_runs_at_the_least_sizes_is_not_run_for_them(
     jobs: list[str],
 ) -> None:
     model = write(tmp_path / "net.onnx", FREE)
-    done = workflows.optimize(model, Settings(target=target), check=Check("cpu"))
+    done = api.optimize(model, Settings(target=target), check=Check("cpu"))
     assert done.passed
     assert assumed(done) == {"b": 1, "n": 1}
     assert jobs == ["offline"] * (target == "cpu") + ["measure", "measure"]
@@ -72,7 +72,7 @@ def test_sizes_are_tried_where_the_model_does_not_run_at_the_least_ones(
     jobs: list[str],
 ) -> None:
     model = write(tmp_path / "net.onnx", FAR)
-    done = workflows.optimize(model, Settings(target=target), check=Check("cpu"))
+    done = api.optimize(model, Settings(target=target), check=Check("cpu"))
     assert done.passed
     assert assumed(done)["n"] >= 4
     assert "run" in jobs
@@ -83,13 +83,13 @@ def test_a_failure_that_no_size_mends_is_told_once(tmp_path: Path) -> None:
     text = FAR.replace("{3}", "{1000000}")
     model = write(tmp_path / "net.onnx", text)
     with pytest.raises(MemplanError, match="does not run"):
-        workflows.optimize(model, check=Check("cpu"))
+        api.optimize(model, check=Check("cpu"))
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 
 def test_the_runtimes_graph_is_planned_at_the_sizes_that_a_run_showed(tmp_path: Path) -> None:
     model = write(tmp_path / "net.onnx", PICKED)
-    done = workflows.optimize(model, Settings(target="cpu"), check=Check("cpu"))
+    done = api.optimize(model, Settings(target="cpu"), check=Check("cpu"))
     assert done.passed
     report = done.plan.report
     assert report.memory.planned is not None

@@ -18,18 +18,18 @@ from memplan_cli.core.program import Program, VarId
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
-from memplan_cli.runtime.proofs.donated import (
+from memplan_cli.features.donation import transform as donate
+from memplan_cli.features.donation.proof import (
     RATE_SCALE,
     STATE_SCALE,
     DonatedSteps,
     donated_steps,
     step_specs,
 )
+from memplan_cli.features.donation.transform import Donations
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
 from memplan_cli.runtime.workers.inputs import draw_all
-from memplan_cli.transforms import donation as donate
-from memplan_cli.transforms.donation import Donations
 from steps_memory import WAYS, held_by_steps
 from story import memplan
 

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
@@ -79,7 +79,7 @@ def test_settings_leave_a_costly_fusion_out_and_say_so(wide_layer: Path) -> None
     if not same_bits_without_it(wide_layer):
         pytest.skip(OTHER_BITS)
     check = Check(provider="cpu", search="measured")
-    found = workflows.settings(wide_layer, Settings(dims={"batch": 1}), check)
+    found = api.settings(wide_layer, Settings(dims={"batch": 1}), check)
     config = found.settings.session_config
     assert config["optimization.disable_specified_optimizers"] == "BiasGeluFusion"
     assert any("BiasGeluFusion" in note for note in found.notes)
@@ -91,7 +91,7 @@ def test_a_target_competes_without_the_costly_fusion(wide_layer: Path, tmp_path:
     if not same_bits_without_it(wide_layer):
         pytest.skip(OTHER_BITS)
     out = tmp_path / "out.onnx"
-    done = workflows.optimize(
+    done = api.optimize(
         wide_layer, Settings(target="cpu", dims={"batch": 1}), out=out, check=Check("cpu")
     )
     assert done.passed

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 from function_graphs import DOMAIN, HEAD, drawn_functions
 from memplan_cli.core.program import walk
 from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.simulate.planner import ORDERS
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.core.results.amounts import ExternalWeights
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
@@ -92,7 +92,7 @@ def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
 def test_the_report_says_what_inline_weights_cost(tmp_path: Path) -> None:
     check = Check(provider="cpu", search="measured")
     keep = Settings(external_weights="keep")
-    done = workflows.optimize(heavy(tmp_path / "in.onnx"), keep, check=check)
+    done = api.optimize(heavy(tmp_path / "in.onnx"), keep, check=check)
     (said,) = [w for w in done.plan.report.warnings if "lie in the model file" in w]
     assert str(WEIGHTS + 1600) in said
 
@@ -107,7 +107,7 @@ def outside_of(model: onnx.ModelProto) -> set[str]:
 
 
 def test_weights_leave_a_portable_file(tmp_path: Path) -> None:
-    done = workflows.optimize(heavy(tmp_path / "in.onnx"), check=Check(provider="cpu"))
+    done = api.optimize(heavy(tmp_path / "in.onnx"), check=Check(provider="cpu"))
     assert done.model is not None
     before, after = load_model(tmp_path / "in.onnx"), load_model(done.model)
     data = tmp_path / "in.memplan.weights.onnx.data"
@@ -124,7 +124,7 @@ def test_weights_leave_a_portable_file(tmp_path: Path) -> None:
 
 def test_weights_stay_where_that_is_asked_for(tmp_path: Path) -> None:
     keep = Settings(external_weights="keep")
-    done = workflows.optimize(heavy(tmp_path / "in.onnx"), keep, check=None)
+    done = api.optimize(heavy(tmp_path / "in.onnx"), keep, check=None)
     assert done.model is not None
     assert done.data_files == ()
     assert not outside_of(load_model(done.model))
@@ -139,7 +139,7 @@ def test_data_that_is_external_already_stays_in_its_file(tmp_path: Path) -> None
     split.graph.initializer.append(numpy_helper.from_array(extra, "extra"))
     split.graph.node.append(helper.make_node("Identity", ["extra"], ["unread"]))
     onnx.save(split, tmp_path / "mixed.onnx")
-    done = workflows.optimize(tmp_path / "mixed.onnx", check=None)
+    done = api.optimize(tmp_path / "mixed.onnx", check=None)
     assert done.model is not None
     assert outside_of(load_model(done.model)) == {
         "split.onnx.data",
@@ -150,10 +150,10 @@ def test_data_that_is_external_already_stays_in_its_file(tmp_path: Path) -> None
 def test_written_again_with_keep_the_earlier_data_file_goes(tmp_path: Path) -> None:
     model = heavy(tmp_path / "in.onnx")
     data = tmp_path / "in.memplan.weights.onnx.data"
-    workflows.optimize(model, check=None)
+    api.optimize(model, check=None)
     assert data.exists()
-    workflows.optimize(model, check=None)  # its own earlier file is not in the way
-    workflows.optimize(model, Settings(external_weights="keep"), check=None)
+    api.optimize(model, check=None)  # its own earlier file is not in the way
+    api.optimize(model, Settings(external_weights="keep"), check=None)
     assert not data.exists()
 
 
@@ -162,7 +162,7 @@ def test_a_file_of_somebody_is_not_written_over(tmp_path: Path) -> None:
     data = tmp_path / "in.memplan.weights.onnx.data"
     data.write_bytes(b"mine")
     with pytest.raises(ModelError, match="in the way"):
-        workflows.optimize(model, check=None)
+        api.optimize(model, check=None)
     assert data.read_bytes() == b"mine"
     assert not (tmp_path / "in.memplan.onnx").exists()
 

@@ -10,11 +10,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
+from memplan_cli.api import target as targeting
+from memplan_cli.api.files.own_weights import own_weights
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.runtime.graph import offline
-from memplan_cli.workflows import target as targeting
-from memplan_cli.workflows.files.own_weights import own_weights
 from story import GOOD, memplan, write
 
 CPU = Settings(target="cpu")
@@ -68,7 +68,7 @@ def test_a_foreign_file_is_found_before_the_runtime_is_asked(
     monkeypatch.setattr(offline, "Dumping", asked)
     Path(OWN).write_bytes(FOREIGN)
     with pytest.raises(ModelError, match="in the way"):
-        workflows.optimize(with_weights(Path("a.onnx")), CPU, out=Path("net.onnx"), check=None)
+        api.optimize(with_weights(Path("a.onnx")), CPU, out=Path("net.onnx"), check=None)
 
 
 @pytest.mark.parametrize("kind", ["a portable output", "no model"])
@@ -77,32 +77,32 @@ def test_a_file_that_the_earlier_output_does_not_refer_to_is_foreign(kind: str) 
     if kind == "no model":
         Path("net.onnx").write_bytes(b"no model")
     else:
-        workflows.optimize(Path("a.onnx"), out=Path("net.onnx"), check=None)
+        api.optimize(Path("a.onnx"), out=Path("net.onnx"), check=None)
     Path(OWN).write_bytes(FOREIGN)
     with pytest.raises(ModelError, match="in the way"):
-        workflows.optimize(Path("a.onnx"), CPU, out=Path("net.onnx"), check=None)
+        api.optimize(Path("a.onnx"), CPU, out=Path("net.onnx"), check=None)
     assert Path(OWN).read_bytes() == FOREIGN
 
 
 def test_the_weights_of_an_earlier_version_go_with_it() -> None:
     model, out = with_weights(Path("a.onnx")), Path("net.onnx")
-    workflows.optimize(model, CPU, out=out, check=None)
+    api.optimize(model, CPU, out=out, check=None)
     assert own_weights(out) == (OWN,)
-    workflows.optimize(model, CPU, out=out, check=None)
+    api.optimize(model, CPU, out=out, check=None)
     assert own_weights(out) == (OWN,)
-    workflows.optimize(model, out=out, check=None)
+    api.optimize(model, out=out, check=None)
     assert set(files()) == {"a.onnx", "net.onnx", "net.json"}
-    workflows.optimize(model, CPU, out=out, check=None)
+    api.optimize(model, CPU, out=out, check=None)
     assert set(files()) == {"a.onnx", "net.onnx", "net.json", OWN}
 
 
 def test_weights_of_the_source_stay_when_an_output_of_their_name_goes() -> None:
     out = Path("net.onnx")
-    workflows.optimize(with_weights(Path("a.onnx")), CPU, out=out, check=None)
+    api.optimize(with_weights(Path("a.onnx")), CPU, out=out, check=None)
     Path(OWN).unlink()
     source = with_weights(Path("b.onnx"), data=OWN)
     before = Path(OWN).read_bytes()
-    workflows.optimize(source, CPU, out=out, check=None)
+    api.optimize(source, CPU, out=out, check=None)
     assert Path(OWN).read_bytes() == before
     assert own_weights(out) == ("net.offline.onnx.data",)
     onnx.load(source)
@@ -131,7 +131,7 @@ def test_a_plan_is_not_written_over_the_weights_of_the_source() -> None:
     model = with_weights(Path("a.onnx"), data="w.bin")
     before = files()
     with pytest.raises(ModelError, match=r"weights of .* lie in .*w\.bin"):
-        workflows.optimize(model, CPU, out=Path("n.onnx"), plan_file=Path("w.bin"), check=None)
+        api.optimize(model, CPU, out=Path("n.onnx"), plan_file=Path("w.bin"), check=None)
     assert files() == before
 
 
@@ -142,5 +142,5 @@ def test_a_target_is_proved_on_no_other_provider(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(targeting.TargetCandidates, "_planned", started)
     model = write(Path("a.onnx"), GOOD)
     with pytest.raises(SettingsError, match="not on cuda"):
-        workflows.optimize(model, CPU, check=Check(provider="cuda"))
+        api.optimize(model, CPU, check=Check(provider="cuda"))
     assert set(files()) == {"a.onnx"}

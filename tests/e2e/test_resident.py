@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE, offline_program
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.training.losses import LossFunction
-from memplan_cli.training.train_step import Recipe, make_train_step
 from perceptrons import perceptron
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_recomputing_lowers_what_the_runtime_holds_as_planned(
 ) -> None:
     out = tmp_path / "out.onnx"
     asked = Settings(recompute="auto", budget=budget)
-    report = workflows.optimize(step, asked, out=out, check=None).plan.report
+    report = api.optimize(step, asked, out=out, check=None).plan.report
     before, after = report.original_resident, report.memory.resident
     assert before is not None
     assert after is not None

@@ -11,15 +11,15 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from memplan_cli.api import simulate
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import Executed, predict
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.workflows import simulate
 
 if TYPE_CHECKING:
     from pathlib import Path

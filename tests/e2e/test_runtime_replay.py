@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import workflows
+from memplan_cli import api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
@@ -75,7 +75,7 @@ COMPARED = """g (string[3] s, float[3] x) => (float[3] y)
 def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
     model = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), str(model))
-    done = workflows.optimize(model, settings, out=folder / "out.onnx", check=None)
+    done = api.optimize(model, settings, out=folder / "out.onnx", check=None)
     return folder / "out.onnx", done.plan
 
 

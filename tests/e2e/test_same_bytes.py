@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan_cli import Check, workflows
+from memplan_cli import Check, api
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
 from memplan_cli.runtime.run import compare, confirm
@@ -109,7 +109,7 @@ def test_what_could_not_be_predicted_is_said_without_folders(
 
     monkeypatch.setattr(written_model, "read_baseline_graph", fails)
     model = write(tmp_path / "a.onnx", GOOD)
-    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    done = api.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     said = "the runtime's memory was not measured: a.onnx has sizes that nobody knows"
     assert done.plan.report.warnings == (said,)
     assert str(tmp_path) not in (tmp_path / "net.json").read_text()
@@ -129,7 +129,7 @@ def test_what_a_comparison_says_names_models_without_their_folders(
     monkeypatch.setattr(confirm, "run_written", run_with_note)
     model = write(tmp_path / "a.onnx", GOOD)
     check = Check(provider="cpu", search=search)
-    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)
+    done = api.optimize(model, out=tmp_path / "net.onnx", check=check)
     assert done.plan.report.validation is not None
     assert done.plan.report.validation.notes == ("a.onnx and net.onnx",)
     assert "a.onnx and net.onnx" in done.plan.report.warnings

@@ -11,7 +11,9 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
+from memplan_cli.api import target as targeting
+from memplan_cli.api.files import rewriting
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
@@ -20,8 +22,6 @@ from memplan_cli.runtime.run.compare import WrittenRun
 from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider
-from memplan_cli.workflows import target as targeting
-from memplan_cli.workflows.files import rewriting
 from shared_models import filled
 from story import memplan
 
@@ -44,7 +44,7 @@ def test_the_graph_optimised_offline_says_what_it_is_tied_to(
 ) -> None:
     out = tmp_path / "net.onnx"
     for _ in range(2):  # the second time, its own data is in the way
-        done = workflows.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
+        done = api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
         assert done.model == out
     assert metadata(out)["pkg.memplan.runtime"].startswith("onnxruntime ")
     assert "pkg.memplan.hardware" in metadata(out)
@@ -62,11 +62,11 @@ def test_an_earlier_output_keeps_its_weights_where_a_new_one_fails(
         raise KeyboardInterrupt
 
     out = tmp_path / "net.onnx"
-    workflows.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
+    api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     monkeypatch.setattr(rewriting.RewrittenFiles, "finish", broken)
     with pytest.raises(KeyboardInterrupt):
-        workflows.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
+        api.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -74,7 +74,7 @@ def test_the_better_of_both_graphs_is_proved_and_measured(
     samples: Path, tmp_path: Path
 ) -> None:
     check = Check(provider="cpu")
-    done = workflows.optimize(
+    done = api.optimize(
         samples / "branchy_cnn.onnx", CPU, out=tmp_path / "net.onnx", check=check
     )
     assert done.passed
@@ -97,7 +97,7 @@ def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) 
     model = tmp_path / "unread.onnx"
     model.write_bytes(onnx.parser.parse_model(UNREAD).SerializeToString())
     check = Check(provider="cpu")
-    done = workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=check)
+    done = api.optimize(model, CPU, out=tmp_path / "net.onnx", check=check)
     assert done.passed
     written = load_model(tmp_path / "net.onnx")
     (reader,) = [node for node in written.graph.node if node.op_type == "Shape"]
@@ -117,7 +117,7 @@ def test_a_dim_that_was_bound_is_bound_in_the_runtimes_graph_too(tmp_path: Path)
     model = tmp_path / "free.onnx"
     model.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     asked = replace(CPU, dims={"batch": 4})
-    done = workflows.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
+    done = api.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
     assert "QuickGelu" in {
         node.op_type for node in load_model(tmp_path / "net.onnx").graph.node
     }
@@ -142,7 +142,7 @@ def one_matmul(path: Path) -> Path:
 def test_weights_are_packed_in_the_file_and_not_in_the_arena(tmp_path: Path) -> None:
     out = tmp_path / "net.onnx"
     model = one_matmul(tmp_path / "model.onnx")
-    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert done.passed
     assert packed(out)
     assert done.plan.report.runtime is not None
@@ -167,7 +167,7 @@ def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
 
     monkeypatch.setattr(confirm, "run_written", crashes)
     model, out = one_matmul(tmp_path / "model.onnx"), tmp_path / "net.onnx"
-    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert tried == [True, False]
     assert done.passed
     assert not packed(out)
@@ -193,7 +193,7 @@ def test_a_target_of_a_model_of_before_version_4_holds(tmp_path: Path) -> None:
         attribute.g.node.insert(0, node)
     path, out = tmp_path / "old.onnx", tmp_path / "out.onnx"
     onnx.save(model, path)
-    assert workflows.optimize(path, CPU, out=out, check=Check(provider="cpu")).passed
+    assert api.optimize(path, CPU, out=out, check=Check(provider="cpu")).passed
     found = memplan("validate", out, "--original", path)
     assert found.exit_code == 0, found.output
 
@@ -208,7 +208,7 @@ def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Pat
     onnx.save(
         loaded, model, save_as_external_data=True, location="net.onnx.data", size_threshold=64
     )
-    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert done.passed
     assert done.model == out
 
@@ -226,7 +226,7 @@ def test_all_graphs_are_held_against_one_run_and_only_the_winner_runs(
     monkeypatch.setattr(worker, "start_script", counted)
     monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
-    workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    api.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     assert jobs == ["offline", "measure", "measure"]
 
 
@@ -234,7 +234,7 @@ def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path)
     if probe_provider("CUDAExecutionProvider").works:
         pytest.skip("this machine has CUDA")
     with pytest.raises(RuntimeUnavailableError, match="CUDA"):
-        workflows.optimize(
+        api.optimize(
             samples / "branchy_cnn.onnx",
             replace(CPU, target="cuda"),
             out=tmp_path / "net.onnx",
@@ -249,7 +249,7 @@ def test_a_budget_that_cannot_be_met_writes_nothing_for_any_target(
 ) -> None:
     asked = Settings(target=target, recompute="auto", budget=1000)
     out = tmp_path / "net.onnx"
-    done = workflows.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
+    done = api.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
     assert not done.passed
     assert list(tmp_path.iterdir()) == []
 
@@ -262,6 +262,6 @@ def test_a_target_with_free_dims_is_held_against_its_model_and_run_as_it_stands(
     (tmp_path / "messy").mkdir()
     filled(f"messy/{name}", tmp_path)
     model, out = tmp_path / "messy" / f"{name}.onnx", tmp_path / "out.onnx"
-    assert workflows.optimize(model, Settings(target="cpu"), out=out).passed
-    found = workflows.validate(out, model).validation
+    assert api.optimize(model, Settings(target="cpu"), out=out).passed
+    found = api.validate(out, model).validation
     assert (found.status, found.bit_identical) == ("passed", True), found.notes

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from memplan_cli.training.forward.initial import first_feeds
-from memplan_cli.training.losses import LossFunction
-from memplan_cli.training.optimizers import Optimizer
-from memplan_cli.training.train_step import Recipe, TrainStep, make_train_step
+from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.train_step import Recipe, TrainStep, make_train_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,13 +35,13 @@ LARGEST_SEED = 4096
 
 def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
+    from memplan_cli.api.files.model_file import read_model as read
+    from memplan_cli.api.files.model_file import source_of
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_checked
     from memplan_cli.onnx_io.writing.write import written_model
     from memplan_cli.planning.planner import make_plan
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_checked
-    from memplan_cli.workflows.files.model_file import read_model as read
-    from memplan_cli.workflows.files.model_file import source_of
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
@@ -162,12 +162,12 @@ def read_certificate(data: bytes) -> None:
     from dataclasses import replace
 
     from memplan_cli import Settings
+    from memplan_cli.api.certificate import model_of
+    from memplan_cli.api.files.model_file import plan_model
+    from memplan_cli.api.files.model_file import read_model as read_file
     from memplan_cli.checking.certificates.verify import verify
     from memplan_cli.core.results.certificate import read_certificate as read
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.workflows.certificate import model_of
-    from memplan_cli.workflows.files.model_file import plan_model
-    from memplan_cli.workflows.files.model_file import read_model as read_file
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c.json"
@@ -214,7 +214,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
 
     with atheris.instrument_imports(include=["memplan_cli"]):
         for module in (
-            "workflows", "planning.planner", "core.results.plan", "packing.problem_file",
+            "api", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
             "onnx_io.runs.given", "checking.certificates.verify", "core.results.certificate",

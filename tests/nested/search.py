@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from memplan_cli.api.files.agreement import types_by_block
+from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.checking.check import compare_plan
 from memplan_cli.checking.layout import tensor_storages
 from memplan_cli.checking.planned_model import planned_model
 from memplan_cli.checking.tensors import check_tensors
 from memplan_cli.checking.timeline import build_timeline
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.planning.checking.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.workflows.files.agreement import types_by_block
-from memplan_cli.workflows.files.model_file import plan_model, read_model
 from nested.models import orders, random_model
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.on_pages import packed_blobs
 from memplan_cli.onnx_io.writing import columns
@@ -181,7 +181,7 @@ def test_the_head_of_a_loop_is_loaded_in_pieces_with_the_same_bits(tmp_path: Pat
     drawn = np.random.default_rng(0).standard_normal((64, 20_000)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(drawn, "w"))
     onnx.save(model, tmp_path / "m.onnx")
-    done = workflows.optimize(
+    done = api.optimize(
         tmp_path / "m.onnx", Settings(target="cpu"), check=Check(provider="cpu")
     )
     assert done.model is not None
@@ -338,7 +338,7 @@ def test_a_file_for_cpu_loads_with_its_head_in_pieces(tmp_path: Path) -> None:
     onnx.save(
         helper.make_model(graph, ir_version=10, opset_imports=opset), tmp_path / "m.onnx"
     )
-    done = workflows.optimize(
+    done = api.optimize(
         tmp_path / "m.onnx", Settings(target="cpu"), check=Check(provider="cpu")
     )
     assert done.model is not None

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from builders import parse
-from memplan_cli import workflows
+from memplan_cli import api
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights import external_data
 from memplan_cli.onnx_io.weights.external_data import (
@@ -157,7 +157,7 @@ def test_other_data_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_an_optimised_model_beside_its_source_shares_the_data(tmp_path: Path) -> None:
     path = saved(tmp_path, model_with("a.bin"), "a.bin")
-    workflows.optimize(path, check=None)
+    api.optimize(path, check=None)
     assert files(tmp_path) == {
         "model.onnx", "a.bin", "model.memplan.onnx", "model.memplan.json",
     }  # fmt: skip
@@ -168,14 +168,14 @@ def test_an_optimised_model_beside_its_source_shares_the_data(tmp_path: Path) ->
 def test_an_optimised_model_in_another_folder_finds_its_data(tmp_path: Path) -> None:
     path = saved(tmp_path / "here", model_with("sub/a.bin"), "sub/a.bin")
     (tmp_path / "there").mkdir()
-    workflows.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
+    api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
     loaded = onnx.load(tmp_path / "there" / "m.onnx")
     assert loaded.graph.initializer[0].raw_data == DATA
 
 
 def test_data_that_is_missing_is_said_and_planning_works(tmp_path: Path) -> None:
     path = saved(tmp_path, model_with("gone.bin"))
-    done = workflows.optimize(path, check=None)
+    done = api.optimize(path, check=None)
     assert done.model is not None
     assert any("gone.bin" in warning for warning in done.plan.report.warnings)
 
@@ -183,7 +183,7 @@ def test_data_that_is_missing_is_said_and_planning_works(tmp_path: Path) -> None
 def test_links_in_a_circle_are_data_that_is_missing(tmp_path: Path) -> None:
     path = saved(tmp_path / "m", model_with("a.bin"))
     (path.parent / "a.bin").symlink_to("a.bin")
-    done = workflows.optimize(path, check=None)
+    done = api.optimize(path, check=None)
     assert done.model is not None
     assert any("a.bin" in warning for warning in done.plan.report.warnings)
 
@@ -196,7 +196,7 @@ def test_the_models_weights_are_never_overwritten(
     chosen = {"out": None, "plan_file": None, option: tmp_path / "a.bin"}
     out, plan_file = chosen["out"], chosen["plan_file"]
     with pytest.raises(ModelError, match=r"weights.*a\.bin"):
-        workflows.optimize(path, check=None, out=out, plan_file=plan_file)
+        api.optimize(path, check=None, out=out, plan_file=plan_file)
     assert (tmp_path / "a.bin").read_bytes() == DATA
     assert files(tmp_path) == {"model.onnx", "a.bin"}
 
@@ -205,7 +205,7 @@ def test_a_model_is_not_written_over_the_copy_of_its_weights(tmp_path: Path) -> 
     path = saved(tmp_path / "here", model_with("a.bin"), "a.bin")
     (tmp_path / "there").mkdir()
     with pytest.raises(ModelError, match=r"weights.*a\.bin"):
-        workflows.optimize(path, out=tmp_path / "there" / "a.bin", check=None)
+        api.optimize(path, out=tmp_path / "there" / "a.bin", check=None)
     assert files(tmp_path / "there") == set()
 
 
@@ -219,5 +219,5 @@ def test_a_failure_after_the_copy_takes_the_copy_back(
     (tmp_path / "there").mkdir()
     monkeypatch.setattr("memplan_cli.core.files.write_files", fail)
     with pytest.raises(ModelError, match=r"^no$"):
-        workflows.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
+        api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
     assert files(tmp_path / "there") == set()

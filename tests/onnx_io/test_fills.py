@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from builders import parse
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.writing.fills import LEAST, make_fills
 from memplan_cli.runtime.workers.session import session_options
@@ -217,7 +217,7 @@ def test_a_target_has_no_field_of_zeros_in_its_file(tmp_path: Path) -> None:
     )
     source, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(parse(text), source)
-    done = workflows.optimize(source, Settings(target="cpu"), out=out, check=Check("cpu"))
+    done = api.optimize(source, Settings(target="cpu"), out=out, check=Check("cpu"))
     report = done.plan.report
     assert report.validation is not None
     assert report.validation.bit_identical

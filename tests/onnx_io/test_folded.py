@@ -14,11 +14,11 @@ from builders import parse
 from memplan_cli.core.operators import Exactness, names_of
 from memplan_cli.core.program import Origin, VarId
 from memplan_cli.errors import ModelError
+from memplan_cli.features.folding.transform import fold
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.constants import Evaluator, read_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, _declare, folded_model, inside
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.transforms.folding import fold
 from onnx_io import constant_graphs
 from onnx_io.constant_graphs import constant_models
 

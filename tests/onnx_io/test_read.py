@@ -11,7 +11,7 @@ from builders import parse, read
 from memplan_cli.core.program import Origin, Program, VarId, blocks, captures, walk
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 NESTED = """g (bool c, float[4] x, int64 n) => (float[4] z) {
     w = Exp(x)

@@ -22,13 +22,13 @@ from memplan_cli.onnx_io.metadata import (
     read_notes,
     recorded_phases,
 )
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import Planned, make_plan
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
 
 NESTED = """g (bool c, float[8,8] x) => (float[8,8] z) {
     w0 = Exp(x) w1 = Sin(x) w2 = Cos(x)

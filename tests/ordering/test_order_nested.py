@@ -22,8 +22,8 @@ from memplan_cli.core.program import (
     walk,
 )
 from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.shapes.reading import read_program
 
 _TYPES = ("Relu", "Add", "Identity", "Conv", "Conv", "Loop", "If")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.results.recomputed import Recompute
@@ -13,7 +14,6 @@ from memplan_cli.planning.choosing.tied_orders import with_donations
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import Planned, make_plan
 from memplan_cli.settings.settings import Settings
-from transforms.recompute_programs import Line, program, same_results, terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

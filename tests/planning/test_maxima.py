@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import parse
-from memplan_cli import workflows
+from memplan_cli import api
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, pressure
 from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.core.symbolic.sizes import unit_value
+from memplan_cli.features.donation.report import donated_line
 from memplan_cli.planning.maxima import MOST_SUMS, is_at_least, live_peak_text
-from memplan_cli.reporting.plans.donation import donated_line
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ def symbolic(tmp_path: Path) -> Path:
 
 
 def test_the_report_of_a_symbolic_model_knows_bound_and_total(symbolic: Path) -> None:
-    report = workflows.report(symbolic, Settings(order="keep")).report
+    report = api.report(symbolic, Settings(order="keep")).report
     assert report.bindings["batch"] == BoundDim(1, "assumed")
     for dims in ({"batch": 1}, {"batch": 7}):
-        bound = workflows.report(symbolic, Settings(order="keep", dims=dims)).report.memory
+        bound = api.report(symbolic, Settings(order="keep", dims=dims)).report.memory
         assert bound.total is not None
         assert unit_value(report.symbolic["live_peak"], dims) == bound.live_peak
         assert unit_value(report.symbolic["total"], dims) == bound.total
@@ -142,15 +142,13 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     path = tmp_path / "donated.onnx"
     text = "g (float[batch,8] x) => (float[batch,8] y) { a = Exp(x) y = Neg(a) }"
     onnx.save(parse(text), path)
-    apart = workflows.report(path, Settings()).report
-    given_away = workflows.report(path, Settings(donate={"x": "y"})).report
+    apart = api.report(path, Settings()).report
+    given_away = api.report(path, Settings(donate={"x": "y"})).report
     assert given_away.donated.pairs == (("x", "y"),)
     assert donated_line(given_away) == "1 output reuses the buffer of the input it replaces"
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less
-    within = workflows.report(
-        path, Settings(donate={"x": "y"}, bounds={"batch": (1, 3)})
-    ).report
+    within = api.report(path, Settings(donate={"x": "y"}, bounds={"batch": (1, 3)})).report
     assert within.donated.bytes == 3 * 32
     assert within.memory.total == less

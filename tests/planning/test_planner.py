@@ -208,7 +208,7 @@ def test_a_body_whose_path_looks_like_a_name_at_the_top_is_no_clash() -> None:
         z = Add(odd, y) }""")
     model.graph.node[0].output[0] = "pick.then_branch/v"
     model.graph.node[2].input[0] = "pick.then_branch/v"
-    from memplan_cli.shapes.reading import read_program
+    from memplan_cli.onnx_io.shapes.reading import read_program
 
     made = read_program(model).program
     plan = make_plan(made, Settings(), Source("m", "", "")).plan

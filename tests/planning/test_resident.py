@@ -18,7 +18,7 @@ from memplan_cli.settings.settings import Settings
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
 from builders import plan_of_text, read, var_sizes
-from transforms.recompute_programs import bytes_of, program, terms
+from features.recompute_programs import bytes_of, program, terms
 
 # `early` reads x alone and frees nothing: made first or last is one to a plan.
 EARLY = """g (float[64] x) => (float[64] early, float[1] z) {

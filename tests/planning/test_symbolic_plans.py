@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli import workflows
+from memplan_cli import api
+from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, violations
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import size_of, unit_value
 from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.workflows.files.model_file import ModelFile, plan_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -176,9 +176,7 @@ def test_bounds_let_tensors_of_different_symbols_share_memory() -> None:
     path = SHARED / "moe_sparse.onnx"
     dims = {f"u{n}": 256 for n in range(16)}
     apart = planned(CASES[4], {})
-    together = workflows.plan(
-        path, Settings(bounds=dict.fromkeys(dims, (0, 256)), order="keep")
-    )
+    together = api.plan(path, Settings(bounds=dict.fromkeys(dims, (0, 256)), order="keep"))
     largest = sum(a.height * (256 if a.unit != "1" else 1) for a in apart.arenas)
     assert together.report.memory.planned is not None
     assert together.report.memory.planned < largest / 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli import workflows
+from memplan_cli import api
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.findings.gate import Rules, judge
 from memplan_cli.reporting.findings.hints import command_with_numbers, how_to_know, symbols_in
@@ -34,7 +34,7 @@ UNKNOWN = "g (float[4] x) => (float[4] z) { a = Exp(x) k = NonZero(a) z = Neg(a)
 
 
 def planned(folder: Path, text: str) -> Plan:
-    return workflows.plan(write(folder / "m.onnx", text), Settings(run=False))
+    return api.plan(write(folder / "m.onnx", text), Settings(run=False))
 
 
 def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) 
 
 def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", BY_DATA)
-    plan = workflows.plan(path, Settings(run=False))
+    plan = api.plan(path, Settings(run=False))
     assert "found" in symbols_in(arena.unit for arena in plan.arenas)
     with pytest.raises(PlanError) as told:
         fixed_arena(plan)
@@ -62,9 +62,9 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
 def test_what_was_counted_already_is_not_offered_again(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", UNKNOWN)
     offered = "--allow-partial counts the rest alone"
-    alone = workflows.plan(path, Settings(run=False))
+    alone = api.plan(path, Settings(run=False))
     assert offered in how_to_know(alone)
-    counted = workflows.plan(path, Settings(run=False, allow_partial=True))
+    counted = api.plan(path, Settings(run=False, allow_partial=True))
     assert counted.report.partial
     assert counted.report.memory.planned is not None
     assert offered not in how_to_know(counted)
@@ -73,7 +73,7 @@ def test_what_was_counted_already_is_not_offered_again(tmp_path: Path) -> None:
 def test_dims_that_were_assumed_in_vain_are_not_offered(tmp_path: Path) -> None:
     text = """g (float[n,4] x) => (float[n,4] y) {
         o = com.acme.Nobody(x) e = Neg(o) y = Relu(e) }"""
-    plan = workflows.plan(write(tmp_path / "m.onnx", text))
+    plan = api.plan(write(tmp_path / "m.onnx", text))
     assert "n" in plan.report.bindings
     with pytest.raises(UnknownSizeError) as told:
         judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
@@ -90,7 +90,7 @@ def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
 def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> None:
     text = "g (float[batch,n,4] x) => (float[batch,n,4] y) { a = Neg(x) y = Neg(a) }"
     path = write(tmp_path / "m.onnx", text)
-    given = workflows.plan(path, Settings(dims={"batch": 3})).report
+    given = api.plan(path, Settings(dims={"batch": 3})).report
     assert command_with_numbers(given).endswith("m.onnx --dim batch=3 --dim n=1")
-    whole = workflows.plan(path, Settings(dims={"batch": 3, "n": 2})).report
+    whole = api.plan(path, Settings(dims={"batch": 3, "n": 2})).report
     assert not command_with_numbers(whole)

@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Name, Paragraph, Table
 from memplan_cli.reporting.plans.reuse import left_at_32_bits
@@ -34,7 +34,7 @@ net (float16[batch,64] x) => (float16[batch,64] y) {
 def shown(text: str, folder: Path, **dims: int) -> str:
     path = folder / "net.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    plan = workflows.plan(path, Settings(dims=dims))
+    plan = api.plan(path, Settings(dims=dims))
     blocks = tuple(left_at_32_bits(plan, 9))
     assert ("Not at 16 bits" in render(plan, "text", detail="details")) == bool(blocks)
     lines = []

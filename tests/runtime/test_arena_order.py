@@ -6,11 +6,11 @@ import onnx.parser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.arena_order import order_for_arena
 from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.simulate.predict import Executed, session_traces
 from memplan_cli.runtime.simulate.regions import best_arena
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

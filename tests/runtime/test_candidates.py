@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import metadata_of
 from memplan_cli.onnx_io.recorded import recorded_settings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.settings_search.predicted import (
     SHORT_RUNS,
@@ -25,7 +26,6 @@ from memplan_cli.runtime.settings_search.predicted import (
     settings_for_sizes,
 )
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +157,7 @@ def model(tmp_path: Path) -> Path:
 def written(model: Path, target: str, **dims: int) -> Plan:
     asked = Settings(target=target, dims=dims)  # type: ignore[arg-type]
     check = Check(provider="cpu")
-    return workflows.optimize(model, asked, out=model.with_name("o.onnx"), check=check).plan
+    return api.optimize(model, asked, out=model.with_name("o.onnx"), check=check).plan
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])
@@ -174,9 +174,9 @@ def test_what_is_written_at_said_sizes_holds_what_was_foreseen(
     recorded = recorded_settings(metadata_of(load_model(model.with_name("o.onnx"))))
     assert recorded is not None
     assert recorded.settings == facts.settings
-    assert workflows.settings(
-        model.with_name("o.onnx"), Settings(dims={"n": 4})
-    ).settings.session["enable_mem_pattern"]
+    assert api.settings(model.with_name("o.onnx"), Settings(dims={"n": 4})).settings.session[
+        "enable_mem_pattern"
+    ]
 
 
 def test_what_is_written_at_assumed_sizes_has_none_and_says_so(model: Path) -> None:
@@ -189,9 +189,7 @@ def test_what_is_written_at_assumed_sizes_has_none_and_says_so(model: Path) -> N
     assert SHORT_RUNS not in said.warnings
     within = Settings(bounds={"n": (1, 8)})
     out = model.with_name("o.onnx")
-    ranged = workflows.optimize(
-        model, within, out=out, check=Check(provider="cpu")
-    ).plan.report
+    ranged = api.optimize(model, within, out=out, check=Check(provider="cpu")).plan.report
     assert SHORT_RUNS not in ranged.warnings
     assert ranged.runtime is not None
     assert ranged.runtime.settings is not None

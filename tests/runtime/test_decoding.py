@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from cache_models import WORDS, Shape, decoder
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.onnx_io.caches.find import find_caches
-from memplan_cli.onnx_io.caches.grouped import without_repeats
-from memplan_cli.onnx_io.caches.opset import converted
-from memplan_cli.onnx_io.caches.rewrite import in_buffers
+from memplan_cli.features.kv_cache.find import find_caches
+from memplan_cli.features.kv_cache.grouped import without_repeats
+from memplan_cli.features.kv_cache.opset import converted
+from memplan_cli.features.kv_cache.rewrite import in_buffers
 from memplan_cli.runtime.decoding import Decoder
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.program import Program, VarId
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.executed import complete, seen_shapes
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.profile.in_place import InPlaceTable
 from memplan_cli.runtime.simulate.planner import PlannerSettings, Reuse, file_order, plan_block
 from memplan_cli.runtime.simulate.predict import Executed, needs_run, runtime_program
-from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli import Check, workflows
+from memplan_cli import Check, api
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.runtime.workers.mapped_pages import letting_go
 from memplan_cli.settings.settings import Settings
@@ -144,7 +144,7 @@ def test_a_subgraphs_weights_are_mapped_once_and_when_a_run_reads_them(
 ) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(recurrent(depth), model)
-    done = workflows.optimize(model, Settings(target="cpu"), out=out, check=Check("cpu"))
+    done = api.optimize(model, Settings(target="cpu"), out=out, check=Check("cpu"))
     assert done.passed
     written = onnx.load(out, load_external_data=False)
     counts = [

@@ -6,6 +6,7 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.program import VarId
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.observed import (
     Event,
     Observed,
@@ -13,7 +14,6 @@ from memplan_cli.runtime.observed import (
     WrittenTensor,
     sorted_out,
 )
-from memplan_cli.shapes.reading import read_program
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[4] x, bool c, int64 n, bool go) => (float[4] y, float[k,4] all)

@@ -10,13 +10,13 @@ import onnx.parser
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
 from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 from memplan_cli.runtime.simulate.predict import Executed
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,13 @@ import onnx.parser
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.graph.seen_graph import in_recorded_order
 from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -139,7 +139,7 @@ def test_a_process_that_cannot_run_the_model_is_a_failure() -> None:
 def test_where_the_system_does_not_say_no_process_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = import_module("memplan_cli.runtime.workers.jobs.together")
+    job = import_module("memplan_cli.features.serving.load_job")
     monkeypatch.setattr(job, "proportional", lambda _: None)
     session = SessionSpec(SAMPLES / "branchy_cnn.onnx")
     assert job.run({"processes": 2, "session": session}) == {"bytes": None}

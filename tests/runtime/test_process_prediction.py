@@ -17,6 +17,7 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
 from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.process.memory import PAGE, ProcessMemory
@@ -31,7 +32,6 @@ from memplan_cli.runtime.profile.workspace import (
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
 from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import session_traces
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable

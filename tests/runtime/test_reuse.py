@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.in_place import InPlaceTable, load_table
 from memplan_cli.runtime.simulate.planner import (
     BlockPlan,
@@ -14,7 +15,6 @@ from memplan_cli.runtime.simulate.planner import (
     file_order,
     plan_block,
 )
-from memplan_cli.shapes.reading import read_program
 
 TABLE = InPlaceTable(
     "test",

@@ -8,12 +8,12 @@ import numpy as np
 import onnx.parser
 from onnx import numpy_helper
 
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from pathlib import Path

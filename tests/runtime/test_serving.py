@@ -15,10 +15,10 @@ from allocation_traces import traces
 from builders import read
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.serving.loads import PLAIN, SampledSizes, with_further_sizes
-from memplan_cli.runtime.serving.settings import ONE_REGION, SHRUNK, choose
-from memplan_cli.runtime.serving.sizes import SEQUENCES, Extent, Point, fit_formulas, requests
-from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak, rooms
+from memplan_cli.features.serving.loads import PLAIN, SampledSizes, with_further_sizes
+from memplan_cli.features.serving.settings import ONE_REGION, SHRUNK, choose
+from memplan_cli.features.serving.sizes import SEQUENCES, Extent, Point, fit_formulas, requests
+from memplan_cli.features.serving.soak import CHOSEN, Course, Soak, rooms
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import parse
-from memplan_cli import Check, Settings, workflows
+from memplan_cli import Check, Settings, api
 from memplan_cli.core.results.observations import (
     CPU,
     CUDA,
@@ -16,6 +16,7 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
     TimeRatio,
 )
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.commands.runtime import SETTINGS
 from memplan_cli.runtime.run.confirm import Confirmation
 from memplan_cli.runtime.settings_search import search, written_model
@@ -27,7 +28,6 @@ from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
 )
 from memplan_cli.runtime.simulate.trace import weight_bytes
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than
     monkeypatch.setattr(search, "is_slower", lambda *_: False)
     monkeypatch.setattr(search, "measured_score", counted)
     by_run, by_prediction = (
-        workflows.settings(model, Settings(), Check("cpu", search=way))
+        api.settings(model, Settings(), Check("cpu", search=way))
         for way in ("measured", "foreseen")
     )
     assert len(costs) > 2
@@ -143,7 +143,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     monkeypatch.setattr(Confirmation, "confirm_at_level", confirm)
     monkeypatch.setattr(search, "is_slower", lambda *_: other == "time")
     monkeypatch.setattr(search, "time_ratio", ratio)
-    found = workflows.settings(model, Settings(), Check("cpu", search="measured"))
+    found = api.settings(model, Settings(), Check("cpu", search="measured"))
     assert found.settings.session["graph_optimization_level"] == "ORT_DISABLE_ALL"
 
 

@@ -8,14 +8,14 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli.api.files.assuming import settle
+from memplan_cli.api.files.reading import missing_sizes, read_completely
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.symbolic import interpret
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
-from memplan_cli.shapes.symbolic import interpret
-from memplan_cli.workflows.files.assuming import settle
-from memplan_cli.workflows.files.reading import missing_sizes, read_completely
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program
-    from memplan_cli.shapes.reading import Loaded
+    from memplan_cli.onnx_io.shapes.reading import Loaded
 
 CONTRIB = """<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]>
     g (float[batch,4] x, float[4,8] w) => (float[batch,8] y) {

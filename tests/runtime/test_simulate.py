@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from allocation_traces import trace_of_pairs
 from memplan_cli.errors import SettingsError, UnknownSizeError
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, simulate
 from memplan_cli.runtime.simulate.predict import Executed
-from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 CHAIN = "g (float[1024] x) => (float[1024] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c) }"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import onnx.parser
 import pytest
 
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.simulate.predict import Executed
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

@@ -8,11 +8,11 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.program import VarId
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.observed import Observed, WrittenTensor
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate import execution
 from memplan_cli.runtime.simulate.predict import Executed, predict
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     import pytest

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from builders import parse
-from memplan_cli import Settings, workflows
+from memplan_cli import Settings, api
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.features.serving.loads import SampledSizes, with_further_sizes
+from memplan_cli.features.serving.sizes import Extent
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
-from memplan_cli.runtime.serving.loads import SampledSizes, with_further_sizes
-from memplan_cli.runtime.serving.sizes import Extent
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import Executed, session_traces
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_arenas_hold_what_is_predicted(
     save: Callable[..., Path], target: Literal["portable", "cpu"], text: str
 ) -> None:
     """Without names, without any bytes, and where only a run tells which branch is taken."""
-    done = workflows.optimize(save(text), Settings(target=target))
+    done = api.optimize(save(text), Settings(target=target))
     facts = done.plan.report.runtime
     assert facts is not None
     assert facts.predicted["optimized"].held == facts.observed["optimized"].held

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import memplan_cli
-from memplan_cli import MemParam, MemplanError, Settings, workflows
+from memplan_cli import MemParam, MemplanError, Settings, api
+from memplan_cli.api.fit import MemoryLimit, fit_within
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
-from memplan_cli.workflows.fit import MemoryLimit, fit_within
 from story import GOOD, write
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_paths_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     digest = memplan_cli.plan("a.onnx").digest
     assert memplan_cli.report("a.memplan.json").digest == digest
     assert memplan_cli.report("a.onnx").digest == digest
-    assert workflows.newest_plan(".").name == "a.memplan.json"
+    assert api.newest_plan(".").name == "a.memplan.json"
     (verdict,) = memplan_cli.gate(("a.onnx",), {"max_memory": 1})
     assert not verdict.passed
     limit = MemoryLimit(memory=1 << 30, unknown=("n",))

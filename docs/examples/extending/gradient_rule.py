@@ -8,10 +8,10 @@ import numpy as np
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from memplan_cli.training.train_step import Recipe, make_train_step
+from memplan_cli.features.training.train_step import Recipe, make_train_step
 
 if TYPE_CHECKING:
-    from memplan_cli.training.tape import Call
+    from memplan_cli.features.training.tape import Call
 
 MODEL = parser.parse_model("""
     <ir_version: 9, opset_import: ["": 18]>

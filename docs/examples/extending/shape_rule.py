@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from onnx import parser, shape_inference
 
-from memplan_cli.shapes.lattice import shape_in
-from memplan_cli.shapes.symbolic.interpret import RULES, interpret
+from memplan_cli.onnx_io.shapes.lattice import shape_in
+from memplan_cli.onnx_io.shapes.symbolic.interpret import RULES, interpret
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.shapes.symbolic.values import Values
+    from memplan_cli.onnx_io.shapes.symbolic.values import Values
 
 MODEL = parser.parse_model("""
     <ir_version: 9, opset_import: ["": 18]>

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import simple_orders
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.terms import Terms
@@ -14,8 +16,6 @@ from memplan_cli.planning.choosing.candidate import Candidate
 from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import Order, TaskGraph

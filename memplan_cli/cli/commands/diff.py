@@ -33,10 +33,10 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     memplan diff old.onnx new.onnx
     memplan diff old.memplan.json new.memplan.json --format markdown
     """
+    from memplan_cli.api.diff import diff
+    from memplan_cli.api.report import reject_unused_settings
     from memplan_cli.reporting.commands.diff import RENDERERS
     from memplan_cli.reporting.commands.diff_page import render
-    from memplan_cli.workflows.diff import diff
-    from memplan_cli.workflows.report import reject_unused_settings
 
     reject_unused_settings((before, after), settings.given)
     changed = diff(before, after, **settings.keywords(output))

@@ -26,10 +26,10 @@ def doctor(*, file: Path | None, form: str, output: Output) -> None:
     memplan doctor
     memplan doctor model.memplan.onnx
     """
-    from memplan_cli import workflows
+    from memplan_cli import api
     from memplan_cli.reporting.commands.runtime import DOCTOR
 
     output.progress("trying each provider")
-    found = workflows.doctor(file)
+    found = api.doctor(file)
     say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)

@@ -75,8 +75,8 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan fit model.onnx --memory 16GiB --dim batch=?
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
+    from memplan_cli.api.fit import fit
     from memplan_cli.reporting.commands.fit import FIT
-    from memplan_cli.workflows.fit import fit
 
     if not confirm:
         reject_unused(("provider",), "needs the model to be run", "add --confirm")

@@ -13,8 +13,8 @@ from memplan_cli.cli.options.outputs import result_option
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from memplan_cli.api.gate import VerdictFile
     from memplan_cli.cli.common import Output
-    from memplan_cli.workflows.gate import VerdictFile
 
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
@@ -81,9 +81,9 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan gate 'models/*.onnx' --update-baseline
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
+    from memplan_cli.api.gate import VerdictFile, gate
+    from memplan_cli.api.report import reject_unused_settings
     from memplan_cli.reporting.commands.gate import RENDERERS
-    from memplan_cli.workflows.gate import VerdictFile, gate
-    from memplan_cli.workflows.report import reject_unused_settings
 
     rules: dict[str, object] = {
         "max_memory": max_memory,
@@ -117,7 +117,7 @@ def _parse_files(texts: tuple[str, ...]) -> tuple[VerdictFile, ...]:
     Raises:
         SettingsError: one has no ``=`` or another format.
     """
-    from memplan_cli.workflows.gate import VerdictFile
+    from memplan_cli.api.gate import VerdictFile
 
     found = []
     for text in texts:

@@ -27,11 +27,11 @@ from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, Tar
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.api.profiles import Profiles
     from memplan_cli.cli.common import Output
     from memplan_cli.cli.options.validation import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.answer import Detail
-    from memplan_cli.workflows.profiles import Profiles
 
 
 def _why_not(plan: Plan) -> str:
@@ -115,10 +115,10 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan optimize model.onnx --level 1 --exclude fc1
     """
-    from memplan_cli import workflows
+    from memplan_cli import api
+    from memplan_cli.api.files.binding import refuse_run
+    from memplan_cli.api.files.provenance import named_from_here
     from memplan_cli.reporting import check_detail, render
-    from memplan_cli.workflows.files.binding import refuse_run
-    from memplan_cli.workflows.files.provenance import named_from_here
 
     refuse_nameless(model, out)
     check_detail(detail, form)
@@ -143,7 +143,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         reject_unused(("external_weights",), f"is for --target portable, not {target}", hint)
     moved = external_weights or own.external_weights
     own = replace(own, external_weights=moved, notes=notes or own.notes)
-    done = workflows.optimize(
+    done = api.optimize(
         model,
         replace(own, target=target),
         profiles=profiles,

@@ -61,8 +61,8 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv -o offsets.csv
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
+    from memplan_cli.api.pack import pack
     from memplan_cli.reporting.commands.pack import PACK
-    from memplan_cli.workflows.pack import pack
 
     packed = pack(
         problem,

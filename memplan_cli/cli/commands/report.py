@@ -15,10 +15,10 @@ from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.stdin import SourceFile
 
 if TYPE_CHECKING:
+    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.report import ReportExtra
     from memplan_cli.cli.common import Output
     from memplan_cli.reporting.plans.answer import Detail
-    from memplan_cli.workflows.profiles import Profiles
-    from memplan_cli.workflows.report import ReportExtra
 
 FORMATS = (
     "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
@@ -60,22 +60,22 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report --print-log
     memplan report model.onnx --format html -o report.html
     """
-    from memplan_cli import workflows
-    from memplan_cli.reporting import check_detail, render
-    from memplan_cli.reporting.findings.budget import over_budget
-    from memplan_cli.reporting.plans.c_header import c_header
-    from memplan_cli.reporting.plans.html import Beside
-    from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.files.provenance import named_from_here
-    from memplan_cli.workflows.graph_facts import facts_for
-    from memplan_cli.workflows.report import (
+    from memplan_cli import api
+    from memplan_cli.api.files.output_files import refuse_targets
+    from memplan_cli.api.files.provenance import named_from_here
+    from memplan_cli.api.graph_facts import facts_for
+    from memplan_cli.api.report import (
         in_files_order,
         interface_of,
         reject_unused_settings,
     )
+    from memplan_cli.reporting import check_detail, render
+    from memplan_cli.reporting.findings.budget import over_budget
+    from memplan_cli.reporting.plans.c_header import c_header
+    from memplan_cli.reporting.plans.html import Beside
 
     check_detail(detail, form)
-    path = path or workflows.newest_plan(Path.cwd())
+    path = path or api.newest_plan(Path.cwd())
     asked = (
         *settings.given,
         *(["dim"] if profiles else []),
@@ -88,7 +88,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     if form == "json" and not profiles:
         # JSON holds all numbers. The predicted ones need a session, which runs nothing.
         extras.append("process")
-    plan = workflows.report(path, chosen, output.progress, profiles=profiles, extras=extras)
+    plan = api.report(path, chosen, output.progress, profiles=profiles, extras=extras)
     beside = Beside(facts=facts_for(path, plan)) if form == "html" else None
     if beside and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)

@@ -62,12 +62,12 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan settings model.onnx --measure -o settings.py
     memplan settings model.onnx --bounds batch=1..8 --bounds seq=16..512 --measure
     """
-    from memplan_cli import workflows
+    from memplan_cli import api
+    from memplan_cli.api.files.binding import refuse_run
+    from memplan_cli.api.files.output_files import refuse_targets
+    from memplan_cli.api.serving import range_settings
+    from memplan_cli.features.serving.report import RANGE_SETTINGS
     from memplan_cli.reporting.commands.runtime import SETTINGS
-    from memplan_cli.reporting.commands.serving import RANGE_SETTINGS
-    from memplan_cli.workflows.files.binding import refuse_run
-    from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.serving import range_settings
 
     if tune:
         refuse_run(binding, "--tune")
@@ -89,6 +89,6 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     check = None
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"
-        check = workflows.Check(provider=provider, timeout=timeout, search=search)
-    found = workflows.settings(model, binding, check, output.progress)
+        check = api.Check(provider=provider, timeout=timeout, search=search)
+    found = api.settings(model, binding, check, output.progress)
     deliver(SETTINGS[form](found, str(model)), out, output)

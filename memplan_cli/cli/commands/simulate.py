@@ -54,11 +54,11 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
-    from memplan_cli import workflows
+    from memplan_cli import api
     from memplan_cli.reporting.commands.runtime import SIMULATE
 
     output.progress("running the original")
-    found = workflows.simulate(
+    found = api.simulate(
         model, binding, tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
     )
     for warning in found.warnings:

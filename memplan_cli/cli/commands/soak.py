@@ -82,11 +82,11 @@ def soak(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan soak model.onnx --bounds batch=1..8 --bounds seq=16..512
     memplan soak model.onnx --bounds batch=1..8 --sequence alternating --format html -o soak.html
     """
+    from memplan_cli.api.files.output_files import refuse_targets
+    from memplan_cli.api.serving import SoakTerms
+    from memplan_cli.api.serving import soak as serve
     from memplan_cli.cli.options.chosen import with_bounds
-    from memplan_cli.reporting.commands.serving import SOAK
-    from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.serving import SoakTerms
-    from memplan_cli.workflows.serving import soak as serve
+    from memplan_cli.features.serving.report import SOAK
 
     refuse_targets({"-o": out}, (model,))
     terms = SoakTerms(requests, sequence, seed, time_limit, timeout)

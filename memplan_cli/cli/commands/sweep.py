@@ -17,8 +17,8 @@ from memplan_cli.cli.options.outputs import (
 from memplan_cli.cli.options.profiles import profile_dims
 
 if TYPE_CHECKING:
+    from memplan_cli.api.profiles import Profiles
     from memplan_cli.cli.common import Output
-    from memplan_cli.workflows.profiles import Profiles
 
 
 @click.command()
@@ -63,10 +63,10 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep models/ --dim batch=1,8,32 --order keep
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
+    from memplan_cli.api.files.output_files import refuse_targets
+    from memplan_cli.api.sweep import sweep
+    from memplan_cli.api.sweeping.sweep import found_models
     from memplan_cli.reporting.commands.sweep import SWEEP
-    from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.sweep import sweep
-    from memplan_cli.workflows.sweeping.sweep import found_models
 
     refuse_targets({"-o": out, "--resume": resume}, found_models(paths))
     rows = sweep(

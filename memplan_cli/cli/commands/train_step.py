@@ -106,13 +106,13 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
     _require(not checkpoints or not budget, "either --checkpoint or --budget")
-    from memplan_cli.reporting.commands.train_step import TRAIN_STEP
+    from memplan_cli.api.train_step import train_step
+    from memplan_cli.features.training.losses import LossFunction
+    from memplan_cli.features.training.optimizers import Optimizer
+    from memplan_cli.features.training.report import TRAIN_STEP
+    from memplan_cli.features.training.train_step import Recipe, Statistics
     from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.settings.written import Place, Value
-    from memplan_cli.training.losses import LossFunction
-    from memplan_cli.training.optimizers import Optimizer
-    from memplan_cli.training.train_step import Recipe, Statistics
-    from memplan_cli.workflows.train_step import train_step
 
     allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(

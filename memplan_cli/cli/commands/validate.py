@@ -20,8 +20,8 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
+    from memplan_cli.api.validate import Extra
     from memplan_cli.cli.common import Output
-    from memplan_cli.workflows.validate import Extra
 
 _TOLERANCE = Finite(0)
 
@@ -87,7 +87,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
-    from memplan_cli import workflows
+    from memplan_cli import api
     from memplan_cli.cli.options.words import parse_values
     from memplan_cli.core.bindings import Inputs
     from memplan_cli.reporting.commands.validate import VALIDATE
@@ -97,10 +97,10 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
         reject_unused(
             ("processes",), "needs the models' memory to be measured", "add --measure"
         )
-    check = workflows.Check(provider, runs, rtol, atol, timeout, processes=processes or 0)
+    check = api.Check(provider, runs, rtol, atol, timeout, processes=processes or 0)
     chosen: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in chosen.items() if wanted)
-    proof = workflows.validate(
+    proof = api.validate(
         planned, original, check, extras, Inputs(inputs, parse_values(input_values))
     )
     say(VALIDATE[form](proof))

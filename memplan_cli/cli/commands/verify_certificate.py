@@ -34,8 +34,8 @@ def verify_certificate(
     memplan optimize model.onnx --certificate model.certificate.json
     memplan verify-certificate model.onnx model.memplan.json model.certificate.json
     """
-    from memplan_cli.reporting.commands.certificate import VERIFY
-    from memplan_cli.workflows.certificate import verify_certificate
+    from memplan_cli.api.certificate import verify_certificate
+    from memplan_cli.features.certificates.report import VERIFY
 
     output.progress("checking")
     found = verify_certificate(model, plan, certificate)

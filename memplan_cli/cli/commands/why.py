@@ -54,9 +54,9 @@ def why(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan why model.memplan.json --tensor conv1_out
     memplan why model.onnx --process
     """
+    from memplan_cli.api.report import reject_unused_settings
+    from memplan_cli.api.why import why
     from memplan_cli.reporting.commands.why import render
-    from memplan_cli.workflows.report import reject_unused_settings
-    from memplan_cli.workflows.why import why
 
     reject_unused_settings((path,), settings.given)
     if of_process and tensor is not None:

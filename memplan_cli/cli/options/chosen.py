@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
+from memplan_cli.api.request import Request
 from memplan_cli.cli.common import (
     Command,
     dim_option,
@@ -32,7 +33,6 @@ from memplan_cli.settings.choices import (
     PhaseChoice,
     RecomputeChoice,
 )
-from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

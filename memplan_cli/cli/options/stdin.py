@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
+from memplan_cli.api.files.file_names import NO_PLACE, has_place
 from memplan_cli.cli.common import Output
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.workflows.files.file_names import NO_PLACE, has_place
 
 _STDIN = "-"
 

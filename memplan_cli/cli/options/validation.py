@@ -11,8 +11,8 @@ import click
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from memplan_cli.api import Check
     from memplan_cli.cli.common import Command
-    from memplan_cli.workflows import Check
 
 COST = (
     "--tune runs the models under many settings, some twenty processes instead of two or three"
@@ -33,7 +33,7 @@ class Validation:
 
     def check(self, provider: str, timeout: float) -> Check | None:
         """Return how models are proved; None where they are not."""
-        from memplan_cli.workflows import Check
+        from memplan_cli.api import Check
 
         if self.depth is None:
             return None

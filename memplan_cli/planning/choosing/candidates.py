@@ -150,7 +150,7 @@ def _nothing_again(question: Question) -> Candidate:
 
 def _within_budget(question: Question) -> Candidate:
     """Compute again what does not fit into a budget."""
-    from memplan_cli.transforms.rematerialization.auto import auto
+    from memplan_cli.features.recompute.auto import auto
 
     terms = question.terms
     counted = terms.resident.sizes
@@ -193,7 +193,7 @@ def _within_budget(question: Question) -> Candidate:
 
 def _from_checkpoints(question: Question) -> Candidate:
     """Compute everything between checkpoints again."""
-    from memplan_cli.transforms.rematerialization.checkpoints import checkpoints
+    from memplan_cli.features.recompute.checkpoints import checkpoints
 
     program, terms = question.program, question.terms
     found = checkpoints(program, terms, question.settings.checkpoints, question.phases)

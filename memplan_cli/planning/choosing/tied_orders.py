@@ -94,7 +94,7 @@ def with_donations(found: Candidate, question: Question) -> Candidate:
     Where the order that all pairs need takes more than they save, or breaks a budget, only
     the pairs that need no other order are made.
     """
-    from memplan_cli.transforms.donation import donations, donations_in_place
+    from memplan_cli.features.donation.transform import donations, donations_in_place
 
     terms, program = question.terms, found.program
     patterns = tuple(question.settings.donate.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.features.chunking.report import pieces
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_lines
@@ -12,7 +13,6 @@ from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.findings.why import PeakStory, TensorStory
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_json
-from memplan_cli.reporting.plans.chunks import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

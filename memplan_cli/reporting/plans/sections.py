@@ -8,15 +8,16 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
+from memplan_cli.features.chunking.report import pieces
+from memplan_cli.features.donation.report import donation
+from memplan_cli.features.folding import report as constants
+from memplan_cli.features.kv_cache.report import caches
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.snapshot import known_share
-from memplan_cli.reporting.plans import constants, runtime
-from memplan_cli.reporting.plans.caches import caches
-from memplan_cli.reporting.plans.chunks import pieces
+from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.dims import bindings, for_all_dims, of_dims
-from memplan_cli.reporting.plans.donation import donation
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,

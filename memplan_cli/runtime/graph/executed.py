@@ -14,6 +14,8 @@ from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.runs.runnable import give_every_output
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.observed import observe
@@ -22,8 +24,6 @@ from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.simulate.predict import Executed, needs_run
 from memplan_cli.runtime.workers.worker import run_job
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

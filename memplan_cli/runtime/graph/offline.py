@@ -18,6 +18,8 @@ from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.onnx_io.weights.sparse import sparse_weights
@@ -27,8 +29,6 @@ from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.run.record import shapes_of_types
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.workers.worker import start_job
-from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

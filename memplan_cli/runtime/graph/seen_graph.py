@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.given import block_paths
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import read_graph
 from memplan_cli.runtime.graph.offline import COUNTED
@@ -15,7 +16,6 @@ from memplan_cli.runtime.observed import Event, sorted_out
 from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import Executed, needs_run
 from memplan_cli.runtime.workers.type_names import dtype_of
-from memplan_cli.shapes.given import block_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.core.bindings import FeedSpec
-    from memplan_cli.shapes.bindings import Known
-    from memplan_cli.shapes.runtime_query import Numbered
+    from memplan_cli.onnx_io.shapes.bindings import Known
+    from memplan_cli.onnx_io.shapes.runtime_query import Numbered
 
 _TIMEOUT = 90.0
 """Seconds for all sizes together, the time to load the model included."""

@@ -48,14 +48,14 @@ JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
     "run": "memplan_cli.runtime.run.job",
     "measure": "memplan_cli.runtime.run.job",
-    "donated": "memplan_cli.runtime.workers.jobs.donated",
-    "decode": "memplan_cli.runtime.workers.jobs.decode",
+    "donated": "memplan_cli.features.donation.proof_job",
+    "decode": "memplan_cli.features.kv_cache.decode_job",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
     "offline": "memplan_cli.runtime.workers.jobs.offline",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
-    "together": "memplan_cli.runtime.workers.jobs.together",
-    "soak": "memplan_cli.runtime.workers.jobs.soak",
+    "together": "memplan_cli.features.serving.load_job",
+    "soak": "memplan_cli.features.serving.soak_job",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 

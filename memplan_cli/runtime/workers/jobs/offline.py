@@ -140,9 +140,9 @@ def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the most bytes of each value of subgraphs, by name, where one could be cut."""
     if not reads_large_inside(model):
         return {}
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_program
     from memplan_cli.runtime.simulate.trace import tensor_bytes
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_program
 
     program = read_program(model, Bindings(dims)).program
     found: dict[str, int] = {}

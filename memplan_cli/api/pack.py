@@ -1,0 +1,81 @@
+"""Buffers of a CSV file packed into one arena, and written with their offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.files.output_files import refuse_targets
+from memplan_cli.core.files import write_files
+from memplan_cli.core.problem import pressure
+from memplan_cli.errors import SettingsError
+from memplan_cli.packing import problem_file
+
+if TYPE_CHECKING:
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.packing.problem_file import Packed
+
+
+def pack(  # noqa: PLR0913 - what the command takes, by name
+    problem: FilePath,
+    *,
+    capacity: int | None = None,
+    time_limit: float | None = None,
+    out: FilePath | None = None,
+    certificate: FilePath | None = None,
+    progress: Progress | None = None,
+) -> Packed:
+    """Pack the buffers of a CSV file; write them with their offsets if all fit.
+
+    Args:
+        problem: The file, with the columns ``id,lower,upper,size``.
+        capacity: Bytes that must suffice.
+        time_limit: Seconds for the search.
+        out: The file of the layout.
+        certificate: The file that shows that no layout is lower; needs ``out``.
+        progress: Called with the name of each stage.
+
+    Raises:
+        MemplanError: the file is no problem, or the result cannot be written.
+    """
+    problem = Path(problem)
+    target = None if out is None else Path(out)
+    proof = None if certificate is None else Path(certificate)
+    if proof is not None and target is None:
+        raise SettingsError("a certificate is about a layout in a file", hint="add -o FILE")
+    refuse_targets({"-o": target, "--certificate": proof})
+    refuse_targets({"--certificate": proof}, (problem,))
+    packed = problem_file.pack(
+        problem_file.read_problem(problem),
+        capacity=capacity,
+        time_limit=time_limit,
+        progress=progress,
+    )
+    # A layout that was not good enough is no result: a script must not take it for one.
+    if target is not None and packed.passed:
+        contents = {target: problem_file.layout_csv(packed).encode()}
+        if proof is not None:
+            contents[proof] = _certificate(packed, problem, contents[target])
+        write_files(contents)
+    return packed
+
+
+def _certificate(packed: Packed, problem: Path, layout: bytes) -> bytes:
+    """Return what shows that no layout is lower, as far as a load at one tick shows it."""
+    from hashlib import sha256
+
+    from memplan_cli.core.results.certificate import NOT_CHECKABLE, ArenaProof, Certificate
+    from memplan_cli.core.version import VERSION
+    from memplan_cli.onnx_io.load import file_digest
+
+    bound = packed.layout.height if packed.layout.proved else packed.lower_bound
+    curve = pressure(packed.problem)
+    tick = max(curve, key=lambda moment: moment[1])[0] if curve else 0
+    if bound <= packed.lower_bound and tick >= 0:
+        proof = ArenaProof(0, bound, "load", tick)
+    else:
+        why = f"by an exhausted search; {packed.lower_bound} bytes are live at tick {tick}"
+        proof = ArenaProof(0, bound, NOT_CHECKABLE, why=why)
+    digests = file_digest(problem), sha256(layout).hexdigest()
+    return Certificate(VERSION, *digests, None, (proof,), None).dumps().encode()

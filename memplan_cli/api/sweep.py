@@ -1,0 +1,68 @@
+"""Many models at many bindings, one row each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.request import request_of
+from memplan_cli.api.sweeping.runners import runner
+from memplan_cli.api.sweeping.sweep import jobs_of, run_jobs
+from memplan_cli.core.progress import Counted, Progress, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.reporting.findings.sweep_rows import Row
+
+
+class Rows(tuple["Row", ...]):
+    """The rows of a sweep."""
+
+    __slots__ = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no row is a failure."""
+        return all(row.passed for row in self)
+
+
+def sweep(  # noqa: PLR0913 - what the command takes, by name
+    paths: FilePath | Sequence[FilePath],
+    profiles: Profiles | None = None,
+    *,
+    jobs: int | None = 1,
+    resume: FilePath | None = None,
+    config: FilePath | None = None,
+    progress: Progress | None = None,
+    **options: object,
+) -> Rows:
+    """Plan many models at many bindings, one row each; a failure is a row.
+
+    Args:
+        paths: Models, globs, and folders that are searched.
+        profiles: Values of symbols, each for a row: ``{"batch": (1, 8, 32)}``.
+        jobs: Number of processes; 1: this one. None: one per core, which a script may use
+            below ``if __name__ == "__main__"`` only.
+        resume: A file of rows: jobs with a row in it are skipped, new rows are appended.
+        config: A settings file.
+        progress: Called after each row.
+        options: Settings by name, as for `plan`.
+
+    Raises:
+        MemplanError: a path names no model, or a setting that all of them share is wrong.
+    """
+    request, hear = request_of(config, options), progress or silent
+    several = [paths] if isinstance(paths, str | Path) else paths
+    values = {name: tuple(numbers) for name, numbers in (profiles or {}).items()}
+    todo = jobs_of(tuple(map(Path, several)), values, request.overrides, request.config_file)
+    rows: list[Row] = []
+
+    def count(row: Row) -> None:
+        rows.append(row)
+        hear(Counted("planning models", len(rows), len(todo)))
+
+    kept = None if resume is None else Path(resume)
+    return Rows(run_jobs(todo, runner(jobs), resume=kept, heard=count))

@@ -1,0 +1,181 @@
+"""Training steps made of forward models, recomputed to fit a budget, and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.phase import find_phases
+from memplan_cli.api.files.output_files import OutputFiles, refuse_targets
+from memplan_cli.api.files.sources import on_files
+from memplan_cli.core.progress import Progress, silent
+from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.errors import SettingsError
+from memplan_cli.features.training.forward.initial import first_archive
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.step_document import WrittenStep
+from memplan_cli.features.training.train_step import Recipe, make_train_step
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.metadata import recorded_phases
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
+from memplan_cli.onnx_io.writing.write import rewrite
+from memplan_cli.planning.choosing.candidate import Question
+from memplan_cli.planning.choosing.candidates import transformed
+from memplan_cli.planning.decided import Source
+from memplan_cli.planning.planner import make_plan
+from memplan_cli.planning.scope import find_scope
+from memplan_cli.planning.terms import terms_of
+from memplan_cli.settings.keys import budget as read_budget
+from memplan_cli.settings.settings import Settings
+from memplan_cli.settings.written import Place, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.core.files import Content
+    from memplan_cli.core.results.report import Report
+    from memplan_cli.features.training.train_step import TrainStep
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The model to read, the step to write, and the file of the first values, if any."""
+
+    source: Path
+    target: Path
+    state: Path | None
+
+
+def train_step(  # noqa: PLR0913 - what the command takes, by name
+    model: ModelSource,
+    out: FilePath,
+    *,
+    loss: str | None = None,
+    loss_fn: str | None = None,
+    optimizer: str | None = None,
+    recipe: Recipe | None = None,
+    checkpoints: Sequence[str] = (),
+    budget: float | str | None = None,
+    state: FilePath | None = None,
+    progress: Progress | None = None,
+) -> WrittenStep:
+    """Turn a forward model into a training step in standard ONNX operators, and write it.
+
+    Trained weights are read only for ``state``. Weights outside the model that stay as they
+    are become files beside ``out``, if it is in another folder.
+
+    Args:
+        model: A model, as a file or in memory.
+        out: The training step to write.
+        loss: The loss tensor of the model.
+        loss_fn: The loss to append to the model's first output, in place of ``loss``.
+        optimizer: The optimizer whose update is appended; None: the step gives gradients.
+        recipe: The loss, the optimizer and more, in place of these three.
+        checkpoints: Activations to keep; the ops between them run again.
+        budget: Bytes for intermediates and outputs, a share of them, or text like ``2GiB``
+            or ``50%``; activations are computed again until the step fits.
+        state: The file for the first value of each ``in.*`` (``.npz``).
+        progress: Called with the name of each stage.
+
+    Raises:
+        MemplanError: arguments contradict each other, an operator has no gradient, or a
+            file cannot be read or written. A budget that cannot be met is a result: ``missed``
+            says what the best step needs, and nothing is written.
+    """
+    if checkpoints and budget is not None:
+        raise SettingsError("checkpoints and a budget both say what is kept", hint="give one")
+    if recipe is not None and (loss or loss_fn or optimizer):
+        raise SettingsError("a recipe says the loss and the optimizer", hint="leave them out")
+    recipe = recipe or _recipe(loss, loss_fn, optimizer)
+    most = read_budget(Value(budget, Place("budget"))) if isinstance(budget, str) else budget
+
+    def work(path: Path) -> WrittenStep:
+        files = _Files(path, Path(out), None if state is None else Path(state))
+        return _write_step(recipe, files, checkpoints, most, progress or silent)
+
+    return on_files((model,), work)
+
+
+def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:
+    if (loss is None) == (loss_fn is None):
+        raise SettingsError("a training step has one loss", hint="give loss or loss_fn")
+    return Recipe(
+        loss or LossFunction(str(loss_fn)), Optimizer(optimizer) if optimizer else None
+    )
+
+
+def _write_step(
+    recipe: Recipe,
+    files: _Files,
+    checkpoints: Sequence[str],
+    budget: float | None,
+    progress: Progress,
+) -> WrittenStep:
+    """Make a training step and write it, unless it misses the budget."""
+    refuse_targets({"-o": files.target, "--state": files.state}, (files.source,))
+    progress("reading")
+    model = load_model(files.source)
+    step, recompute = make_train_step(model, recipe), Recompute()
+    if checkpoints or budget is not None:
+        step, recompute = recompute_step(step, checkpoints, budget)
+    progress("planning")
+    report = _planned(step, files.target)
+    made = WrittenStep(str(files.target), step, report.memory, report.symbolic, recompute)
+    if made.missed:
+        return made
+    contents = _contents(model, step, files)
+    weights = locations(external_tensors(step.model))
+    with OutputFiles(weights, files.source.parent, files.target.parent) as written:
+        written.write(contents)
+    return made
+
+
+def _planned(step: TrainStep, target: Path) -> Report:
+    """Return what the step takes as it is written: its own order, at level 2."""
+    program = read_program(step.model).program
+    source = Source(str(target), "", "", recorded_phases=recorded_phases(step.model))
+    return make_plan(program, Settings(order="keep", loss=step.loss), source).plan.report
+
+
+def _contents(model: ModelProto, step: TrainStep, files: _Files) -> Mapping[Path, Content]:
+    contents: dict[Path, Content] = {
+        files.target: step.model.SerializeToString(deterministic=True)
+    }
+    if files.state is not None:
+        contents[files.state] = first_archive(model, step, files.source.parent)
+    return contents
+
+
+def recompute_step(
+    step: TrainStep, checkpoints: Sequence[str] = (), budget: float | None = None
+) -> tuple[TrainStep, Recompute]:
+    """Return a step whose model computes again what it would else keep, and if that is enough.
+
+    Args:
+        step: What `make_train_step` made; its phases are recorded on its nodes.
+        checkpoints: Forward tensors that are kept; what lies between them runs again.
+        budget: Bytes for intermediates and outputs, or a share of what they take now; used
+            where no checkpoints are given.
+
+    Raises:
+        SettingsError: a checkpoint is no forward tensor.
+    """
+    settings = Settings(
+        recompute="checkpoints" if checkpoints else "auto",
+        checkpoints=tuple(checkpoints),
+        budget=None if checkpoints else budget,
+    )
+    program = read_program(step.model).program
+    recorded = recorded_phases(step.model)
+    phases = find_phases(program, loss=step.loss, recorded=recorded)
+    scope = find_scope(program, settings, phases)
+    terms = terms_of(program, scope, settings)
+    found = transformed(Question(program, terms, phases, settings))
+    return replace(step, model=rewrite(step.model, found.program)), found.recompute

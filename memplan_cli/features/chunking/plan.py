@@ -1,0 +1,134 @@
+"""Compute regions of a program in chunks until it fits the budget, before ordering and packing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.binding_options import binding_options, input_shapes
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
+from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.polynomials import names_in
+from memplan_cli.errors import SettingsError
+from memplan_cli.planning.terms import terms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.features.chunking.search import Found
+    from memplan_cli.features.chunking.state import Choice
+    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.scope import Scope
+    from memplan_cli.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """A program in pieces, the values of its new constants, and what is reported."""
+
+    program: Program
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    facts: Chunks = field(default_factory=Chunks)
+
+
+def chunk(
+    program: Program, scope: Scope, settings: Settings, source: Source, tell: Progress
+) -> Chunking:
+    """Rewrite a program so that regions are computed in chunks until its live peak fits the budget.
+
+    Raises:
+        SettingsError: there is no budget, a dimension has no single value, the target is cuda,
+            or the model has no nodes.
+    """
+    from memplan_cli.features.chunking.axes.terms import Facts
+    from memplan_cli.features.chunking.columns import search_by_columns
+    from memplan_cli.features.chunking.graph import Graph
+    from memplan_cli.features.chunking.nested import search_nested
+    from memplan_cli.features.chunking.schedule import made_late
+    from memplan_cli.features.chunking.search import search
+
+    budget = _budget(settings)
+    if not program.body.ops:
+        raise SettingsError(
+            "--chunk auto finds nothing to compute in pieces: the model has no nodes",
+            hint="leave --chunk out",
+        )
+    _require_fixed_sizes(program, scope, settings)
+    tell("chunking")
+    facts = Facts(source.constants, source.opset, source.block)
+    graph = Graph.of(made_late(program), facts, scope.pinned)
+    terms = terms_of(program, scope, settings).resident
+    by_rows = search(graph, terms, budget)
+    allowed = int(budget * by_rows.before) if isinstance(budget, float) else budget
+    found = by_rows
+    if found.peak > allowed:
+        found = search_by_columns(graph, terms, found, allowed)
+    if found is by_rows:
+        found = search_nested(graph, terms, found, allowed)
+    return Chunking(
+        found.chunked.program if found.choices else program,
+        found.chunked.constants,
+        Chunks(
+            regions=tuple(_reported_region(choice, found) for choice in found.choices),
+            nodes=len(found.chunked.program.body.ops) - len(program.body.ops),
+            flops_increase=found.extra,
+            budget=allowed,
+            met=found.peak <= allowed,
+            bound=found.bound.bytes,
+            bound_node=found.bound.op,
+            bound_tensors=tuple(
+                WholeTensor(var, graph.bytes(var)) for var in found.bound.tensors
+            ),
+        ),
+    )
+
+
+def _require_fixed_sizes(program: Program, scope: Scope, settings: Settings) -> None:
+    """Refuse a program whose sizes are not all numbers: a chunk is cut at fixed indices.
+
+    Raises:
+        SettingsError: naming the dimensions that have bounds or no value.
+    """
+    units = {unit for size in scope.sizes.values() for unit in size.symbols}
+    free = {name for unit in units for name in names_in(parse_dim(unit))}
+    names = sorted({*settings.bounds, *free})
+    if not names:
+        return
+    largest = {name: high for name, (_, high) in settings.bounds.items()}
+    options = binding_options(input_shapes(program), largest)
+    raise SettingsError(
+        f"--chunk auto needs one value for each dimension, and these have none or a range: "
+        f"{', '.join(names)}",
+        hint=f"give each one a number, such as {options}" if options else "leave --chunk out",
+    )
+
+
+def _reported_region(choice: Choice, found: Found) -> ChunkedRegion:
+    """Return what the report says of one chosen region."""
+    return ChunkedRegion(
+        choice.region.seed,
+        choice.region.axis,
+        choice.count,
+        len(choice.region.splits),
+        choice.before,
+        choice.after,
+        choice.work / found.work if found.work else 0.0,
+    )
+
+
+def _budget(settings: Settings) -> int | float:
+    """Return the budget.
+
+    Raises:
+        SettingsError: there is none, or nobody knows which pieces keep bits.
+    """
+    if settings.target == "cuda":
+        raise SettingsError(
+            "--chunk auto knows which pieces keep the bits of kernels on CPU alone",
+            hint="leave --target or --chunk out",
+        )
+    if settings.budget is None:
+        raise SettingsError("--chunk auto needs a budget", hint="add --budget SIZE or N%")
+    return settings.budget

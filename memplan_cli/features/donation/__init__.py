@@ -1,0 +1,1 @@
+"""Donation: outputs of a training step written over the inputs that they replace."""

@@ -1,0 +1,264 @@
+"""Gradients of activations, from the output where it suffices, so that X can be freed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from memplan_cli.features.training.rules.broadcast import unbroadcast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.features.training.tape import Call, Rule
+
+    Gradients = tuple[str, ...]
+
+
+def relu(call: Call) -> Gradients:
+    """Y = max(X, 0): dX = dY where Y > 0."""
+    return (_where_positive(call, call.output(), call.tape.scalar(0, call.input(0))),)
+
+
+def leaky_relu(call: Call) -> Gradients:
+    """Y = X where X >= 0 else a X: dX = dY, or a dY."""
+    slope = call.attribute("alpha", 0.01)
+    scaled = call.tape.emit("Mul", call.dy, call.tape.scalar(slope, call.input(0)))
+    sign = call.output() if slope > 0 else call.input(0)
+    return (_where_positive(call, sign, scaled),)
+
+
+def prelu(call: Call) -> Gradients:
+    """Y = X where X >= 0 else S X: dX = dY or S dY, dS = X dY where X < 0."""
+    tape, x, slope = call.tape, call.input(0), call.input(1)
+    zero = tape.scalar(0, x)
+    second = ""
+    if call.wants(1):
+        negative = tape.emit("Mul", call.dy, tape.emit("Min", x, zero))
+        second = unbroadcast(tape, negative, call.output(), slope)
+    first = ""
+    if call.wants(0):
+        first = _where_positive(call, x, tape.emit("Mul", call.dy, slope))
+    return (first, second)
+
+
+def thresholded_relu(call: Call) -> Gradients:
+    """Y = X where X > a else 0: dX = dY where X > a."""
+    tape, x = call.tape, call.input(0)
+    kept = tape.emit("Greater", x, tape.scalar(call.attribute("alpha", 1.0), x))
+    return (tape.emit("Where", kept, call.dy, tape.scalar(0, x)),)
+
+
+def elu(call: Call) -> Gradients:
+    """Y = X where X > 0 else a (e^X - 1): dX = dY, or dY (Y + a)."""
+    alpha = call.attribute("alpha", 1.0)
+    sign = call.output() if alpha >= 0 else call.input(0)
+    return (_where_positive(call, sign, _times_y_plus(call, alpha)),)
+
+
+def selu(call: Call) -> Gradients:
+    """Y = g X where X > 0 else g a (e^X - 1): dX = g dY, or dY (Y + g a)."""
+    tape = call.tape
+    alpha = call.attribute("alpha", 1.67326319217681884765625)
+    gamma = call.attribute("gamma", 1.05070102214813232421875)
+    sign = call.output() if alpha >= 0 and gamma >= 0 else call.input(0)
+    positive = tape.emit("Greater", sign, tape.scalar(0, call.input(0)))
+    scaled = tape.emit("Mul", call.dy, tape.scalar(gamma, call.input(0)))
+    return (tape.emit("Where", positive, scaled, _times_y_plus(call, alpha * gamma)),)
+
+
+def celu(call: Call) -> Gradients:
+    """Y = X where X > 0 else a (e^(X/a) - 1): dX = dY, or dY (Y / a + 1)."""
+    tape, x = call.tape, call.input(0)
+    ratio = tape.emit("Div", call.output(), tape.scalar(call.attribute("alpha", 1.0), x))
+    slope = tape.emit("Add", ratio, tape.scalar(1, x))
+    return (_where_positive(call, call.output(), tape.emit("Mul", call.dy, slope)),)
+
+
+def sigmoid(call: Call) -> Gradients:
+    """Y = 1 / (1 + e^-X): dX = dY Y (1 - Y)."""
+    tape, y = call.tape, call.output()
+    rest = tape.emit("Sub", tape.scalar(1, call.input(0)), y)
+    return (tape.emit("Mul", tape.emit("Mul", call.dy, y), rest),)
+
+
+def tanh(call: Call) -> Gradients:
+    """Y = tanh X: dX = dY (1 - Y^2)."""
+    tape, y = call.tape, call.output()
+    slope = tape.emit("Sub", tape.scalar(1, call.input(0)), tape.emit("Mul", y, y))
+    return (tape.emit("Mul", call.dy, slope),)
+
+
+def hard_sigmoid(call: Call) -> Gradients:
+    """Y = min(max(a X + b, 0), 1): dX = a dY where 0 < Y < 1."""
+    tape, x, y = call.tape, call.input(0), call.output()
+    zero = tape.scalar(0, x)
+    inside = tape.emit(
+        "And", tape.emit("Greater", y, zero), tape.emit("Less", y, tape.scalar(1, x))
+    )
+    scaled = tape.emit("Mul", call.dy, tape.scalar(call.attribute("alpha", 0.2), x))
+    return (tape.emit("Where", inside, scaled, zero),)
+
+
+def hard_swish(call: Call) -> Gradients:
+    """Y = X h(X), h = min(max(X/6 + 1/2, 0), 1): dX = dY (h + X/6 where -3 < X < 3)."""
+    tape, x = call.tape, call.input(0)
+    gate = tape.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    inside = tape.emit("Less", tape.emit("Abs", x), tape.scalar(3, x))
+    sixth = tape.emit("Mul", x, tape.scalar(1 / 6, x))
+    extra = tape.emit("Where", inside, sixth, tape.scalar(0, x))
+    return (tape.emit("Mul", call.dy, tape.emit("Add", gate, extra)),)
+
+
+def softplus(call: Call) -> Gradients:
+    """Y = log(1 + e^X): dX = dY sigmoid X."""
+    return (call.tape.emit("Mul", call.dy, call.tape.emit("Sigmoid", call.input(0))),)
+
+
+def softsign(call: Call) -> Gradients:
+    """Y = X / (1 + |X|): dX = dY / (1 + |X|)^2."""
+    tape, x = call.tape, call.input(0)
+    root = tape.emit("Add", tape.emit("Abs", x), tape.scalar(1, x))
+    return (tape.emit("Div", call.dy, tape.emit("Mul", root, root)),)
+
+
+def shrink(call: Call) -> Gradients:
+    """Y = X -+ b beyond +-l, else 0: dX = dY where |X| > l."""
+    tape, x = call.tape, call.input(0)
+    edge = tape.scalar(call.attribute("lambd", 0.5), x)
+    kept = tape.emit("Greater", tape.emit("Abs", x), edge)
+    return (tape.emit("Where", kept, call.dy, tape.scalar(0, x)),)
+
+
+def swish(call: Call) -> Gradients:
+    """Y = X s, s = sigmoid(a X): dX = dY (s + a Y (1 - s))."""
+    tape, x, y = call.tape, call.input(0), call.output()
+    alpha = tape.scalar(call.attribute("alpha", 1.0), x)
+    gate = tape.emit("Sigmoid", tape.emit("Mul", x, alpha))
+    rest = tape.emit("Mul", tape.emit("Sub", tape.scalar(1, x), gate), y)
+    slope = tape.emit("Add", gate, tape.emit("Mul", rest, alpha))
+    return (tape.emit("Mul", call.dy, slope),)
+
+
+def mish(call: Call) -> Gradients:
+    """Y = X t, t = tanh(softplus X): dX = dY (t + X sigmoid(X) (1 - t^2))."""
+    tape, x = call.tape, call.input(0)
+    gate = tape.emit("Tanh", tape.emit("Softplus", x))
+    rest = tape.emit("Sub", tape.scalar(1, x), tape.emit("Mul", gate, gate))
+    swished = tape.emit("Mul", x, tape.emit("Sigmoid", x))
+    slope = tape.emit("Add", gate, tape.emit("Mul", swished, rest))
+    return (tape.emit("Mul", call.dy, slope),)
+
+
+def gelu(call: Call) -> Gradients:
+    """Y = X F(X) with the normal distribution F, or its tanh form: dX = dY (F + X F')."""
+    form = call.attribute("approximate", "none")
+    slope = _gelu_slope_tanh(call) if form == "tanh" else _gelu_slope_erf(call)
+    return (call.tape.emit("Mul", call.dy, slope),)
+
+
+def softmax(call: Call) -> Gradients:
+    """Y = softmax X: dX = Y (dY - sum of dY Y along the axis)."""
+    tape, y = call.tape, call.output()
+    axis = tape.ints(call.attribute("axis", -1))
+    product = tape.emit("Mul", call.dy, y)
+    total = tape.emit("ReduceSum", product, axis, keepdims=1)
+    return (tape.emit("Sub", product, tape.emit("Mul", y, total)),)
+
+
+def log_softmax(call: Call) -> Gradients:
+    """Y = log softmax X: dX = dY - e^Y (sum of dY along the axis)."""
+    tape = call.tape
+    axis = tape.ints(call.attribute("axis", -1))
+    total = tape.emit("ReduceSum", call.dy, axis, keepdims=1)
+    spread = tape.emit("Mul", tape.emit("Exp", call.output()), total)
+    return (tape.emit("Sub", call.dy, spread),)
+
+
+def dropout(call: Call) -> Gradients:
+    """Y = X mask / (1 - r) in training, else X: dX = dY mask / (1 - r), with the mask kept."""
+    tape, x = call.tape, call.input(0)
+    training = call.constant_input(2)
+    if not call.input(2) or (training is not None and not training.any()):
+        return (call.dy,)
+    from memplan_cli.features.training.forward.tensors import Tensor
+
+    mask = call.saved(1, Tensor(9, tape.tensor(x).shape))
+    ratio = call.input(1) or tape.scalar(0.5, x)
+    if call.input(1) and tape.dtype(ratio) != tape.dtype(x):
+        ratio = tape.emit("Cast", ratio, to=tape.dtype(x))
+    kept = tape.emit("Sub", tape.scalar(1, x), ratio)
+    masked = tape.emit("Where", mask, call.dy, tape.scalar(0, x))
+    scaled = tape.emit("Div", masked, kept)
+    if training is not None:
+        return (scaled,)
+    return (tape.emit("Where", call.input(2), scaled, call.dy),)
+
+
+def _where_positive(call: Call, sign: str, otherwise: str) -> str:
+    """Return dY where ``sign`` is positive."""
+    positive = call.tape.emit("Greater", sign, call.tape.scalar(0, call.input(0)))
+    return call.tape.emit("Where", positive, call.dy, otherwise)
+
+
+def _times_y_plus(call: Call, addend: float) -> str:
+    slope = call.tape.emit("Add", call.output(), call.tape.scalar(addend, call.input(0)))
+    return call.tape.emit("Mul", call.dy, slope)
+
+
+def _gelu_slope_erf(call: Call) -> str:
+    tape, x = call.tape, call.input(0)
+    scaled = tape.emit("Mul", x, tape.scalar(math.sqrt(0.5), x))
+    cumulated = tape.emit("Add", tape.emit("Erf", scaled), tape.scalar(1, x))
+    half = tape.emit("Mul", cumulated, tape.scalar(0.5, x))
+    square = tape.emit("Mul", tape.emit("Mul", x, x), tape.scalar(-0.5, x))
+    density = tape.emit(
+        "Mul", tape.emit("Exp", square), tape.scalar(1 / math.sqrt(2 * math.pi), x)
+    )
+    return tape.emit("Add", half, tape.emit("Mul", x, density))
+
+
+def _gelu_slope_tanh(call: Call) -> str:
+    """With u = c (X + k X^3), t = tanh u: (1 + t) / 2 + X (1 - t^2) u' / 2."""
+    tape, x = call.tape, call.input(0)
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    one, half = tape.scalar(1, x), tape.scalar(0.5, x)
+    square = tape.emit("Mul", x, x)
+    inner = tape.emit(
+        "Add", tape.emit("Mul", square, tape.scalar(scale * cubic, x)), tape.scalar(scale, x)
+    )
+    bend = tape.emit("Tanh", tape.emit("Mul", inner, x))
+    rise = tape.emit(
+        "Add",
+        tape.emit("Mul", square, tape.scalar(3 * scale * cubic, x)),
+        tape.scalar(scale, x),
+    )
+    rest = tape.emit("Sub", one, tape.emit("Mul", bend, bend))
+    second = tape.emit("Mul", tape.emit("Mul", x, rest), rise)
+    first = tape.emit("Add", bend, one)
+    return tape.emit("Mul", tape.emit("Add", first, second), half)
+
+
+RULES: Mapping[str, Rule] = {
+    "Celu": celu,
+    "Dropout": dropout,
+    "Elu": elu,
+    "Gelu": gelu,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_swish,
+    "LeakyRelu": leaky_relu,
+    "LogSoftmax": log_softmax,
+    "Mish": mish,
+    "PRelu": prelu,
+    "Relu": relu,
+    "Selu": selu,
+    "Shrink": shrink,
+    "Sigmoid": sigmoid,
+    "Softmax": softmax,
+    "Softplus": softplus,
+    "Softsign": softsign,
+    "Swish": swish,
+    "Tanh": tanh,
+    "ThresholdedRelu": thresholded_relu,
+}
+"""The rule of each operator of this family."""

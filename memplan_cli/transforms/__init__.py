@@ -1,1 +1,0 @@
-"""Program -> Program: rewrites that need less memory for the same results."""

@@ -1,0 +1,184 @@
+"""The Python API: one function for each command, with a model as a path, bytes or protobuf."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+
+import memplan
+import memplan_cli
+from memplan_cli.api.files.sources import IN_MEMORY
+from memplan_cli.cli import COMMANDS
+from memplan_cli.core.results.plan import Plan
+from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAMPLES = Path(__file__).parents[2] / "sample_models"
+MODEL = SAMPLES / "branchy_cnn.onnx"
+SYMBOLIC = SAMPLES / "dynamic_batch.onnx"
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "text": str,
+    "bytes": Path.read_bytes,
+    "proto": onnx.load,
+}
+
+
+def html_of(found: Any) -> str:  # noqa: ANN401 - any result
+    text: str = found._repr_html_()
+    assert text.startswith('<div class="memplan">')
+    assert text.endswith("</div>\n")
+    return text
+
+
+def test_every_command_is_a_function_of_its_name() -> None:
+    missing = [name for name in COMMANDS if not hasattr(memplan, name.replace("-", "_"))]
+    assert missing == []
+    assert memplan.settings is memplan_cli.runtime_settings
+
+
+@pytest.mark.parametrize("module", ["memplan", "memplan_cli"])
+def test_importing_it_imports_no_workflow(module: str) -> None:
+    code = (
+        f"import sys, {module}\n"
+        "print([m for m in sys.modules if m.startswith('memplan_cli.') or m == 'numpy'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_is_a_path_bytes_or_a_protobuf(form: str) -> None:
+    model = FORMS[form](MODEL)
+    found = memplan.plan(model)
+    assert found.report.memory == memplan.plan(MODEL).report.memory
+    expected = str(MODEL) if form in ("path", "text") else IN_MEMORY
+    assert found.report.model.path == expected
+    assert expected in html_of(found)
+    assert memplan.gate(model, {"max_memory": "1GiB"}).passed
+    assert not memplan.gate(model, {"max_memory": 1}).passed
+    assert memplan.settings(model).predicted.first_run_peak
+    assert not memplan.diff(model, MODEL).difference.changes
+
+
+def test_a_model_in_memory_is_fitted_simulated_optimised_and_proved(tmp_path: Path) -> None:
+    fitted = memplan.fit(SYMBOLIC.read_bytes(), "1GiB", "batch", of="tensors")
+    assert fitted.points
+    assert fitted.model == IN_MEMORY
+    assert memplan.simulate(onnx.load(MODEL)).simulations
+    out = tmp_path / "out.onnx"
+    done = memplan.optimize(onnx.load(MODEL), out=out)
+    assert done.passed
+    assert done.model == out
+    proof = memplan.validate(out, original=MODEL.read_bytes(), extras=["replay"])
+    assert proof.passed
+    for found in (fitted, done, proof):
+        assert "memplan-model-" not in repr(found)
+    assert "memplan-model-" not in html_of(done)
+    assert "memplan-model-" not in out.with_suffix(".json").read_text()
+
+
+def test_what_stands_between_is_made_and_checked(tmp_path: Path) -> None:
+    step = memplan.train_step(
+        MODEL,
+        tmp_path / "step.onnx",
+        loss_fn="mse",
+        optimizer="adam",
+    )
+    assert Path(step.path) == tmp_path / "step.onnx"
+    problem = tmp_path / "p.csv"
+    problem.write_text("id,lower,upper,size\na,0,2,8\nb,1,3,8\nc,2,4,8\n")
+    packed = memplan.pack(problem)
+    assert packed.layout.height == 16
+    certificate = tmp_path / "c.json"
+    done = memplan.optimize(
+        MODEL, out=tmp_path / "m.onnx", check=None, certificate=certificate
+    )
+    checked = memplan.verify_certificate(MODEL.read_bytes(), done.plan_file, certificate)  # type: ignore[arg-type] # it was written
+    assert checked.passed
+    rows = memplan.sweep(SYMBOLIC, {"batch": (1, 2)})
+    assert rows.passed
+    assert len(rows) == 3  # each, and one plan for both
+    assert {row.model for row in rows} == {str(SYMBOLIC)}
+    assert memplan.schema("plan")["$id"] == "memplan.plan/1"
+
+
+def test_a_plan_is_data_that_cannot_be_changed_and_can_be_pickled() -> None:
+    plan = memplan.plan(MODEL)
+    with pytest.raises((FrozenInstanceError, AttributeError)):
+        plan.report = plan.report  # type: ignore[misc] # the point
+    assert isinstance(plan, Plan)
+    assert plan == memplan.plan(MODEL)
+    assert plan != plan.with_report(memplan.plan(MODEL, level=1).report)
+    assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own
+
+
+def test_names_in_a_result_are_text_to_a_notebook() -> None:
+    model = onnx.load(MODEL)
+    model.graph.node[0].output[0] = evil = "<script>alert(1)</script>"
+    for node in model.graph.node[1:]:
+        names = [
+            evil if name == onnx.load(MODEL).graph.node[0].output[0] else name
+            for name in node.input
+        ]
+        del node.input[:]
+        node.input.extend(names)
+    del model.graph.value_info[:]
+    assert "<script>" not in html_of(memplan.plan(model))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (lambda: memplan.plan(3), ModelError, "a int is no model"),
+        (lambda: memplan.plan(b"no model"), ModelError, "in-memory.onnx is not an ONNX model"),
+        (lambda: memplan.plan(MODEL, levl=1), SettingsError, "levl"),
+        (lambda: memplan.plan(MODEL, memplan.Settings(), level=1), SettingsError, "level="),
+        (lambda: memplan.optimize(MODEL.read_bytes()), SettingsError, "no folder"),
+        (lambda: memplan.simulate(MODEL, allocators=["bfd"]), SettingsError, "'bfd'"),
+        (lambda: memplan.gate(MODEL, {"max_memori": 1}), SettingsError, "max_memori"),
+        (lambda: memplan.gate(MODEL, {"max_memory": 1}, files={"x": "pdf"}), SettingsError, "pdf"),
+        (lambda: memplan.gate(MODEL.read_bytes(), baseline="b"), ModelError, "in memory"),
+        (lambda: memplan.why(memplan.plan(MODEL), of="process"), PlanError, "of a model"),
+        (lambda: memplan.why(memplan.plan(MODEL), level=1), SettingsError, "level"),
+        (lambda: memplan.train_step(MODEL, "x.onnx"), SettingsError, "one loss"),
+        (lambda: memplan.schema("plans"), SettingsError, "'plans'"),
+        (lambda: memplan.fit(MODEL, "much", "n"), MemplanError, "much"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_message(
+    call: Callable[[], object], kind: type[MemplanError], says: str
+) -> None:
+    with pytest.raises(kind) as wrong:
+        call()
+    assert says in str(wrong.value)
+    assert "memplan-model-" not in str(wrong.value)
+
+
+def test_weights_that_lie_elsewhere_are_missed_by_name(tmp_path: Path) -> None:
+    """A model in memory has no folder in which they could be looked for."""
+    model = onnx.load(MODEL)
+    onnx.save(
+        model,
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
+    found = memplan.plan((tmp_path / "m.onnx").read_bytes())
+    assert found.report.memory.planned == memplan.plan(MODEL).report.memory.planned
+    with pytest.raises(MemplanError, match=r"w\.bin") as wrong:
+        memplan.settings((tmp_path / "m.onnx").read_bytes())
+    assert "memplan-model-" not in str(wrong.value) + wrong.value.hint

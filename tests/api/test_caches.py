@@ -1,0 +1,292 @@
+"""``--kv-cache in-place`` from the file that is read to the decoder that runs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from jsonschema import Draft202012Validator
+from onnx import TensorProto, helper
+
+import memplan_cli
+from cache_models import Shape, decoder
+from memplan_cli import api
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.features.kv_cache.note import CACHES, recorded_caches
+from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.settings.settings import Settings
+from story import memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IN_PLACE = Settings(kv_cache="in-place", capacity=16)
+
+
+def saved(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / "net.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_a_decoder_is_written_proved_and_validated(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder(Shape(layers=2, groups=2)))
+    found = api.optimize(path, IN_PLACE)
+    assert found.passed
+    assert found.model is not None
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert len(report.caches.growing) == 4
+    assert sum(report.caches.steps) > 4
+    assert report.caches.tokens == (("ids", 1),)
+    assert len(report.donated.pairs) == 4
+    assert report.donated.bytes == report.caches.bytes == 4 * 2 * 16 * 4 * 4
+    onnx.checker.check_model(str(found.model), full_check=True)
+    again = memplan("validate", found.model, "--original", path)
+    assert again.exit_code == 0, again.output
+    assert "decoded" in again.output
+
+
+def test_no_buffer_is_copied_into_another(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder(Shape(layers=2)))
+    found = api.optimize(path, IN_PLACE)
+    before, memory = found.plan.report.caches.before, found.plan.report.memory
+    assert before is not None
+    assert memory.inputs is not None
+    assert memory.outputs is not None
+    assert memory.planned is not None
+    now = memory.inputs + memory.outputs - found.plan.report.donated.bytes + memory.planned
+    assert now < sum(before)
+
+
+def test_the_file_says_how_its_buffers_are_bound(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder(Shape(crossed=True)))
+    found = api.optimize(path, IN_PLACE, settings_out=tmp_path / "run.py")
+    assert found.model is not None
+    entries = {e.key: e.value for e in onnx.load(found.model).metadata_props}
+    caches = recorded_caches(entries)
+    assert caches is not None
+    assert caches.capacity == 16
+    forms = {each.input: each.form for each in caches.buffers}
+    assert forms == {
+        "a0_past": "concat", "b0_past": "concat", "c0_past": "constant", "d0_past": "constant",
+    }  # fmt: skip
+    code = (tmp_path / "run.py").read_text()
+    assert "'a0_now': 'a0_past'" in code
+    assert memplan_cli.load(found.model).caches == caches
+
+
+def test_the_decoder_of_a_file_gives_what_a_loop_gives(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder(Shape(crossed=True)))
+    found = api.optimize(path, IN_PLACE)
+    assert found.model is not None
+    decoding = memplan_cli.Decoder(found.model)
+    rng = np.random.default_rng(1)
+    heard = {
+        n: rng.standard_normal((1, 2, 5, 4), dtype=np.float32) for n in ("c0_past", "d0_past")
+    }
+    ids = np.array([[1, 2, 3]])
+    with pytest.raises(SettingsError, match="'c0_past' is missing"):
+        decoding.prefill({"ids": ids})
+    whole = decoding.prefill({"ids": ids, **heard})["logits"]
+    decoding.prefill({"ids": ids[:, :2], **heard})
+    last = decoding.step({"ids": ids[:, 2:]})["logits"]
+    assert np.allclose(whole[:, 2:], last, atol=1e-6)
+    assert decoding.position == 3
+    assert decoding.capacity == 16
+
+
+def test_a_plan_of_caches_is_read_back_and_reported(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder())
+    found = api.optimize(path, IN_PLACE)
+    assert found.plan_file is not None
+    plan = checked_plan(json.loads(found.plan_file.read_text()))
+    assert plan.report.caches == found.plan.report.caches
+    assert plan.settings["kv_cache"] == "in-place"
+    assert plan.settings["capacity"] == 16
+    text = memplan("report", found.plan_file, "-v")
+    assert "Caches in place" in text.output
+    assert "the step that fills them" in text.output
+    assert to_json(plan.report) == to_json(found.plan.report)
+
+
+def test_constants_are_folded_too(tmp_path: Path) -> None:
+    model = decoder()
+    graph = model.graph
+    weight = next(t for t in graph.initializer if t.name == graph.node[-2].input[1])
+    swapped = onnx.numpy_helper.to_array(weight).T.copy()
+    weight.CopyFrom(onnx.numpy_helper.from_array(swapped, weight.name))
+    product = next(n for n in graph.node if weight.name in n.input)
+    turned = helper.make_node("Transpose", [weight.name], ["turned"], "turn", perm=[1, 0])
+    product.input[1] = "turned"
+    graph.node.insert(0, turned)
+    path = saved(tmp_path, model)
+    found = api.optimize(path, replace(IN_PLACE, fold_constants=True))
+    assert found.passed
+    assert found.plan.report.folded.tensors
+
+
+def test_without_a_check_the_file_is_written_too(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder())
+    found = api.optimize(path, IN_PLACE, check=None)
+    assert found.model is not None
+    assert memplan_cli.Decoder(found.model).step({"ids": np.array([[1]])})["logits"].any()
+    assert memplan("validate", found.model, "--original", path).exit_code == 0
+
+
+def test_outputs_that_differ_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memplan_cli.features.kv_cache import rewrite
+
+    honest = rewrite.in_buffers
+
+    def wrong(*asked: object) -> object:
+        model, caches = honest(*asked)  # type: ignore[arg-type]
+        softmax = next(n for n in model.graph.node if n.op_type == "Softmax")
+        softmax.op_type = "Sigmoid"
+        del softmax.attribute[:]
+        return model, caches
+
+    monkeypatch.setattr(rewrite, "in_buffers", wrong)
+    path = saved(tmp_path, decoder())
+    found = api.optimize(path, IN_PLACE)
+    assert not found.passed
+    assert found.model is None
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def refused(folder: Path, model: onnx.ModelProto, *options: str) -> str:
+    path = saved(folder, model)
+    wanted = ("--kv-cache", "in-place", "--capacity", "16", *options)
+    found = memplan("optimize", path, *wanted)
+    assert found.exit_code == 2, found.output
+    assert "Traceback" not in found.output
+    assert [p.name for p in folder.iterdir()] == ["net.onnx"]
+    return str(found.output)
+
+
+def test_beams_reordered_in_the_graph_are_refused(tmp_path: Path) -> None:
+    model = decoder()
+    graph = model.graph
+    graph.input.append(helper.make_tensor_value_info("beams", TensorProto.INT64, ["batch"]))
+    for name in ("a0", "b0"):
+        node = helper.make_node(
+            "Gather", [f"{name}_past", "beams"], [f"{name}_chosen"], axis=0
+        )
+        concat = next(
+            n for n in graph.node if n.op_type == "Concat" and f"{name}_past" in n.input
+        )
+        concat.input[0] = f"{name}_chosen"
+        graph.node.insert(0, node)
+    assert "a Gather reorders its rows (beams)" in refused(tmp_path, model)
+
+
+def test_a_window_is_refused(tmp_path: Path) -> None:
+    model = decoder(Shape(identity=True, mask="none"))
+    graph = model.graph
+    graph.initializer.extend(
+        helper.make_tensor(name, TensorProto.INT64, [1], [value])
+        for name, value in (("start", -4), ("end", 2**62), ("axes", 2))
+    )
+    for node in graph.node:
+        if node.output[0] in ("a0_now", "b0_now"):
+            node.op_type = "Slice"
+            node.input.extend(["start", "end", "axes"])
+    assert "a Slice drops its oldest values" in refused(tmp_path, model)
+
+
+def test_a_cache_that_two_outputs_extend_is_refused(tmp_path: Path) -> None:
+    model = decoder(Shape(identity=True))
+    for name in ("a0", "b0"):
+        value = next(v for v in model.graph.output if v.name == f"{name}_now")
+        twin = onnx.ValueInfoProto()
+        twin.CopyFrom(value)
+        twin.name = f"{name}_copy"
+        model.graph.output.append(twin)
+        source = next(n for n in model.graph.node if n.output[0] == f"{name}_now").input[0]
+        model.graph.node.append(helper.make_node("Identity", [source], [twin.name]))
+    assert "several outputs extend or repeat it" in refused(tmp_path, model)
+
+
+def test_an_excluded_cache_is_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path, decoder(), "--exclude", "*_now")
+    assert "it is excluded: its value must outlive the step" in said
+
+
+def test_a_length_that_the_file_fixes_is_refused(tmp_path: Path) -> None:
+    model = decoder()
+    for value in model.graph.input[1:]:
+        value.type.tensor_type.shape.dim[2].dim_value = 5
+    assert "the file fixes its length at 5" in refused(tmp_path, model)
+
+
+def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    )
+    assert "the model has no cache" in refused(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--kv-cache", "in-place"), "add --capacity N"),
+        (("--capacity", "8"), "add --kv-cache in-place"),
+        (("--kv-cache", "in-place", "--capacity", "0"), "above zero|from 1"),
+        (
+            ("--kv-cache", "in-place", "--capacity", "8", "--chunk", "auto"),
+            "cannot be combined",
+        ),
+        (("--kv-cache", "in-place", "--capacity", "8", "--dim", "batch=1,2"), "one number"),
+    ],
+)
+def test_wrong_options_are_one_message(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    import re
+
+    path = saved(tmp_path, decoder())
+    found = memplan("optimize", path, *options)
+    assert found.exit_code == 2, found.output
+    assert re.search(said, found.output), found.output
+    assert "Traceback" not in found.output
+
+
+@pytest.mark.parametrize("command", ["report", "gate", "why"])
+def test_commands_that_plan_a_model_as_it_is_refuse(tmp_path: Path, command: str) -> None:
+    path = saved(tmp_path, decoder())
+    more = ("--max-memory", "1GiB") if command == "gate" else ()
+    found = memplan(command, path, "--kv-cache", "in-place", "--capacity", "8", *more)
+    assert found.exit_code == 2, found.output
+    assert "only `memplan optimize` does" in found.output
+
+
+def test_a_capacity_smaller_than_a_prefill_is_used_up_to_its_end(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder())
+    found = api.optimize(path, replace(IN_PLACE, capacity=2))
+    assert found.passed
+    assert sum(found.plan.report.caches.steps) == 2
+
+
+@pytest.mark.parametrize("text", ["{", '{"capacity": 1}', '{"capacity": -1, "buffers": []}'])
+def test_metadata_that_is_none_of_ours_is_refused(text: str) -> None:
+    with pytest.raises(ModelError, match="caches"):
+        recorded_caches({CACHES: text})
+
+
+def test_plan_and_report_are_as_their_schemas_say(tmp_path: Path) -> None:
+    from memplan_cli.reporting.schemas import schema_text
+
+    path = saved(tmp_path, decoder(Shape(crossed=True)))
+    found = api.optimize(path, IN_PLACE)
+    assert found.plan_file is not None
+    plan = json.loads(found.plan_file.read_text())
+    Draft202012Validator(json.loads(schema_text("plan"))).validate(plan)
+    Draft202012Validator(json.loads(schema_text("report"))).validate(plan["report"])

@@ -1,0 +1,289 @@
+"""``--chunk auto`` from the file that is read to the files that are written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+
+from features.chunk_models import Maker, convolutions, language_model, transformer
+from memplan_cli import api
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.train_step import Recipe, make_train_step
+from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.settings.settings import Settings
+from story import memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HALF = Settings(chunk="auto", budget=0.5)
+
+
+def saved(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / "net.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=2))
+    found = api.optimize(path, HALF)
+    assert found.passed
+    assert found.model is not None
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert report.memory.live_peak is not None
+    assert report.original_live_peak is not None
+    assert report.memory.live_peak <= report.original_live_peak / 2
+    assert report.chunked.met
+    assert all(region.pieces > 1 for region in report.chunked.regions)
+    onnx.checker.check_model(str(found.model), full_check=True)
+    again = memplan("validate", found.model, "--original", path, "--replay")
+    assert again.exit_code == 0, again.output
+    assert "replay in one poisoned arena: passed" in again.output
+
+
+def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> None:
+    recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
+    step = make_train_step(language_model(128, 8, 256), recipe).model
+    path, logits = saved(tmp_path, step), 4 * 128 * 256
+    found = api.optimize(path, Settings(chunk="auto", budget=2 * logits, loss="loss"))
+    assert found.passed
+    assert found.model is not None
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert {region.axis for region in report.chunked.regions} == {1, 2}
+    assert report.chunked.flops_increase > sum(
+        region.flops_increase for region in report.chunked.regions
+    )
+    onnx.checker.check_model(str(found.model), full_check=True)
+    again = memplan("validate", found.model, "--original", path, "--replay")
+    assert again.exit_code == 0, again.output
+    assert "replay in one poisoned arena: passed" in again.output
+
+
+def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=96, layers=5))
+    runtime = api.optimize(path, HALF).plan.report.runtime
+    assert runtime is not None
+    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    assert before.first_run_peak is not None
+    assert after.first_run_peak is not None
+    assert after.first_run_peak < before.first_run_peak
+
+
+def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=2))
+    asked = "--chunk", "auto", "--budget", "50%"
+    story = json.loads(memplan("why", path, *asked, "--format", "json").stdout)
+    report = json.loads(memplan("report", path, *asked, "--format", "json").stdout)
+    assert story["chunked"]["regions"] == report["chunked"]["regions"]
+    region = story["chunked"]["regions"][0]
+    assert region["pieces"] > 1
+    assert region["after"] < region["before"]
+    for command, form in (("why", "text"), ("why", "markdown"), ("report", "html")):
+        text = memplan(command, path, *asked, "--format", form).stdout
+        assert "In pieces" in text
+        assert region["tensor"] in text
+        assert "saved" in text
+    gone = memplan("why", path, *asked, "--tensor", region["tensor"])
+    assert gone.exit_code == 2
+    assert f"{region['pieces']} pieces along axis {region['axis']}" in gone.output.replace(
+        "\n", " "
+    )
+
+
+def test_what_is_not_in_pieces_has_no_regions_in_why(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=16, layers=1))
+    assert "chunked" not in json.loads(memplan("why", path, "--format", "json").stdout)
+    assert "In pieces" not in memplan("why", path).stdout
+
+
+def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    mixed = make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1)
+    x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    path = saved(tmp_path, make.model({"x": (1, 3, 32, 32)}, x))
+    found = memplan("optimize", path, "--chunk", "auto", "--budget", "1KiB")
+    assert found.exit_code == 1
+    assert f"n_{mixed} needs 64.00 KiB whole (" in found.output.replace("\n", " ")
+    assert f"{mixed} 32.00 KiB" in found.output.replace("\n", " ")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx"]
+
+
+def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None:
+    model = transformer(length=64, layers=1)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    path = saved(tmp_path, model)
+    with pytest.raises(SettingsError, match="needs one value for each dimension"):
+        api.optimize(path, HALF)
+    found = api.optimize(path, replace(HALF, dims={"batch": 1}))
+    assert found.passed
+    assert found.model is not None
+    given = onnx.load(found.model).graph.input[0]
+    assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [1, 64, 32]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "needs a budget"),
+        (("--budget", "50%", "--donate", "x=*"), "donation"),
+        (("--budget", "x"), "budget"),
+    ],
+)
+def test_options_that_do_not_go_with_it_are_refused(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    found = memplan("optimize", path, "--chunk", "auto", *options)
+    assert found.exit_code == 2
+    assert message in found.output
+    assert "Traceback" not in found.output
+
+
+def test_another_target_than_the_cpu_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    with pytest.raises(SettingsError, match="kernels on CPU alone"):
+        api.plan(path, replace(HALF, target="cuda"))
+
+
+@pytest.mark.parametrize("layout", [transformer(length=128, layers=1), convolutions(96, 5)])
+def test_the_graph_of_the_runtime_is_cut_and_keeps_its_bits(
+    tmp_path: Path, layout: onnx.ModelProto
+) -> None:
+    found = api.optimize(saved(tmp_path, layout), replace(HALF, target="cpu"))
+    assert found.passed
+    report = found.plan.report
+    assert report.chunked.regions
+    assert report.chunked.met
+    assert report.validation is not None
+    assert report.validation.bit_identical
+
+
+def with_a_constant_to_fold(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Put a Transpose before the first weight of a product."""
+    node = next(n for n in model.graph.node if n.op_type == "MatMul" and n.input[1][0] == "w")
+    weight = next(w for w in model.graph.initializer if w.name == node.input[1])
+    turned = np.ascontiguousarray(onnx.numpy_helper.to_array(weight).T)
+    weight.CopyFrom(onnx.numpy_helper.from_array(turned, weight.name))
+    model.graph.node.insert(
+        0,
+        onnx.helper.make_node("Transpose", [weight.name], ["turned"], "n_turned", perm=[1, 0]),
+    )
+    node.input[1] = "turned"
+    return model
+
+
+def test_constants_are_folded_and_regions_cut_in_one_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, with_a_constant_to_fold(transformer(length=128, layers=1)))
+    found = api.optimize(path, replace(HALF, fold_constants=True))
+    assert found.passed
+    report = found.plan.report
+    assert report.chunked.regions
+    assert [each.name for each in report.folded.tensors] == ["turned"]
+    assert found.model is not None
+    kinds = [node.name for node in onnx.load(found.model).graph.node]
+    assert "n_turned" not in kinds
+
+
+def test_a_budget_is_met_by_pieces_or_by_recomputing_whichever_adds_less(
+    tmp_path: Path,
+) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=1))
+    pieces = api.plan(path, HALF).report
+    both = api.plan(path, replace(HALF, recompute="auto")).report
+    added = both.chunked.flops_increase + both.recompute.flops_increase
+    assert both.recompute.met
+    assert both.memory.live_peak is not None
+    assert both.memory.live_peak <= (both.recompute.budget or 0)
+    assert added <= pieces.chunked.flops_increase
+
+
+def test_fit_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    options = ("--memory", "1MiB", "--dim", "n=?", "--chunk", "auto", "--budget", "50%")
+    found = memplan("fit", path, *options)
+    assert found.exit_code == 2
+    assert "leave --chunk and --budget out" in found.output
+
+
+FREE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, seq, 16] x) => (float[batch, seq, 16] y) { a = Relu(x) y = Exp(a) }"""
+
+
+WITHOUT_ONE_VALUE = (
+    (),
+    ("--bounds", "batch=1..4", "--bounds", "seq=8..64"),
+    ("--bounds", "seq=8..64", "--dim", "batch=4"),
+)
+SEVERAL_VALUES = ("--dim", "batch=1,4", "--dim", "seq=64")
+"""`why` takes one value of a dimension."""
+
+
+@pytest.mark.parametrize(
+    ("command", "dims"),
+    [
+        *product(("report", "optimize", "why"), WITHOUT_ONE_VALUE),
+        *product(("report", "optimize"), (SEVERAL_VALUES,)),
+    ],
+)
+def test_a_dimension_without_one_value_is_refused(
+    tmp_path: Path, command: str, dims: tuple[str, ...]
+) -> None:
+    path = saved(tmp_path, onnx.parser.parse_model(FREE))
+    found = memplan(command, path, "--chunk", "auto", "--budget", "50%", *dims)
+    assert found.exit_code == 2
+    said = " ".join(found.output.split())
+    assert "--chunk auto needs one value for each dimension" in said
+    assert ("--dim seq=" in said) or ("--dim batch=" in said)
+    assert [each.name for each in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_every_report_says_the_regions(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=1))
+    options = ("--chunk", "auto", "--budget", "50%")
+    told = json.loads(memplan("report", path, *options, "--format", "json").stdout)
+    assert told["chunked"]["regions"][0]["pieces"] > 1
+    for kind in ("text", "markdown", "html"):
+        assert "in pieces" in memplan("report", path, *options, "--format", kind).stdout
+
+
+def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
+    model = transformer(length=128, layers=1)
+    kept = next(node.output[0] for node in model.graph.node if node.op_type == "Softmax")
+    plan = api.plan(saved(tmp_path, model), replace(HALF, exclude=(kept,)))
+    assert kept in plan.by_id
+
+
+def test_a_plan_file_of_an_earlier_version_that_names_trips_is_accepted(
+    tmp_path: Path,
+) -> None:
+    plan = api.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
+    written = json.loads(json.dumps(to_json(plan)))
+    assert "trips" not in written["report"]["chunked"]["regions"][0]
+    written["report"]["chunked"]["regions"][0]["trips"] = "batch*seq"
+    assert checked_plan(written).report.chunked == plan.report.chunked
+
+
+def test_a_plan_file_that_says_other_regions_is_refused(tmp_path: Path) -> None:
+    plan = api.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
+    assert checked_plan(json.loads(json.dumps(to_json(plan)))).digest == plan.digest
+    region = replace(plan.report.chunked.regions[0], pieces=1)
+    chunked = replace(plan.report.chunked, regions=(region,))
+    changed = plan.with_report(replace(plan.report, chunked=chunked))
+    with pytest.raises(PlanError):
+        checked_plan(json.loads(json.dumps(to_json(changed))))

@@ -1,0 +1,159 @@
+"""Nothing falls back in silence: each way has a code, a line in the text and its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import onnx
+import pytest
+
+from memplan_cli import Settings, plan
+from memplan_cli.api import target
+from memplan_cli.api.fallbacks import fell_back, with_rejected, with_slower
+from memplan_cli.api.files.model_file import ModelFile, plan_model
+from memplan_cli.api.files.rewriting import Rewriting, Targets
+from memplan_cli.api.optimized import Optimized
+from memplan_cli.core.results.fallbacks import CODES, Fallback
+from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
+from memplan_cli.core.results.report import RuntimeFacts, read_report
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import PlanError
+from memplan_cli.packing import portfolio
+from memplan_cli.packing.greedy import naive
+from memplan_cli.planning import planner
+from memplan_cli.planning.choosing import levels
+from memplan_cli.planning.choosing.choose import choose
+from memplan_cli.reporting import render
+from memplan_cli.reporting.schemas import schema_text
+from memplan_cli.runtime.run import timing
+
+if TYPE_CHECKING:
+    from memplan_cli.core.problem import Layout, Problem
+    from memplan_cli.core.results.plan import Plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def planned(samples: Path) -> Plan:
+    return plan(samples / "branchy_cnn.onnx")
+
+
+def codes(found: Plan) -> list[str]:
+    return [fallback.code for fallback in found.report.fallbacks]
+
+
+def test_a_plan_that_did_as_asked_has_no_fallbacks(planned: Plan) -> None:
+    assert planned.report.fallbacks == ()
+    assert "fallbacks" not in to_json(planned.report)
+
+
+def test_every_code_is_documented_and_in_the_schemas() -> None:
+    page = (DOCS / "formats.md").read_text()
+    section = page[page.index("### Codes of") :]
+    section = section[: section.find("\n## ")] if "\n## " in section else section
+    said = dict(re.findall(r"\| `([a-z-]+)` \| (.+) \|", section))
+    assert said == dict(CODES)
+    for name in ("report", "plan"):
+        assert all(f'"{code}"' in schema_text(name) for code in CODES)
+
+
+def test_a_fallback_is_a_line_of_the_text_and_an_object_of_the_json(planned: Plan) -> None:
+    found = fell_back(planned, Fallback("slots-kept", "the arena has slots", "it was taller"))
+    assert "the arena has slots: it was taller (slots-kept)" in render(found, "text")
+    content = json.loads(render(found, "json"))
+    wanted = {"code": "slots-kept", "what": "the arena has slots", "why": "it was taller"}
+    assert content["fallbacks"] == [wanted]
+    jsonschema.validate(content, json.loads(schema_text("report")))
+    assert read_report(content).fallbacks == found.report.fallbacks
+
+
+def test_a_code_that_nobody_knows_is_refused(planned: Plan) -> None:
+    found = fell_back(planned, Fallback("slots-kept", "a", "b"))
+    content = to_json(found.report)
+    content["fallbacks"][0]["code"] = "shrug"
+    with pytest.raises(PlanError, match="fallbacks"):
+        read_report(content)
+
+
+def test_slots_in_place_of_offsets_are_said(samples: Path) -> None:
+    found = plan(samples / "branchy_cnn.onnx", Settings(order="keep"), allocate=naive)
+    assert codes(found) == ["slots-kept"]
+
+
+def test_a_model_that_is_left_alone_has_no_fallbacks(samples: Path) -> None:
+    kept = replace(Settings().mem_param, optimize_test=False)
+    assert codes(plan(samples / "branchy_cnn.onnx", Settings(mem_param=kept))) == []
+
+
+def test_a_search_that_seconds_ended_is_said(
+    samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hasty(problem: Problem, **_: object) -> Layout:
+        return replace(portfolio(problem), proved=False)
+
+    monkeypatch.setattr(levels, "portfolio", hasty)
+    found = plan(samples / "branchy_cnn.onnx", Settings(order="keep", time_limit=1e-9))
+    assert codes(found) == ["packing-timed-out"]
+    assert "after 1e-09 s" in found.report.fallbacks[0].why
+
+
+def test_a_kept_order_is_said(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def turned(*words: Any) -> Any:  # noqa: ANN401 - as `choose`
+        (best, *others) = choose(*words)
+        peaks = {"file": best.allocation.live_peak, "greedy": 1}
+        candidate = replace(best.candidate, order="file", peaks=peaks)
+        return (replace(best, candidate=candidate), *others)
+
+    monkeypatch.setattr(planner, "choose", turned)
+    found = plan(samples / "branchy_cnn.onnx", Settings(order="keep"))
+    assert codes(found) == ["order-kept"]
+    assert found.report.fallbacks[0].why.startswith("another has a live peak of 1 bytes")
+
+
+def test_a_rejected_candidate_is_said_with_what_differed(planned: Plan) -> None:
+    other = Validation("failed", CPU, differences=(Difference("y", 3, 0.5, 3),))
+    report = replace(planned.report, validation=other, target="cpu")
+    found = with_rejected(planned, [planned.with_report(report)])
+    assert codes(found) == ["candidate-differed"]
+    assert found.report.fallbacks[0].why == "output 'y': 3 elements have other bits"
+
+
+def test_settings_that_are_all_too_slow_are_said(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "is_slower", _is_slower)
+
+    def timed(milliseconds: float) -> Plan:
+        peaks = {
+            "original": Peaks(9, 9, milliseconds=10.0, effort=10.0),
+            "optimized": Peaks(5, 5, milliseconds=milliseconds, effort=milliseconds),
+        }
+        runtime = RuntimeFacts("onnxruntime", "1", CPU, {}, peaks)
+        return planned.with_report(replace(planned.report, runtime=runtime))
+
+    assert codes(with_slower(timed(20.0))) == ["all-slower"]
+    assert codes(with_slower(timed(9.0))) == []
+
+
+def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> None:
+    file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
+    settings = Settings(target="cpu")
+    rewriting = Rewriting(
+        file, plan_model(file, settings), settings, Targets.of(file.path, tmp_path / "o.onnx")
+    )
+    crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
+    report = replace(rewriting.planned.plan.report, validation=crashed)
+    failed = Optimized(rewriting.planned.plan.with_report(report), None, None)
+    assert target._broke(failed)
+    (found,) = target._with_fallback(rewriting, failed).planned.plan.report.fallbacks
+    assert (found.code, found.why) == ("weights-unpacked", crashed.notes[0])
+
+
+def _is_slower(after: Peaks, before: Peaks) -> bool:
+    return (after.milliseconds or 0) > 1.05 * (before.milliseconds or 0)

@@ -1,0 +1,346 @@
+"""The largest dim that fits: the search alone, on models, and as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import parse
+from memplan_cli import api
+from memplan_cli.api.fit import MemoryLimit, bind_program, fit_within
+from memplan_cli.api.fit_process import Runs, confirm
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
+from memplan_cli.planning import fit_growth
+from memplan_cli.planning.fit import (
+    LARGEST_DIM,
+    Need,
+    Point,
+    Question,
+    frontier,
+    largest,
+    on_expressions,
+)
+from memplan_cli.settings.settings import Settings
+from story import memplan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPOSITORY = Path(__file__).parents[2]
+SAMPLE = REPOSITORY / "sample_models" / "dynamic_batch.onnx"
+SHARED = REPOSITORY.parent / "shared" / "models"
+
+
+def linear(dims: Mapping[str, int]) -> Need:
+    return Need(1000, dims["batch"], 0, 9 * dims["batch"])
+
+
+@given(limit=st.integers(0, 10**9), guess=st.integers(-5, 10**9))
+def test_the_answer_fits_and_the_next_value_does_not(limit: int, guess: int) -> None:
+    point = largest(linear, Question("batch", {}, limit), guess)
+    if limit < 1010:
+        assert point is None
+        return
+    assert point is not None
+    assert point.dims == {"batch": (limit - 1000) // 10}
+    assert point.need.total <= limit
+    assert point.beyond is not None
+    assert point.beyond.total > limit
+
+
+def test_a_good_guess_needs_two_plans() -> None:
+    asked = []
+
+    def need(dims: Mapping[str, int]) -> Need:
+        asked.append(dims["batch"])
+        return linear(dims)
+
+    largest(need, Question("batch", {}, 10_000), guess=900)
+    assert set(asked) == {900, 901}
+
+
+def test_a_need_that_does_not_grow_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="does not depend on 'batch'"):
+        largest(lambda _: Need(1, 1, 1, 1), Question("batch", {}, 100))
+
+
+def test_what_no_machine_has_does_not_fit() -> None:
+    point = largest(
+        lambda dims: None if dims["batch"] > 7 else Need(0, 0, 0, 1),
+        Question("batch", {}, 100),
+    )
+    assert point is not None
+    assert point.dims == {"batch": 7}
+    assert point.beyond is None
+
+
+def test_a_frontier_has_a_point_for_each_power_of_two_that_fits() -> None:
+    def need(dims: Mapping[str, int]) -> Need:
+        return Need(0, 0, 0, dims["batch"] * dims["seq"])
+
+    points = list(frontier(need, Question("batch", {}, 20), ("seq",), lambda _: 1))
+    assert [(p.dims["seq"], p.dims["batch"]) for p in points] == [
+        (1, 20), (2, 10), (4, 5), (8, 2), (16, 1),
+    ]  # fmt: skip
+
+
+def test_expressions_are_solved_without_a_plan() -> None:
+    totals = {"1": 100, "batch": 10, "(new + past)*batch": 2}
+    question = Question("batch", {"new": 1, "past": 4}, 300)
+    assert on_expressions(totals, question) == 10
+    assert on_expressions(totals, Question("batch", {"new": 1, "past": 4}, 119)) == 0
+    assert on_expressions({"1": 5}, Question("batch", {}, 300)) == 1
+    assert on_expressions({"batch": 1}, Question("batch", {}, 1 << 62)) in (1, LARGEST_DIM)
+
+
+def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
+    memory = 1 << 20
+    found = fit_within(SAMPLE, MemoryLimit(memory, ("batch",), overhead=0, of="tensors"))
+    (point,) = found.points
+
+    def total(batch: int) -> int:
+        report = api.plan(SAMPLE, Settings(dims={"batch": batch})).report
+        assert report.memory.total is not None
+        return report.memory.total
+
+    assert point.need.total == total(point.dims["batch"])
+    assert point.need.total <= memory < total(point.dims["batch"] + 1)
+    assert found.passed
+
+
+def test_overhead_is_taken_off_the_memory() -> None:
+    whole = fit_within(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=0, of="tensors"))
+    less = fit_within(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=1 << 19, of="tensors"))
+    assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
+    assert less.points[0].need.total <= 1 << 19
+
+
+def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
+    found = fit_within(SAMPLE, MemoryLimit(10, ("batch",), overhead=0))
+    assert not found.passed
+    assert found.points == ()
+    assert found.least is not None
+    assert found.least.total > 10
+
+
+def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="'bacth'") as error:
+        fit_within(SAMPLE, MemoryLimit(1 << 20, ("bacth",)))
+    assert "batch" in error.value.hint
+
+
+DECIDED_BY_DATA = """g (float[batch,seq] x) => (float y) {
+        z = NonZero (x)
+        f = Cast <to = 1> (z)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        places = Constant <value = float[1,4] {1, 2, 3, 4}> ()
+        length = Shape <start = 1> (x)
+        near = Slice (places, zero, length, one)
+        h = Add (x, near)
+        low = ReduceSum <keepdims = 0> (h)
+        high = ReduceSum <keepdims = 0> (f)
+        y = Add (low, high)
+    }"""
+
+
+@pytest.fixture
+def decided(tmp_path: Path) -> Path:
+    """A model whose sizes a run tells, and which runs with a seq of up to 4."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(DECIDED_BY_DATA).SerializeToString())
+    return path
+
+
+def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
+    decided: Path,
+) -> None:
+    at = {"seq": 4}
+    limit = MemoryLimit(10_000, ("batch",), overhead=0, of="tensors")
+    found = fit_within(decided, limit, Settings(dims=at))
+    (answer,) = found.points
+    batch = answer.dims["batch"]
+    for need, value in ((answer.need, batch), (answer.beyond, batch + 1)):
+        report = api.report(decided, Settings(dims={"batch": value, **at})).report
+        assert need is not None
+        assert need.total == report.memory.total
+    assert any("read off one run on drawn inputs" in each for each in found.warnings)
+    assert not found.expressions
+
+
+def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    text = "g (float[batch,2] x) => (float y) { z = Compress (x, c)  y = Identity (z) }"
+    text = text.replace("=> (float y)", "=> (float[found] y) <bool[3] c = {1, 0, 1}>")
+    path.write_bytes(parse(text).SerializeToString())
+    found = fit_within(path, MemoryLimit(1000, ("batch",), overhead=0, of="tensors"))
+    assert found.points[0].need.outputs == 8
+
+
+def test_values_too_large_to_run_follow_from_those_that_were(
+    decided: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_growth, "SMALL", 1000)
+    limit = MemoryLimit(100_000, ("batch",), overhead=0, of="tensors")
+    found = fit_within(decided, limit, Settings(dims={"seq": 4}))
+    (answer,) = found.points
+    assert any("was not run: what it needs follows from" in each for each in found.warnings)
+    report = api.report(decided, Settings(dims={**answer.dims, "seq": 4})).report
+    assert report.memory.total == pytest.approx(100_000, rel=0.02)
+
+
+def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
+    found = fit_within(decided, MemoryLimit(64 << 20, ("seq",), of="process"), Settings())
+    assert found.points[0].need.process
+    assert found.points[0].dims == {"seq": 4}
+    assert any("taken not to fit: seq=5" in each for each in found.warnings)
+
+
+def test_without_a_run_sizes_that_data_decides_are_an_error(decided: Path) -> None:
+    limit = MemoryLimit(1 << 30, ("batch",))
+    with pytest.raises(UnknownSizeError, match=r"the size of '[zf]' is not known") as error:
+        fit_within(decided, limit, Settings(dims={"seq": 4}, run=False))
+    assert error.value.hint == "--run"
+    with pytest.raises(UnknownSizeError, match="does not run on drawn inputs"):
+        fit_within(decided, limit, Settings(dims={"seq": 5}))
+
+
+def test_confirming_runs_the_answer() -> None:
+    found = fit_within(SAMPLE, MemoryLimit(64 << 20, ("batch",), provider="cpu"))
+    assert found.confirmed is not None
+    assert found.confirmed.dims == found.points[0].dims
+    assert found.confirmed.taken > 0
+    assert found.passed
+
+
+class Taken(Runs):
+    """Runs that take a given number of bytes for each of a batch."""
+
+    asked: ClassVar[list[int]] = []
+
+    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
+        self.asked.append(dims["batch"])
+        return 12 * dims["batch"], "process"
+
+
+def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() -> None:
+    Taken.asked.clear()
+    point = Point({"batch": 100}, Need(0, 100, 0, 900, process=900), None)
+    runs = Taken(SAMPLE, "CPUExecutionProvider", Settings())
+    seen = confirm(Question("batch", {}, 1000), point, runs)
+    assert Taken.asked == [100, 76]
+    assert (seen.dims, seen.runs) == ({"batch": 76}, 2)
+    assert seen.total(0) <= 1000
+
+
+def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:
+    found = fit_within(SAMPLE, MemoryLimit(80 << 20, ("batch",)))
+    (point,) = found.points
+    assert found.of == "process"
+    assert point.need.process is not None
+    assert point.need.total + found.overhead <= 80 << 20
+    assert point.beyond is not None
+    assert point.beyond.total + found.overhead > 80 << 20
+
+
+def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) -> None:
+    found = fit_within(stripped, MemoryLimit(64 << 20, ("batch",)))
+    assert found.of == "tensors"
+    assert any("the planned tensors are counted" in warning for warning in found.warnings)
+    with pytest.raises(RuntimeUnavailableError):
+        fit_within(stripped, MemoryLimit(64 << 20, ("batch",), of="process"))
+
+
+@pytest.fixture
+def stripped(tmp_path: Path) -> Path:
+    """Return a model whose weights lie in a file that is not there."""
+    import onnx
+
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[batch,64] x) => (float[batch,64] y) <float[64,64] w> { y = MatMul (x, w) }""")
+    weight = model.graph.initializer.add(name="w", data_type=1, dims=(64, 64))
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="gone.data")
+    path = tmp_path / "stripped.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_binding_a_program_is_binding_the_model() -> None:
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_program
+
+    model = load_model(SAMPLE)
+    late = bind_program(read_program(model).program, {"batch": 5})
+    early = read_program(model, Bindings({"batch": 5})).program
+    assert {v.id: v.shape for v in late.vars.values()} == {
+        v.id: v.shape for v in early.vars.values()
+    }
+
+
+def command(*arguments: str) -> tuple[int, str]:
+
+    result = memplan("fit", *arguments)
+    return result.exit_code, result.stdout
+
+
+def test_the_command_gives_pure_json_and_exit_code_zero() -> None:
+    code, text = command(
+        str(SAMPLE), "--memory", "65MiB", "--dim", "batch=?", "--format", "json"
+    )
+    document = json.loads(text)
+    assert code == 0
+    assert document["schema"] == "memplan.fit/1"
+    assert document["points"][0]["dims"]["batch"] > 1
+    assert document["of"] == "process"
+    assert document["overhead"] == 48 << 20
+    assert document["points"][0]["process"] > 0
+
+
+def test_tensors_have_an_overhead_of_their_own() -> None:
+    code, text = command(
+        str(SAMPLE), "--memory", "65MiB", "--dim", "batch=?", "--of", "tensors",
+        "--format", "json",
+    )  # fmt: skip
+    document = json.loads(text)
+    assert (code, document["of"]) == (0, "tensors")
+    assert document["overhead"] == 64 << 20
+    assert "process" not in document["points"][0]
+
+
+def test_what_has_to_fit_is_one_of_two_words() -> None:
+    result = memplan(
+        "fit", str(SAMPLE), "--memory", "1GiB", "--dim", "batch=?", "--of", "arena"
+    )
+    assert result.exit_code == 2
+    assert "'process', 'tensors'" in result.output
+
+
+def test_the_command_ends_with_one_when_nothing_fits() -> None:
+    code, text = command(str(SAMPLE), "--memory", "10", "--overhead", "0", "--dim", "batch=?")
+    assert code == 1
+    assert "nothing fits" in text
+
+
+def test_a_command_without_an_open_dim_is_wrong() -> None:
+
+    result = memplan("fit", str(SAMPLE), "--memory", "1GiB")
+    assert result.exit_code == 2
+    assert "=?" in result.output
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+def test_several_dims_make_a_frontier_of_a_real_model() -> None:
+    settings = Settings(order="keep")
+    limit = MemoryLimit(460 << 20, ("batch", "seq"), overhead=0, of="tensors")
+    found = fit_within(SHARED / "bert_base_dyn.onnx", limit, settings)
+    batches = [point.dims["batch"] for point in found.points]
+    assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]
+    assert batches == sorted(batches, reverse=True)
+    assert all(point.need.total <= 460 << 20 for point in found.points)

@@ -1,0 +1,185 @@
+"""A node and its inputs, run whole and in pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from memplan_cli.features.chunking.axes.table import edit
+from memplan_cli.features.chunking.axes.terms import Node
+from memplan_cli.onnx_io.read import program_of
+from memplan_cli.runtime.workers.blocks import block_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.features.chunking.axes.terms import Range, Split
+
+    Array = np.ndarray[Any, Any]
+
+CONTRIB, NCHWC = "com.microsoft", "com.microsoft.nchwc"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node and its inputs; ``constants`` are positions whose values the rules may read."""
+
+    type: str
+    inputs: tuple[Array | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    domain: str = ""
+    constants: tuple[int, ...] = ()
+    opset: int = 24
+    ignored: tuple[int, ...] = ()
+    """Inputs whose values mean nothing to the result."""
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The node as a model: its arrays are inputs, or initializers where constant."""
+        names = [f"x{at}" if each is not None else "" for at, each in enumerate(self.inputs)]
+        made = [f"y{at}" for at in range(self.outputs)]
+        node = helper.make_node(self.type, names, made, domain=self.domain, **self.attributes)
+        given = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape
+            )
+            for at, (name, each) in enumerate(zip(names, self.inputs, strict=True))
+            if each is not None and at not in self.constants
+        ]
+        known = [
+            numpy_helper.from_array(np.asarray(self.inputs[at]), names[at])
+            for at in self.constants
+        ]
+        results = [helper.make_empty_tensor_value_info(name) for name in made]
+        graph = helper.make_graph([node], "case", given, results, known)
+        own = [helper.make_opsetid(domain, 1) for domain in (CONTRIB, NCHWC)]
+        imports = [helper.make_opsetid("", self.opset), *own]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+    def feeds(self) -> dict[str, Array]:
+        return {
+            f"x{at}": each
+            for at, each in enumerate(self.inputs)
+            if each is not None and at not in self.constants
+        }
+
+    def node(self, results: Sequence[Array]) -> Node:
+        """Return what the rules see."""
+        known = {
+            at: tuple(np.asarray(self.inputs[at]).ravel().tolist()) for at in self.constants
+        }
+        return Node(
+            program_of(self.model, self.model.graph, {}).body.ops[0],
+            tuple(None if each is None else each.shape for each in self.inputs),
+            tuple(each.shape for each in results),
+            known,
+            self.opset,
+        )
+
+    def run(self) -> list[Array]:
+        """Return the results by ONNX's reference evaluator."""
+        found = ReferenceEvaluator(self.model).run(None, self.feeds())
+        return [np.asarray(each) for each in found]
+
+    def run_in_runtime(self) -> list[Array]:
+        """Return the results by ONNX Runtime's kernel."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return [np.asarray(each) for each in session.run(None, self.feeds())]
+
+    def block(self, at: int) -> int:
+        """Return the block of channels of an input; 0 where it is an array like any other."""
+        is_blocked = self.domain == NCHWC and self.type != "ReorderInput" and at in {0, 3}
+        return block_size() if is_blocked else 0
+
+    def allows(self, split: Split) -> bool:
+        """Whether what has its channels in blocks is cut along samples or rows."""
+        reads = [part for at, part in enumerate(split.inputs) if self.block(at)]
+        makes = split.outputs if self.block_of_results else ()
+        return all(part is None or part.axis in {0, 2} for part in (*reads, *makes))
+
+    @property
+    def block_of_results(self) -> int:
+        is_blocked = self.domain == NCHWC and self.type != "ReorderOutput"
+        return block_size() if is_blocked else 0
+
+    def piece(self, node: Node, split: Split, piece: Range) -> Case:
+        """Return the case of one piece."""
+        changed = edit(node, split, piece)
+        inputs = list(self.inputs)
+        for at, part in enumerate(split.inputs):
+            array = inputs[at]
+            if part is not None and array is not None:
+                start, stop = part.range(piece, array.shape[part.axis])
+                taken = _taken(array, part.axis, start, stop, block=self.block(at))
+                inputs[at] = cut = taken.copy()
+                if not cut.size:
+                    raise ValueError(f"a piece without elements of input {at}")
+        for at, values in changed.constants.items():
+            inputs[at] = np.array(values, np.int64)
+        for at, mask in changed.masks.items():
+            rows, keys = np.arange(*mask.rows), np.arange(mask.keys)
+            inputs[at:] = [rows[:, None] >= keys[None, :]]
+        return replace(
+            self, inputs=tuple(inputs), attributes={**self.attributes, **changed.attributes}
+        )
+
+
+def differences(
+    case: Case,
+    node: Node,
+    split: Split,
+    cuts: Sequence[int],
+    run: Callable[[Case], list[Array]],
+) -> list[str]:
+    """Return which results of which pieces are not the whole's, to the bit."""
+    whole, found = run(case), []
+    for piece in pairwise([0, *cuts, split.extent]):
+        made = run(case.piece(node, split, piece))
+        before, after = edit(node, split, piece).beyond
+        for at, part in enumerate(split.outputs):
+            if part is not None:
+                own = made[at]
+                if at == 0:
+                    own = _taken(own, part.axis, before, own.shape[part.axis] - after)
+                start, stop = part.range(piece, whole[at].shape[part.axis])
+                block = case.block_of_results
+                if not is_same(own, _taken(whole[at], part.axis, start, stop, block)):
+                    found.append(f"output {at} of {piece}")
+    return found
+
+
+def _taken(array: Array, axis: int, start: int, stop: int, block: int = 0) -> Array:
+    """Return a range of an axis; of rows where channels lie in blocks behind the columns."""
+    if block and axis == 2:
+        n, c, h, w = array.shape
+        rows = array.reshape(n, c // block, h, w * block)[:, :, start:stop]
+        return rows.reshape(n, c, stop - start, w)
+    places = [slice(None)] * array.ndim
+    places[axis] = slice(start, stop)
+    return array[tuple(places)]
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays are equal to the bit; what is computed in double, to a float's bits.
+
+    How the reference evaluator rounds sums hangs on how its arrays lie in memory.
+    """
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if one.dtype == np.float64:
+        one, other = one.astype(np.float32), other.astype(np.float32)
+    return one.tobytes() == other.tobytes()

@@ -1,0 +1,133 @@
+"""The table of splits: pieces put together are the whole, and another split is not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.chunk_cases import Case, differences
+from features.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
+from memplan_cli.features.chunking.axes.table import RULES, splits
+from memplan_cli.features.chunking.axes.terms import Part, Role
+from memplan_cli.features.chunking.kernels import keeps_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from features.chunk_cases import Array
+    from memplan_cli.features.chunking.axes.terms import Node, Split
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def run(case: Case) -> list[Array]:
+    kind = f"{case.domain}.{case.type}" if case.domain else case.type
+    return case.run_in_runtime() if kind in ONLY_IN_RUNTIME else case.run()
+
+
+def drawn(kind: str, seed: int) -> tuple[Case, Node]:
+    case = CASES[kind](Draw(seed))
+    return case, case.node(run(case))
+
+
+def own_splits(case: Case, node: Node) -> list[Split]:
+    """Return the splits of a case: columns of blocks of channels are not cut."""
+    return [split for split in splits(node) if case.allows(split)]
+
+
+def cuts_of(split: Split, seed: int) -> list[int]:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, min(split.extent, 4)))
+    return sorted(int(at) for at in rng.choice(range(1, split.extent), count, replace=False))
+
+
+def test_every_operator_of_the_table_has_a_case() -> None:
+    assert set(CASES) == set(RULES)
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+@settings(max_examples=8)
+@given(seed=SEEDS)
+def test_pieces_put_together_are_the_whole(kind: str, seed: int) -> None:
+    case, node = drawn(kind, seed)
+    for split in own_splits(case, node):
+        cuts = cuts_of(split, seed)
+        pieces = pairwise([0, *cuts, split.extent])
+        is_by_kernel = kind in ONLY_IN_RUNTIME and split.role is Role.QUERIES
+        if not is_by_kernel or keeps_bits(node, split, pieces):
+            assert not differences(case, node, split, cuts, run), split
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_most_operators_are_split_along_some_axis(kind: str) -> None:
+    assert any(splits(drawn(kind, seed)[1]) for seed in range(8))
+
+
+def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
+    """Yield splits that say something else of one input or output."""
+    for at, part in enumerate(split.inputs):
+        shape = node.inputs[at]
+        if shape and at not in (*case.constants, *case.ignored):
+            for other in _other_inputs(shape, part):
+                if case.type == "Resize" and other and part and other.before > part.before:
+                    continue  # what it makes of a wider halo is cut off
+                changed = (*split.inputs[:at], other, *split.inputs[at + 1 :])
+                yield split._replace(inputs=changed)
+    for at, part in enumerate(split.outputs):
+        if part is not None:
+            for axis in _other_axes(len(node.outputs[at] or ()), part):
+                changed = (
+                    *split.outputs[:at],
+                    part._replace(axis=axis),
+                    *split.outputs[at + 1 :],
+                )
+                yield split._replace(outputs=changed)
+
+
+def _other_inputs(shape: tuple[int, ...], part: Part | None) -> Iterator[Part | None]:
+    if part is None:
+        yield from (Part(axis) for axis, dim in enumerate(shape) if dim > 1)
+        return
+    yield None
+    yield from (part._replace(axis=axis) for axis in _other_axes(len(shape), part))
+    yield part._replace(scale=part.scale + 1)
+    yield part._replace(before=part.before + 1)
+    yield part._replace(after=part.after - 1)
+
+
+def _other_axes(rank: int, part: Part) -> list[int]:
+    return sorted({(part.axis + 1) % rank, (part.axis - 1) % rank} - {part.axis})
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_negation_of_an_entry_is_another_result(kind: str) -> None:
+    for seed in range(6):
+        case, node = drawn(kind, seed)
+        for split in own_splits(case, node):
+            for other in others(case, node, split):
+                assert not _is_same(case, node, other), (seed, split, other)
+
+
+def _is_same(case: Case, node: Node, split: Split) -> bool:
+    try:
+        return not differences(case, node, split, [split.extent // 2], run)
+    except Exception:  # noqa: BLE001 - an operator may fail in any way
+        return False
+
+
+def test_a_tile_reads_its_halo_and_no_more() -> None:
+    case = Case(
+        "Conv",
+        (Draw(0).whole(1, 1, 8, 8), Draw(1).whole(1, 1, 3, 3)),
+        {"pads": (1, 1, 1, 1), "kernel_shape": (3, 3)},
+    )
+    node = case.node(run(case))
+    tiles = [split for split in splits(node) if split.role is Role.TILES]
+    part = tiles[0].inputs[0]
+    assert part is not None
+    assert [part.range(piece, 8) for piece in ((0, 4), (4, 8))] == [(0, 5), (3, 8)]

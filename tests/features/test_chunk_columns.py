@@ -1,0 +1,196 @@
+"""Gradients of logits computed again by columns: the same bits, and in pieces both ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from features.chunk_models import Maker, language_model
+from features.test_chunk_rewrite import graph_of, run, sizes_of
+from memplan_cli.core.program import intermediates
+from memplan_cli.features.chunking.columns import by_columns, search_by_columns
+from memplan_cli.features.chunking.graph import Graph
+from memplan_cli.features.chunking.region import regions_of
+from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.search import search
+from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.train_step import Recipe, make_train_step
+from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Program
+    from memplan_cli.features.chunking.columns import Recomputed
+
+
+def step_of(tokens: int = 256, hidden: int = 8, vocabulary: int = 129) -> onnx.ModelProto:
+    """Return a training step whose logits are its largest tensors."""
+    recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
+    made = make_train_step(language_model(tokens, hidden, vocabulary), recipe).model
+    return onnx.shape_inference.infer_shapes(made, data_prop=True)
+
+
+def copied_graph(graph: Graph, copied: Recomputed) -> Graph:
+    facts = replace(graph.facts, constants={**graph.facts.constants, **copied.constants})
+    return Graph.of(copied.program, facts)
+
+
+def bits(model: onnx.ModelProto) -> list[bytes]:
+    return [each.tobytes() for each in run(model)]
+
+
+def written(model: onnx.ModelProto, program: Program, copied: Recomputed) -> onnx.ModelProto:
+    made, _ = chunked_model(model, program, copied.constants)
+    onnx.checker.check_model(made, full_check=True)
+    return made
+
+
+@settings(max_examples=12)
+@given(tokens=st.integers(2, 70), hidden=st.integers(2, 12), vocabulary=st.integers(30, 300))
+def test_copies_give_the_bits_of_what_they_stand_for(
+    tokens: int, hidden: int, vocabulary: int
+) -> None:
+    model = step_of(tokens, hidden, vocabulary)
+    graph = graph_of(model)
+    copied = by_columns(graph, 1)
+    assert copied is not None
+    assert bits(written(model, copied.program, copied)) == bits(model)
+
+
+def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
+    model = step_of(64, 8, 130)
+    graph = graph_of(model)
+    copied = by_columns(graph, 1)
+    assert copied is not None
+    own, whole = copied_graph(graph, copied), bits(model)
+    large = [v for v in intermediates(own.program) if own.bytes(v) >= 4 * 64 * 130]
+    regions = {
+        region.key: region
+        for var in large
+        for axis in range(len(own.dims(var)))
+        for region in regions_of(own, var, axis)
+    }
+    made = [chunked(own, [(region, 2)]) for region in regions.values()]
+    assert sum(each is not None for each in made) > 4
+    for each in filter(None, made):
+        constants = {**copied.constants, **each.constants}
+        found, _ = chunked_model(model, each.program, constants)
+        assert bits(found) == whole
+
+
+def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
+    model = step_of(512, 8, 200)
+    graph = graph_of(model)
+    terms = Terms(sizes_of(graph.program)).resident
+    budget = 2 * 4 * 512 * 200
+    plain = search(graph, terms, budget)
+    assert plain.peak > budget
+    found = search_by_columns(graph, terms, plain, budget)
+    assert found.peak <= budget
+    assert found.before == plain.before
+    assert found.extra > 0
+    assert len(found.choices) >= 2
+    made, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    onnx.checker.check_model(made, full_check=True)
+    assert bits(made) == bits(model)
+
+
+def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
+    graph = graph_of(language_model(64, 8, 128))
+    terms = Terms(sizes_of(graph.program)).resident
+    found = search(graph, terms, 1.0)
+    assert search_by_columns(graph, terms, found, 1) is found
+
+
+def test_what_nobody_reads_any_more_is_left_out() -> None:
+    model = language_model(64, 8, 128)
+    recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"), train=("w2",))
+    step = onnx.shape_inference.infer_shapes(make_train_step(model, recipe).model)
+    graph = graph_of(step)
+    copied = by_columns(graph, 1)
+    assert copied is not None
+    counts = [
+        sum(op.type == "Exp" for op in each.body.ops)
+        for each in (graph.program, copied.program)
+    ]
+    assert counts == [1, 1]
+    assert bits(written(step, copied.program, copied)) == bits(step)
+
+
+def crossed(kind: str, index: int = onnx.TensorProto.INT64) -> onnx.ModelProto:
+    """Return a graph that reads a normalised product by rows and by columns."""
+    make, rows, columns = Maker(), 32, 96
+    logits = make.node("MatMul", "x", "head")
+    told = {"axis": -1} if kind.endswith("max") else {}
+    made = make.node(kind, logits, **told)
+    made = make.node("ScatterElements", made, "at", "more", axis=-1, reduction="add")
+    back = make.node("MatMul", made, make.weight(columns, 16))
+    across = make.node("Gemm", "x", made, transA=1)
+    given: dict[str, tuple[int, ...]] = {"x": (rows, 16), "more": (rows, 1)}
+    given["head"] = (16, columns)
+    model = make.model(given, across)
+    model.graph.input.append(helper.make_tensor_value_info("at", index, (rows, 1)))
+    model.graph.output.append(
+        helper.make_tensor_value_info(back, onnx.TensorProto.FLOAT, (rows, 16))
+    )
+    return model
+
+
+@pytest.mark.parametrize("kind", ["LogSoftmax", "Relu"])
+def test_places_count_from_the_end_too(kind: str) -> None:
+    model = crossed(kind)
+    graph = graph_of(model)
+    copied = by_columns(graph, 1)
+    assert copied is not None
+    assert bits(written(model, copied.program, copied)) == bits(model)
+
+
+def test_what_mixes_columns_otherwise_is_not_copied() -> None:
+    assert by_columns(graph_of(crossed("Softmax")), 1) is None
+    assert by_columns(graph_of(crossed("LogSoftmax", onnx.TensorProto.INT32)), 1) is None
+
+
+def test_a_tensor_far_below_the_budget_is_not_computed_again() -> None:
+    graph = graph_of(crossed("LogSoftmax"))
+    assert by_columns(graph, 4 * 4 * 32 * 96) is None
+    copied = by_columns(graph, 4 * 4 * 32 * 96 - 1)
+    assert copied is not None
+    new = [var for name, var in copied.program.vars.items() if name not in graph.program.vars]
+    assert all(var.shape for var in new)
+
+
+@settings(max_examples=24)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    columns=st.integers(1, 300),
+    scale=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
+)
+def test_the_runtime_subtracts_the_maximum_and_then_the_logarithm(
+    seed: int, columns: int, scale: float
+) -> None:
+    values = np.random.default_rng(seed).standard_normal((5, columns)) * scale
+    x = values.astype(np.float32)
+    node = helper.make_node("LogSoftmax", ["x"], ["y"], axis=-1)
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)
+    graph = helper.make_graph(
+        [node], "logs", [value], [helper.make_empty_tensor_value_info("y")]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (made,) = session.run(None, {"x": x})
+    logs = np.asarray(made)
+    told = (x - x.max(-1, keepdims=True)) + logs.max(-1, keepdims=True)
+    assert told.tobytes() == logs.tobytes()

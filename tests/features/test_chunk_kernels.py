@@ -1,0 +1,207 @@
+"""ONNX Runtime's kernels give the same bits in the pieces that the table of kernels allows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from features.chunk_cases import CONTRIB, Case, differences
+from features.chunk_draws import CASES, Draw
+from memplan_cli.features.chunking.axes.table import RULES, splits
+from memplan_cli.features.chunking.axes.terms import Role
+from memplan_cli.features.chunking.kernels import keeps_bits, least
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from features.chunk_cases import Array
+    from memplan_cli.features.chunking.axes.terms import Node, Split
+
+
+class Wide(Draw):
+    """Lengths of a few registers, and floats whose sums round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._dims = list(self.rng.choice(np.arange(12, 48), 10, replace=False))
+
+    def whole(self, *shape: int) -> Array:
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def doubles(self, *shape: int) -> Array:
+        return self.floats(*shape)
+
+    def scale(self) -> float:
+        return 0.2
+
+
+def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
+    """Return a case that the runtime can run; not every one of the reference's is."""
+    onnxruntime.set_default_logger_severity(4)
+    case = CASES[kind](Wide(seed))
+    try:
+        return case, case.node(case.run_in_runtime())
+    except Exception:  # noqa: BLE001 - the runtime raises what it likes
+        return None
+
+
+def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
+    """Return cuts into pieces as narrow as can be, and some wider."""
+    rng = np.random.default_rng(seed)
+    narrow, at = least(node, split) + int(rng.integers(0, split.extent // 2 + 1)), 0
+    narrow = least(node, split) if rng.integers(2) else narrow
+    cuts: list[int] = []
+    while len(cuts) < 4:
+        at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
+        if at > split.extent - narrow:
+            break
+        cuts.append(at)
+    return cuts
+
+
+def allowed(case: Case, node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
+    for split in filter(case.allows, splits(node)):
+        cuts = cuts_of(node, split, seed)
+        if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+            yield split, cuts
+
+
+def changed(kind: str, seeds: range) -> list[str]:
+    return [
+        f"seed {seed}: {split}: {found}"
+        for seed in seeds
+        if (made := drawn(kind, seed)) is not None
+        for split, cuts in allowed(*made, seed)
+        if (found := differences(made[0], made[1], split, cuts, Case.run_in_runtime))
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_many_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2, 40))
+
+
+def test_rows_that_fill_registers_are_summed_alike_in_pieces() -> None:
+    for kind, width in (("ReduceSum", 64), ("ReduceMean", 192), ("ReduceL2", 128)):
+        case = Case(
+            kind, (Wide(7).whole(5, 37, width), np.array([-1], np.int64)), constants=(1,)
+        )
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(case, node, 0):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), kind
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean", "ReduceL2"])
+@pytest.mark.parametrize("dims", [(256, 77), (512, 3), (5, 64, 77), (3, 8, 8, 129)])
+def test_rows_of_any_width_are_summed_alike_where_pieces_begin_as_registers_do(
+    kind: str, dims: tuple[int, ...]
+) -> None:
+    x, last = Wide(3).whole(*dims), np.array([-1], np.int64)
+    case = Case(kind, (x, last), constants=(1,))
+    node = case.node(case.run_in_runtime())
+    split = splits(node)[0]
+    cuts = [1, 3] if len(dims) > 2 else [64, 192]
+    cuts = [at for at in cuts if at < dims[0]]
+    assert keeps_bits(node, split, pairwise([0, *cuts, split.extent]))
+    assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
+    case = Case(
+        "ReduceSum", (Wide(3).whole(256, 77), np.array([-1], np.int64)), constants=(1,)
+    )
+    node = case.node(case.run_in_runtime())
+    (split,) = splits(node)
+    assert not keeps_bits(node, split, [(0, 65), (65, 256)])
+    assert differences(case, node, split, [65, 130, 195], Case.run_in_runtime)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuts"),
+    [("MatMul", [1]), ("Gemm", [1]), ("Attention", [1]), ("ReduceSum", [4]), ("Log", [3])],
+)
+def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int]) -> None:
+    found = []
+    for seed in range(24):
+        case, node = drawn(kind, seed) or (None, None)
+        if case is None or node is None:
+            continue
+        for split in splits(node):
+            if not keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+                found += differences(case, node, split, cuts, Case.run_in_runtime)
+    assert found
+
+
+def convolution(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    channels, kernel = int(rng.choice((3, 8, 16, 32))), int(rng.choice((1, 3, 5)))
+    height, width = int(rng.integers(8, 40)), int(rng.integers(8, 72))
+    group = int(rng.choice((1, 1, channels)))
+    made = group * int(rng.choice((1, 3)))
+    x = rng.standard_normal((1, channels, height, width)).astype(np.float32)
+    weight = rng.standard_normal((made, channels // group, kernel, kernel)).astype(np.float32)
+    attributes = {
+        "pads": (kernel // 2,) * 4,
+        "strides": (int(rng.integers(1, 3)),) * 2,
+        "group": group,
+    }
+    return Case("Conv", (x, weight), attributes, constants=(1,))
+
+
+def fused_rows(seed: int) -> tuple[Case, Node, Split, int]:
+    """Return a fused attention of more rows than a block has, and where it is cut."""
+    rng = np.random.default_rng(seed)
+    width, rows, keys = (
+        int(rng.choice([8, 16, 32])),
+        *(int(n) for n in rng.integers(20, 150, 2)),
+    )
+    q, k, v = (
+        rng.standard_normal((1, count, 2 * width)).astype(np.float32)
+        for count in (rows, keys, keys)
+    )
+    case = Case("MultiHeadAttention", (q, k, v), {"num_heads": 2}, domain=CONTRIB)
+    node = case.node(case.run_in_runtime())
+    (split,) = (each for each in splits(node) if each.role is Role.QUERIES)
+    return case, node, split, int(rng.integers(4, rows - 4))
+
+
+def test_fused_attention_keeps_the_bits_where_no_block_is_one_row() -> None:
+    changed = set[bool]()
+    for seed in range(40):
+        case, node, split, cut = fused_rows(seed)
+        keeps = keeps_bits(node, split, [(0, cut), (cut, split.extent)])
+        differs = bool(differences(case, node, split, [cut], Case.run_in_runtime))
+        assert not (keeps and differs), seed
+        changed.add(differs)
+    assert changed == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_tiles_of_any_convolution_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    case = convolution(seed)
+    node = case.node(case.run_in_runtime())
+    for split, cuts in allowed(case, node, seed):
+        assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_columns_of_a_product_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, summed, columns = (int(rng.integers(4, most)) for most in (40, 600, 200))
+    left = rng.standard_normal((rows, summed)).astype(np.float32)
+    right = rng.standard_normal((summed, columns)).astype(np.float32)
+    for constants in ((), (1,)):
+        case = Case("MatMul", (left, right), constants=constants)
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(case, node, seed):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), split

@@ -1,0 +1,69 @@
+"""Regions: nothing outside lies between two ops that are computed together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from features.chunk_models import Maker, convolutions, transformer, two_readers
+from features.test_chunk_rewrite import graph_of
+from memplan_cli.features.chunking.region import regions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    import onnx
+
+    from memplan_cli.features.chunking.graph import Graph
+
+
+def around_a_sum() -> onnx.ModelProto:
+    """Columns by their maxima, and by a running sum of these, which needs all columns."""
+    make = Maker()
+    rows, columns = (make.constant(np.array(each, np.int64)) for each in ([0], 1))
+    a = make.node("Exp", "x")
+    most = make.node("ReduceMax", a, rows)
+    running = make.node("CumSum", most, columns)
+    apart = make.node("Mul", make.node("Sub", a, most), running)
+    return make.model({"x": (512, 64)}, make.node("ReduceSum", apart, rows))
+
+
+def between(graph: Graph, ops: Collection[int]) -> set[int]:
+    """Return the ops outside that read, at any depth, and are read, at any depth."""
+
+    def reached(start: Collection[int], ahead: Callable[[int], Collection[int]]) -> set[int]:
+        seen: set[int] = set()
+        stack = list(start)
+        while stack:
+            for each in ahead(stack.pop()):
+                if each not in seen:
+                    seen.add(each)
+                    stack.append(each)
+        return seen
+
+    def readers(at: int) -> Collection[int]:
+        return [each for var in graph.ops[at].outputs for each in graph.consumers(var)]
+
+    def makers(at: int) -> Collection[int]:
+        found = (graph.flow.producer.get(var) for var in graph.ops[at].inputs)
+        return [each for each in found if each is not None]
+
+    return (reached(ops, readers) & reached(ops, makers)) - set(ops)
+
+
+@pytest.mark.parametrize("make", [around_a_sum, transformer, convolutions, two_readers])
+def test_nothing_outside_lies_between_two_ops_of_a_region(
+    make: Callable[[], onnx.ModelProto],
+) -> None:
+    graph = graph_of(make())
+    count = 0
+    for op in graph.ops:
+        for var in op.outputs:
+            for axis in range(len(graph.program.vars[var].shape or ())):
+                for region in regions_of(graph, var, axis):
+                    # What is computed twice is made whole for others, who may lie between.
+                    assert region.copied or not between(graph, region.splits), var
+                    count += 1
+    assert count

@@ -1,0 +1,253 @@
+"""Regions grown and put in pieces: written as ONNX, they give the same bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.chunk_models import (
+    causal,
+    convolutions,
+    segmentation,
+    transformer,
+    two_readers,
+)
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.program import Program, VarId, intermediates
+from memplan_cli.core.symbolic.sizes import Size, size_of
+from memplan_cli.features.chunking.axes.terms import Facts, Role
+from memplan_cli.features.chunking.graph import Graph
+from memplan_cli.features.chunking.region import regions_of
+from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.onnx_io.constants import small_constants
+from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.writing.chunked import chunked_model
+
+if TYPE_CHECKING:
+    from memplan_cli.features.chunking.region import Region
+
+    Array = np.ndarray[Any, Any]
+
+
+def graph_of(model: onnx.ModelProto) -> Graph:
+    facts = Facts(small_constants(model), standard_opset(model))
+    return Graph.of(read_program(model).program, facts)
+
+
+def run(model: onnx.ModelProto) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    rng = np.random.default_rng(1)
+    feeds = {value.name: _drawn(rng, value) for value in model.graph.input}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(each) for each in session.run(None, feeds)]
+
+
+def _drawn(rng: np.random.Generator, value: onnx.ValueInfoProto) -> Array:
+    kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if kind.kind == "f":
+        return rng.standard_normal(dims).astype(kind)
+    return rng.integers(-3, 24, dims).astype(kind)
+
+
+def sizes_of(program: Program) -> dict[VarId, Size]:
+    found = {
+        var: size_of(program.vars[var].shape, program.vars[var].dtype)
+        for var in intermediates(program)
+    }
+    return {var: size for var, size in found.items() if size is not None}
+
+
+def peak(program: Program) -> int:
+    return live_peak(program, sizes_of(program))
+
+
+def largest(graph: Graph) -> VarId:
+    return max(intermediates(graph.program), key=lambda var: (graph.bytes(var), var))
+
+
+def last_region(graph: Graph, seed: VarId, axis: int) -> Region:
+    return list(regions_of(graph, seed, axis))[-1]
+
+
+@pytest.mark.parametrize(("axis", "count"), [(1, 2), (2, 2), (2, 5), (2, 64)])
+def test_attention_in_pieces_gives_the_same_bits(axis: int, count: int) -> None:
+    model = transformer()
+    graph = graph_of(model)
+    region = last_region(graph, largest(graph), axis)
+    found = chunked(graph, [(region, count)])
+    assert found is not None
+    written, program = chunked_model(model, found.program, found.constants)
+    onnx.checker.check_model(written, full_check=True)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+    assert read_program(written).program.body == program.body
+
+
+@pytest.mark.parametrize(("opset", "count"), [(23, 2), (23, 64), (24, 5)])
+def test_rows_of_causal_attention_keep_their_places(opset: int, count: int) -> None:
+    model = causal(opset=opset)
+    graph = graph_of(model)
+    (mixed,) = (op.outputs[0] for op in graph.ops if op.type == "Attention")
+    region = last_region(graph, mixed, 1)
+    found = chunked(graph, [(region, count)])
+    assert found is not None
+    written, program = chunked_model(model, found.program, found.constants)
+    onnx.checker.check_model(written, full_check=True)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+    pieces = [node for node in written.graph.node if node.op_type == "Attention"]
+    assert len(pieces) == count
+    assert all(node.input[3] and len(node.input) == 4 for node in pieces)
+
+
+def test_a_region_goes_past_the_reader_that_joins_maps() -> None:
+    model = segmentation()
+    graph = graph_of(model)
+    (joined,) = (op.outputs[0] for op in graph.ops if op.type == "Concat")
+    region = last_region(graph, joined, 2)
+    types = [graph.ops[at].type for at in sorted(region.splits)]
+    assert types.count("Resize") == 2
+    assert types[-3:] == ["Concat", "Conv", "Relu"]
+    found = chunked(graph, [(region, 4)])
+    assert found is not None
+    assert peak(found.program) < peak(graph.program) / 2
+    written, _ = chunked_model(model, found.program, found.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+@pytest.mark.parametrize(("place", "dims"), [(3, (256, 256)), (4, (1, 2, 8, 16))])
+def test_causal_attention_with_a_mask_or_a_cache_keeps_its_rows_whole(
+    place: int, dims: tuple[int, ...]
+) -> None:
+    model = causal(heads=4)
+    node = next(node for node in model.graph.node if node.op_type == "Attention")
+    node.input.extend([""] * (place - len(node.input)))
+    for name in ("more", "more2")[: 1 if place == 3 else 2]:
+        node.input.append(name)
+        value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+        model.graph.input.append(value)
+    if place == 4:
+        node.output.extend(["key", "value"])
+    graph = graph_of(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    at = next(at for at, op in enumerate(graph.ops) if op.type == "Attention")
+    assert graph.splits(at)
+    assert Role.QUERIES not in {split.role for split in graph.splits(at)}
+
+
+def test_single_rows_are_never_made() -> None:
+    graph = graph_of(transformer())
+    region = last_region(graph, largest(graph), 2)
+    assert chunked(graph, [(region, 256)]) is None
+
+
+def test_the_scores_of_attention_are_never_whole() -> None:
+    graph = graph_of(transformer(layers=1))
+    scores = largest(graph)
+    found = chunked(graph, [(last_region(graph, scores, 2), 8)])
+    assert found is not None
+    assert scores not in found.program.vars
+    assert peak(found.program) < peak(graph.program) / 2
+
+
+@pytest.mark.parametrize(("axis", "count"), [(2, 4), (3, 3), (2, 16)])
+def test_tiles_of_convolutions_give_the_same_bits(axis: int, count: int) -> None:
+    model = convolutions()
+    graph = graph_of(model)
+    region = last_region(graph, largest(graph), axis)
+    found = chunked(graph, [(region, count)])
+    assert found is not None
+    written, _ = chunked_model(model, found.program, found.constants)
+    onnx.checker.check_model(written, full_check=True)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+    assert peak(found.program) < peak(graph.program)
+
+
+def test_readers_that_need_more_and_less_of_a_tensor_share_its_pieces() -> None:
+    model = two_readers()
+    graph = graph_of(model)
+    found = chunked(graph, [(last_region(graph, largest(graph), 2), 4)])
+    assert found is not None
+    written, _ = chunked_model(model, found.program, found.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_names_of_what_remains_stay() -> None:
+    model = transformer(layers=1)
+    graph = graph_of(model)
+    region = last_region(graph, largest(graph), 2)
+    found = chunked(graph, [(region, 4)])
+    assert found is not None
+    inside = {var for at in region.splits for var in graph.ops[at].outputs}
+    stays = set(graph.program.vars) - inside | set(region.results)
+    constants = {var for var in stays if var.startswith("w")}
+    assert stays - constants <= set(found.program.vars)
+    assert found.program.body.outputs == graph.program.body.outputs
+
+
+def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
+    """The op stays for its other result, and so does the name of this one."""
+    model = transformer(length=128, layers=2)
+    for node in model.graph.node:
+        if node.op_type == "LayerNormalization":
+            node.output.append(f"{node.name}_mean")
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    region = next(each for each in regions_of(graph, mixed, 2) if each.copied)
+    means = {graph.ops[at].outputs[1] for at in region.copied}
+    found = chunked(graph, [(region, 4)])
+    assert found is not None
+    assert means <= set(found.program.vars)
+    written, program = chunked_model(model, found.program, found.constants)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_several_regions_are_written_together() -> None:
+    model = transformer(layers=3)
+    graph = graph_of(model)
+    scores = [op.outputs[0] for op in graph.ops if op.type == "Softmax"]
+    chosen = [(last_region(graph, each, 2), 4) for each in scores]
+    found = chunked(graph, chosen)
+    assert found is not None
+    written, _ = chunked_model(model, found.program, found.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+    assert peak(found.program) < peak(graph.program) / 2
+
+
+MODELS = (
+    transformer(length=24, layers=1),
+    causal(length=24),
+    convolutions(size=16, layers=3),
+    two_readers(),
+)
+
+
+@settings(max_examples=24)
+@given(data=st.data())
+def test_any_region_in_any_number_of_pieces_gives_the_same_bits(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(MODELS))
+    graph = graph_of(model)
+    seed = data.draw(st.sampled_from(intermediates(graph.program)))
+    axis = data.draw(st.integers(0, len(graph.dims(seed)) - 1))
+    found = list(regions_of(graph, seed, axis))
+    if not found:
+        return
+    region, count = data.draw(st.sampled_from(found)), data.draw(st.integers(2, 6))
+    made = chunked(graph, [(region, count)])
+    if made is not None:
+        written, _ = chunked_model(model, made.program, made.constants)
+        onnx.checker.check_model(written, full_check=True)
+        assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]

@@ -1,0 +1,144 @@
+"""The search for regions: budgets met, bounds, patterns of layers, bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from features.chunk_models import Maker, convolutions, transformer, two_readers
+from features.test_chunk_rewrite import graph_of, run, sizes_of
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.storage import live_peak, result_sizes
+from memplan_cli.core.program import VarId
+from memplan_cli.features.chunking.bound import lower_bound
+from memplan_cli.features.chunking.region import regions_of
+from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.search import Found, search
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.ordering.terms import Terms
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def searched(model: onnx.ModelProto, share: float) -> Found:
+    graph = graph_of(model)
+    terms = Terms(sizes_of(graph.program))
+    before = live_peak(graph.program, terms.sizes)
+    return search(graph, terms, int(before * share))
+
+
+@pytest.mark.parametrize("share", [0.6, 0.45])
+def test_a_budget_is_met_on_attention_and_the_bits_stay(share: float) -> None:
+    model = transformer(layers=3)
+    found = searched(model, share)
+    assert found.peak <= share * found.before
+    assert found.peak == live_peak(found.chunked.program, found.sizes)
+    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_budget_is_met_on_convolutions() -> None:
+    model = convolutions(size=96, layers=5)
+    found = searched(model, 0.5)
+    assert found.peak <= 0.5 * found.before
+    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    found = searched(transformer(layers=1), 1.0)
+    assert not found.choices
+    assert found.extra == 0.0
+
+
+def test_no_choice_gets_below_the_bound() -> None:
+    for model in (transformer(layers=1), convolutions(size=48, layers=3)):
+        found = searched(model, 0.2)
+        assert found.bound.bytes <= found.peak
+
+
+def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    mixed = make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1)
+    x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    found = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
+    assert found.bound.op == f"n_{mixed}"
+    assert found.bound.bytes == 2 * 8 * 32 * 32 * 4 <= found.peak
+
+
+def mixed_thrice(make: Maker) -> list[str]:
+    """Add three tensors that are made only whole."""
+    found = []
+    for _ in range(3):
+        x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+        found.append(make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1))
+    return found
+
+
+def test_what_is_made_only_whole_is_whole_for_an_op_in_pieces() -> None:
+    make = Maker()
+    most = make.node("Max", *mixed_thrice(make))
+    x = make.node("Conv", most, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    graph = graph_of(make.model({"x": (1, 3, 32, 32)}, x))
+    bound = lower_bound(graph, sizes_of(graph.program), SHARE_SAFELY)
+    assert bound.op == f"n_{most}"
+    assert bound.bytes == 3 * 8 * 32 * 32 * 4
+    assert len(bound.tensors) == 3
+
+
+def test_what_the_graph_gives_is_a_bound() -> None:
+    model = two_readers()
+    graph = graph_of(model)
+    terms = Terms(sizes_of(graph.program), results=result_sizes(graph.program)).resident
+    bound = lower_bound(graph, terms.sizes, SHARE_SAFELY)
+    assert bound.op == ""
+    assert bound.bytes == 3 * 32 * 32 * 4
+    assert bound.tensors == graph.program.body.outputs
+
+
+def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    groups = make.node("Reshape", x, make.constant(np.array((1, 4, -1), np.int64)))
+    mixed = make.node("InstanceNormalization", groups, make.weight(4), make.weight(4))
+    x = make.node("Reshape", mixed, make.constant(np.array((1, 8, 32, 32), np.int64)))
+    x = make.node("Conv", make.node("Sigmoid", x), make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    model = make.model({"x": (1, 3, 32, 32)}, x)
+    graph = graph_of(model)
+    region = list(regions_of(graph, VarId(mixed), 1))[-1]
+    made = chunked(graph, [(region, 4)])
+    assert made is not None
+    written, _ = chunked_model(model, made.program, made.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
+    model = transformer(length=128, layers=2)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    copied = [region for region in regions_of(graph, mixed, 2) if region.copied]
+    assert copied
+    region = copied[-1]
+    assert {graph.ops[at].type for at in region.copied} == {"LayerNormalization"}
+    made = chunked(graph, [(region, 8)])
+    assert made is not None
+    written, program = chunked_model(model, made.program, made.constants)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan_cli.features.chunking.search._MOST_TRIED", 2_000)
+    found = searched(transformer(length=128, layers=2), 0.05)
+    assert found.bound.bytes <= found.peak < found.before
+
+
+def test_layers_that_are_alike_are_cut_alike() -> None:
+    found = searched(transformer(layers=4), 0.6)
+    assert len({choice.count for choice in found.choices}) == 1
+    assert len(found.choices) >= 4

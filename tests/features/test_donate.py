@@ -1,0 +1,166 @@
+"""Donations: only what is safe, in the order in which most is."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.recompute_programs import Line, program, same_results
+from memplan_cli.core.program import Program, VarId
+from memplan_cli.errors import SettingsError
+from memplan_cli.features.donation.transform import Donations, donations
+
+BOTH = (("in*", "new*"),)
+
+
+def step(*lines: Line, inputs: str = "x in4", outputs: str = "new4") -> Program:
+    return program(inputs, outputs, *lines)
+
+
+def donated(tested: Program, *patterns: tuple[str, str]) -> Donations:
+    found = donations(tested, patterns or BOTH)
+    assert same_results(tested, found.program)
+    assert sorted(op.source for op in found.program.body.ops) == list(
+        range(len(tested.body.ops))
+    )
+    return found
+
+
+def reason(found: Donations) -> str:
+    assert not found.pairs
+    ((_, _, why),) = found.refused
+    return why
+
+
+def test_an_update_in_place_is_donated() -> None:
+    found = donated(step(("Mul", "x x", "g4"), ("Sub", "in4 g4", "new4")))
+    assert found.pairs == (("in4", "new4"),)
+    assert not found.refused
+
+
+def test_a_program_that_is_safe_stays_as_it_is() -> None:
+    tested = step(("Sub", "in4 x", "new4"))
+    assert donated(tested).program is tested
+
+
+def test_a_writer_behind_the_last_reader_is_donated_whatever_it_is() -> None:
+    assert donated(step(("Mul", "in4 x", "a4"), ("MatMul", "a4 x", "new4"))).pairs
+
+
+def test_readers_go_before_the_writer_where_they_can() -> None:
+    tested = step(("Sub", "in4 x", "new4"), ("MatMul", "in4 x", "b1"), outputs="new4 b1")
+    found = donated(tested)
+    assert found.pairs
+    assert [op.source for op in found.program.body.ops] == [1, 0]
+
+
+def test_a_writer_that_cannot_work_in_place_is_refused() -> None:
+    assert "reads the input while" in reason(donated(step(("MatMul", "in4 x", "new4"))))
+
+
+def test_only_what_the_table_names_may_be_overwritten() -> None:
+    # PRelu may write over its data, not over its slope.
+    assert "reads the input while" in reason(donated(step(("PRelu", "x in4", "new4"))))
+    assert donated(step(("PRelu", "in4 x", "new4"))).pairs
+
+
+def test_a_reader_that_needs_the_output_is_refused() -> None:
+    tested = step(("Sub", "in4 x", "new4"), ("Mul", "new4 in4", "b4"), outputs="new4 b4")
+    assert "n1 needs the output and reads the input" in reason(donated(tested))
+
+
+def test_a_view_reads_the_input_too() -> None:
+    tested = step(
+        ("Reshape", "in4 x", "v4"),
+        ("Sub", "in4 x", "new4"),
+        ("Mul", "v4 new4", "b4"),
+        outputs="new4 b4",
+    )
+    assert "n2 needs the output" in reason(donated(tested))
+
+
+def test_a_writer_that_reads_a_view_beside_the_input_is_refused() -> None:
+    tested = step(("Reshape", "in4 x", "v4"), ("Sub", "in4 v4", "new4"))
+    assert "reads the input while" in reason(donated(tested))
+
+
+def test_a_view_of_the_input_among_the_outputs_is_refused() -> None:
+    tested = step(("Identity", "in4", "v4"), ("Sub", "in4 x", "new4"), outputs="v4 new4")
+    assert "view" in reason(donated(tested))
+
+
+def test_other_types_and_shapes_are_refused() -> None:
+    tested = program("x in", "new4", ("Sub", "in x", "new4"))
+    assert "shapes" in reason(donated(tested, ("in", "new4")))
+    other = dict(tested.vars)
+    other[VarId("in")] = type(other[VarId("in")])(
+        VarId("in"), "int32", (4,), other[VarId("in")].origin, "in"
+    )
+    changed = Program("t", tested.body, other)
+    assert "types" in reason(donations(changed, [("in", "new4")]))
+
+
+def test_two_pairs_that_want_opposite_orders_are_not_both_made() -> None:
+    tested = program(
+        "x in1 in2",
+        "new1 new2",
+        ("MatMul", "in2 x", "a1"),
+        ("MatMul", "in1 x", "b1"),
+        ("Sub", "in1 a1", "new1"),
+        ("Mul", "new1 in2", "c1"),
+        ("Sub", "c1 b1", "new2"),
+    )
+    found = donated(tested)
+    assert found.pairs == (("in1", "new1"), ("in2", "new2"))
+    ring = program(
+        "x in1 in2",
+        "new1 new2",
+        ("MatMul", "in1 in2", "a1"),
+        ("Sub", "in1 x", "new1"),
+        ("Sub", "in2 x", "new2"),
+        ("MatMul", "new1 in2", "b1"),
+        ("MatMul", "new2 in1", "c1"),
+    )
+    only_one = donated(ring)
+    assert len(only_one.pairs) == 1
+    assert len(only_one.refused) == 1
+
+
+def test_one_output_takes_one_input() -> None:
+    tested = program("x in1 jn1", "new1", ("Add", "in1 jn1", "new1"))
+    found = donated(tested, ("in1", "new1"), ("jn1", "new1"))
+    assert found.pairs == (("in1", "new1"),)
+    assert found.refused == ((VarId("jn1"), VarId("new1"), "it is in another pair"),)
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    tested = step(("Sub", "in4 x", "new4"))
+    with pytest.raises(SettingsError, match="matches no"):
+        donations(tested, [("out*", "new*")])
+
+
+@pytest.mark.parametrize("pattern", [("in*", "new4"), ("i*n*", "n*w*")])
+def test_a_pattern_needs_one_star_on_both_sides(pattern: tuple[str, str]) -> None:
+    with pytest.raises(SettingsError, match="one \\*"):
+        donations(step(("Sub", "in4 x", "new4")), [pattern])
+
+
+def test_random_ops_keep_their_turns() -> None:
+    # in1's reader would be pulled before its writer, past the first draw.
+    tested = program(
+        "x in1",
+        "new1 r1 s1",
+        ("RandomNormalLike", "x", "r1"),
+        ("Sub", "in1 r1", "new1"),
+        ("RandomNormalLike", "in1", "s1"),
+    )
+    found = donated(tested)
+    assert [op.source for op in found.program.body.ops] == [0, 2, 1]
+    crossed = program(
+        "x in1",
+        "new1 s1",
+        ("RandomNormalLike", "x", "r1"),
+        ("Sub", "in1 r1", "new1"),
+        ("RandomNormalLike", "new1", "t1"),
+        ("RandomNormalLike", "in1", "s1"),
+    )
+    assert "needs the output" in reason(donated(crossed))

@@ -1,0 +1,94 @@
+"""Choices of what is recomputed, each where another one would show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.recompute_programs import program, same_results, terms
+from memplan_cli.analysis.phase import Phases
+from memplan_cli.core.program import VarId
+from memplan_cli.errors import SettingsError
+from memplan_cli.features.recompute.build import build
+from memplan_cli.features.recompute.checkpoints import checkpoints
+from memplan_cli.features.recompute.solve import Solver
+from memplan_cli.features.recompute.state import State
+
+CHAIN = program(
+    "x",
+    "z",
+    ("Tanh", "x", "a8"),
+    ("Tanh", "a8", "b4"),
+    ("Tanh", "b4", "c4"),
+    ("Tanh", "c4", "d4"),
+    ("MatMul", "d4 a8", "z"),
+)
+
+
+def test_dropping_a_value_where_it_is_made_is_free_only_if_nothing_else_is_made_there() -> (
+    None
+):
+    made = program(
+        "x", "z", ("Tanh", "x", "a8"), ("Split", "x", "b8 c8"), ("Sum", "a8 b8 c8", "z")
+    )
+    state = Solver(made, terms(made)).start()
+    a, b, c = (state.values.of[VarId(name)] for name in ("a8", "b8", "c8"))
+    assert state.price_of(a, 0) == 0
+    assert state.price_of(b, 1) == state.values.work[b] > 0
+    assert state.price_of(c, 1) == state.values.work[c] > 0
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=5, max_size=5),
+    st.integers(0, 30),
+    st.sampled_from([0, 1]),
+)
+def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
+    live: list[int], budget: int, start: int
+) -> None:
+    values = Solver(CHAIN, terms(CHAIN)).values
+    state = State(values, np.array(live, np.int64))
+    a, end = values.of[VarId("a8")], 4
+    assert state.gaps(a) == [(1, 4)]
+    state.times[a] = [0, 4] if start == 0 else [0, 1, 4]
+    state.copies[a] = {end}
+    fits = max(live[start + 1 : end]) + 8 <= budget
+    is_free = start == 0
+    kept = state.undo(budget)
+    assert kept == int(fits and not is_free)
+    grown = [8 * (start < at < end) if kept else 0 for at in range(5)]
+    assert list(state.live - live) == grown
+    assert state.copies[a] == (set() if kept else {end})
+
+
+def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() -> None:
+    made = program(
+        "x",
+        "z",
+        ("Tanh", "x", "a8"),
+        ("Dropout", "a8", "b8 m8"),
+        ("Tanh", "b8", "c8"),
+        ("Tanh", "c8", "d8"),
+        ("MatMul", "d8 m8", "z"),
+    )
+    own = terms(made)
+    values = Solver(made, own).values
+    copies: list[set[int]] = [set() for _ in values.reads]
+    copies[values.of[VarId("m8")]] = {4}
+    found = build(values, copies, own.sizes)
+    (copy,) = found.copies
+    assert all(copy.outputs)
+    assert same_results(made, found.program)
+
+
+def test_outputs_that_are_left_out_have_no_name_to_be_a_checkpoint() -> None:
+    made = program(
+        "x", "loss g", ("Dropout", "x", "a -"), ("Tanh", "a", "loss"), ("Mul", "a loss", "g")
+    )
+    phases = Phases("train", VarId("loss"), {VarId("g"): "backward"})
+    with pytest.raises(SettingsError) as caught:
+        checkpoints(made, terms(made), ("b",), phases)
+    assert "the nearest names are" in str(caught.value.hint)
+    assert "_" not in str(caught.value.hint)

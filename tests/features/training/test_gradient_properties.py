@@ -1,0 +1,170 @@
+"""Every gradient rule against central differences, on random shapes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, reject, settings
+from hypothesis import strategies as st
+
+from features.training import gradient_cases
+from features.training.gradient_checks import (
+    REFUSALS,
+    Case,
+    check,
+    check_evaluator,
+    check_in_runtime,
+    opened,
+)
+from features.training.reference_ops import OPERATORS
+from memplan_cli.errors import ModelError
+from memplan_cli.features.training.expansion.expand import EXPANSIONS
+from memplan_cli.features.training.rules import RULES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NEED_SIZES = frozenset(
+    {
+        "AffineGrid",
+        "AffineGrid-at run time",
+        "Attention",
+        "Attention-by-head",
+        "AveragePool",
+        "AveragePool-ceil",
+        "CenterCropPad",
+        "Conv",
+        "Conv-point",
+        "ConvTranspose",
+        "ConvTranspose-shaped",
+        "DepthToSpace",
+        "GRU",
+        "GatherND",
+        "LRN",
+        "LSTM",
+        "RNN",
+        "RotaryEmbedding",
+        "Resize",
+        "Scan",
+        "Tile",
+    }
+)
+"""Rules that refuse open sizes: of kernels, heads, channels, of what they unroll."""
+
+_QUICK = settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("name", gradient_cases.CASES)
+@_QUICK
+@given(data=st.data())
+def test_gradient_agrees_with_central_differences(name: str, data: st.DataObject) -> None:
+    check(gradient_cases.CASES[name](data.draw))
+
+
+@pytest.mark.parametrize("name", [name for name in gradient_cases.CASES if name != "Dropout"])
+@settings(_QUICK, max_examples=1)
+@given(data=st.data())
+def test_gradient_runs_in_onnx_runtime(name: str, data: st.DataObject) -> None:
+    # Dropout is left out: each runtime draws other masks.
+    check_in_runtime(gradient_cases.CASES[name](data.draw))
+
+
+DEFINED = frozenset(operator.__name__ for operator in OPERATORS)
+"""Operators that the tests' evaluator computes by a definition of its own."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in gradient_cases.CASES if name.split("-")[0] in DEFINED]
+)
+@settings(_QUICK, max_examples=8)
+@given(data=st.data())
+def test_evaluator_agrees_with_onnx_runtime_before_any_gradient(
+    name: str, data: st.DataObject
+) -> None:
+    try:
+        check_evaluator(gradient_cases.CASES[name](data.draw))
+    except REFUSALS:
+        reject()
+
+
+@pytest.mark.parametrize("name", gradient_cases.CASES)
+@settings(_QUICK, max_examples=2)
+@given(data=st.data())
+def test_gradient_is_right_or_refused_where_sizes_are_open(
+    name: str, data: st.DataObject
+) -> None:
+    case = opened(gradient_cases.CASES[name](data.draw))
+    if name in NEED_SIZES:
+        with contextlib.suppress(ModelError):
+            check(case)
+    else:
+        check(case)
+
+
+@pytest.mark.parametrize("name", ["Conv", "Conv-point", "ConvTranspose"])
+@settings(_QUICK, max_examples=12)
+@given(data=st.data())
+def test_images_of_any_size_may_be_convolved(name: str, data: st.DataObject) -> None:
+    case = gradient_cases.CASES[name](data.draw)
+    assume("SAME" not in case.body)  # their pads depend on the size
+    check(opened(case, ["x"]))
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        'mode="linear"',
+        'mode="nearest", nearest_mode="floor"',
+        'mode="nearest", nearest_mode="ceil"',
+        'mode="cubic", exclude_outside=1',
+    ],
+)
+@pytest.mark.parametrize(
+    "places",
+    [
+        "half_pixel",
+        "align_corners",
+        "asymmetric",
+        "pytorch_half_pixel",
+        "half_pixel_symmetric",
+    ],
+)
+@pytest.mark.parametrize(
+    ("reads", "asked"),
+    [
+        ("x, , n", np.array([1, 1, 0.5, 1.5], np.float32)),
+        ("x, , , n", np.array([1, 2, 1, 4])),
+    ],
+    ids=["scales", "sizes"],
+)
+def test_resize_goes_by_the_whole_length_of_its_result(
+    mode: str, places: str, reads: str, asked: NDArray[Any]
+) -> None:
+    # 3 * 0.5 = 1.5, of which one is left; 3 * 1.5 = 4.5, of which four.
+    x = np.random.default_rng(23).standard_normal((1, 2, 3, 3))
+    how = f'{mode}, coordinate_transformation_mode="{places}"'
+    case = Case(f"y = Resize<{how}>({reads})", {"x": x}, constants={"n": asked})
+    check_evaluator(case)
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gradient_cases.CASES)
+@settings(_QUICK, max_examples=60)
+@given(data=st.data())
+def test_gradient_agrees_on_many_more_shapes(name: str, data: st.DataObject) -> None:
+    check(gradient_cases.CASES[name](data.draw))
+
+
+def test_every_rule_and_expansion_has_a_case() -> None:
+    covered = {name.split("-")[0] for name in gradient_cases.CASES}
+    assert {*RULES, *EXPANSIONS} - covered == set()

@@ -1,0 +1,138 @@
+"""Which weights are trained where nobody says: what ONNX's schemas call weights, moved or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from memplan_cli.features.training.forward.parameters import choose, float_inputs, left_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onnx import GraphProto, NodeProto
+
+WEIGHTS = ("W", "R", "P", "scale", "Scale", "bias", "slope")
+"""What schemas call an input that training changes, whatever the operator is."""
+
+OPERANDS = {
+    "Add": "AB",
+    "Attention": "QKV",
+    "Einsum": ["Inputs"],
+    "Gather": ["data"],
+    "Gemm": "ABC",
+    "MatMul": "AB",
+    "Mul": "AB",
+    "Sum": ["data_0"],
+}
+"""Operators that take a weight as they take anything else, and the names there."""
+
+NO_RULE = {"CausalConvWithState", "DeformConv"}
+"""Layers that no gradient goes through: what they read is not trained."""
+
+FLOATING = "tensor(float)"
+
+
+def schemas() -> Iterator[onnx.defs.OpSchema]:
+    """Yield the newest schema of each operator of ONNX's own domain."""
+    for each in sorted(onnx.defs.get_all_schemas(), key=lambda each: each.name):
+        if each.domain == "" and not each.deprecated:
+            yield each
+
+
+def takes_floats(schema: onnx.defs.OpSchema, word: str) -> bool:
+    """Whether a type of an input may be float."""
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    return FLOATING in (word, *allowed.get(word, ()))
+
+
+def inputs_of(schema: onnx.defs.OpSchema) -> list[tuple[int, str]]:
+    """Return the places and names of inputs that may be float; of a row of them the first two."""
+    found = []
+    for at, each in enumerate(schema.inputs):
+        if takes_floats(schema, each.type_str):
+            found.append((at, each.name))
+            if each.option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+                found.append((at + 1, each.name))
+    return found
+
+
+def is_learned(schema: onnx.defs.OpSchema, name: str) -> bool:
+    if schema.name in OPERANDS:
+        return name in OPERANDS[schema.name]
+    if schema.name in NO_RULE or "Quantize" in schema.name:
+        return False
+    is_layer = not {"W", "scale", "Scale"}.isdisjoint(each.name for each in schema.inputs)
+    return name in WEIGHTS or (name == "B" and is_layer)
+
+
+def graph_of(nodes: list[NodeProto], *weights: str) -> GraphProto:
+    """Return a graph with weights of one kind, and an input ``x`` of it."""
+    tensors = [helper.make_tensor(name, 1, [2, 2], [1.0] * 4) for name in (*weights, "other")]
+    extra = helper.make_node("Add", ["x", "other"], ["end"])
+    result = helper.make_tensor_value_info("end", 1, None)
+    given = helper.make_tensor_value_info("x", 1, [2, 2])
+    return helper.make_graph([*nodes, extra], "g", [given], [result], tensors)
+
+
+def trained(graph: GraphProto) -> set[str]:
+    return {parameter.name for parameter in choose(graph)} - {"other"}
+
+
+PLACES = [(schema, at, name) for schema in schemas() for at, name in inputs_of(schema)]
+
+
+def test_inputs_that_schemas_call_weights_are_trained_and_no_others() -> None:
+    wrong = []
+    for schema, at, name in PLACES:
+        inputs = ["x"] * at + ["w"]
+        graph = graph_of([helper.make_node(schema.name, inputs, ["y"])], "w")
+        if trained(graph) != ({"w"} if is_learned(schema, name) else set()):
+            wrong.append((schema.name, at, name))
+    assert wrong == []
+
+
+MOVES = ("Cast", "Concat", "Expand", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+         "Transpose", "Unsqueeze")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_a_weight_that_is_moved_is_trained_by_whatever_comes_of_it(kind: str) -> None:
+    for result in (0, 1):
+        move = helper.make_node(kind, ["w"], ["a", "b"])
+        use = helper.make_node("MatMul", ["x", "ab"[result]], ["y"])
+        assert trained(graph_of([move, use], "w")) == {"w"}
+    pair = helper.make_node("Concat", ["w", "v"], ["a"])
+    again = helper.make_node(kind, ["a"], ["b"])
+    use = helper.make_node("MatMul", ["x", "b"], ["y"])
+    assert trained(graph_of([pair, again, use], "w", "v")) == {"w", "v"}
+
+
+@pytest.mark.parametrize("kind", ["Relu", "Resize", "Exp", "Shape"])
+def test_a_weight_that_something_is_computed_of_is_not(kind: str) -> None:
+    made = helper.make_node(kind, ["w"], ["a"])
+    use = helper.make_node("MatMul", ["x", "a"], ["y"])
+    assert trained(graph_of([made, use], "w")) == set()
+    assert "no operator learns" in left_out(graph_of([made, use], "w"))["w"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "is_there"),
+    [
+        (TensorProto.FLOAT, [2, 2], True),
+        (TensorProto.FLOAT16, [], True),
+        (TensorProto.INT64, [2], False),
+        (TensorProto.FLOAT, ["n"], False),
+        (TensorProto.FLOAT, None, False),
+        (TensorProto.STRING, ["n"], False),
+    ],
+)
+def test_an_input_that_may_be_trained_is_float_and_of_fixed_size(
+    dtype: int, shape: list[int | str] | None, *, is_there: bool
+) -> None:
+    given = helper.make_tensor_value_info("x", dtype, shape)
+    found = float_inputs(helper.make_graph([], "g", [given], []))
+    assert list(found) == (["x"] if is_there else [])

@@ -1,0 +1,186 @@
+"""What a training step has and has not: inputs of its own, what stays fixed, no node for nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from features.training.forms import form, single
+from features.training.forms_layers import LAYERS
+from features.training.forms_moves import EMPTY
+from features.training.gradient_checks import opened, parsed
+from features.training.test_train_step import NORMALISED, batch, mse, parse, run
+from memplan_cli.errors import ModelError
+from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.forward.tensors import UNKNOWN, infer_tensors
+from memplan_cli.features.training.tape import Call, Pool
+from memplan_cli.features.training.train_step import Recipe, Statistics, make_train_step
+
+if TYPE_CHECKING:
+    from features.training.gradient_checks import Case
+
+
+def kinds_of(case: Case) -> list[str]:
+    """Return the operators of the training step of a case's sum."""
+    model = parsed(
+        case, ["loss"], f"{case.body} loss = ReduceSum<keepdims=0>(y)", case.constants
+    )
+    step = make_train_step(model, Recipe("loss", None, tuple(case.inputs)))
+    return [node.op_type for node in step.model.graph.node]
+
+
+def test_statistic_stored_with_an_equal_weight_gets_an_input_of_its_own() -> None:
+    model = parse(NORMALISED.replace("(x, s, b, m, v)", "(x, s, b, m, s)"))
+    step = make_train_step(model, mse())
+    assert [p.name for p in step.parameters] == ["s", "b"]
+    assert [p.output for p in step.running] == ["new.m", "new.y.running_var"]
+    state = first_feeds(model, step)
+    np.testing.assert_array_equal(state["in.y.running_var"], state["in.s"])
+    onnx.checker.check_model(step.model)
+
+
+def test_layers_that_store_their_statistics_once_keep_them_apart_in_training() -> None:
+    text = NORMALISED.replace(
+        "{ y = BatchNormalization<momentum = 0.8>(x, s, b, m, v) }",
+        "{ a = BatchNormalization<momentum = 0.8>(x, s, b, m, v)  c = Relu(a)"
+        "  y = BatchNormalization<momentum = 0.8>(c, s, b, m, v) }",
+    )
+    model = parse(text)
+    step = make_train_step(model, mse())
+    x = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
+    state = first_feeds(model, step)
+    state |= {p.input: np.full(2, 3.0 + at, np.float32) for at, p in enumerate(step.running)}
+    got = run(step.model, {**batch(), **state, "x": x, "target": x})
+    scale, bias = state["in.s"][:, None], state["in.b"][:, None]
+    mean, variance = x.mean(axis=(0, 2)), x.var(axis=(0, 2))
+    normed = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5)
+    c = np.maximum(normed * scale + bias, 0)
+    seen = [mean, variance, c.mean(axis=(0, 2)), c.var(axis=(0, 2))]
+    assert len(step.running) == 4
+    for parameter, batch_has in zip(step.running, seen, strict=True):
+        wanted = 0.8 * state[parameter.input] + 0.2 * batch_has
+        np.testing.assert_allclose(got[parameter.output], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in EMPTY if name.startswith("Conv-")])
+def test_kernel_that_saw_an_empty_batch_has_zeros_that_no_convolution_makes(name: str) -> None:
+    # What a Conv that adds nothing up gives is what memory held, NaN at times.
+    assert kinds_of(EMPTY[name]).count("Conv") == 1, "the forward pass"
+
+
+def test_only_weights_that_are_read_and_stay_as_they_are_are_said_to_be_fixed() -> None:
+    model = parse(NORMALISED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
+    assert make_train_step(model, mse()).fixed == {}
+    kept = make_train_step(model, mse(statistics=Statistics.RUNNING))
+    assert sorted(kept.fixed) == ["m", "v"]
+
+
+@pytest.mark.parametrize("axes", ["", ", axes", ", axes, steps"])
+def test_a_slice_whose_bounds_are_constants_scatters_nothing(axes: str) -> None:
+    bounds = {"starts": [1], "ends": [3]}
+    more = {"axes": [0], "steps": [1]}
+    given = bounds | {name: more[name] for name in more if name in axes}
+    case = form(f"y = Slice(x, starts, ends{axes})", x=(4, 3), **given)
+    assert not [kind for kind in kinds_of(case) if kind.startswith("Scatter")]
+
+
+def test_an_axis_that_is_not_resized_is_multiplied_by_nothing() -> None:
+    case = form(
+        'y = Resize<mode="linear">(x, , n)', x=single(1, 2, 3, 4), n=[1.0, 1.0, 1.0, 2.0]
+    )
+    assert kinds_of(case).count("MatMul") == 1
+
+
+def test_a_gradient_that_a_branch_computes_is_given_without_a_copy() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    net (bool c, float[2] x) => (float loss) <float[2] w = {1, 2}> {
+    y = If (c) <then_branch = t () => (float[2] a) { a = Mul(w, x) },
+                else_branch = e () => (float[2] b) { n = Exp(w) b = Mul(n, x) }>
+    loss = ReduceSum<keepdims = 0>(y) }"""
+    step = make_train_step(parse(text), Recipe("loss", None))
+    branches = [a.g for n in step.model.graph.node for a in n.attribute if a.HasField("g")]
+    assert len(branches) == 4
+    assert not [n for graph in branches for n in graph.node if n.op_type == "Identity"]
+
+
+@pytest.mark.parametrize("kind", ["GroupNormalization", "MeanVarianceNormalization"])
+def test_an_operator_of_another_domain_is_not_taken_for_one_of_onnx(kind: str) -> None:
+    for domain, is_known in (("", True), ("other", False)):
+        names = ["x", "s", "b"] if kind.startswith("Group") else ["x"]
+        node = helper.make_node(kind, names, ["y"], domain=domain, num_groups=1)
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in names
+        ]
+        graph = helper.make_graph([node], "g", inputs, [])
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+        found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
+        assert found.get("y", UNKNOWN).sizes == ((2, 4) if is_known else None)
+
+
+def test_a_name_that_is_taken_gets_the_next_number() -> None:
+    pool = Pool({"a", "a_2"})
+    assert [pool.fresh("a") for _ in range(3)] == ["a_1", "a_3", "a_4"]
+    assert pool.fresh("b") == "b"
+
+
+def paddings(case: Case) -> list[tuple[list[int], list[int]]]:
+    """Return output padding and strides of what spreads windows in a step, if there is one."""
+    model = parsed(
+        case, ["loss"], f"{case.body} loss = ReduceSum<keepdims=0>(y)", case.constants
+    )
+    floats = tuple(n for n, v in case.inputs.items() if v.dtype.kind == "f")
+    with suppress(ModelError):
+        step = make_train_step(model, Recipe("loss", None, case.wanted or floats))
+        found = [
+            {each.name: list(each.ints) for each in node.attribute}
+            for node in step.model.graph.node
+            if node.op_type == "ConvTranspose"
+        ]
+        return [(s["output_padding"], s["strides"]) for s in found if "output_padding" in s]
+    return []
+
+
+def test_output_padding_is_below_the_stride_as_the_standard_asks() -> None:
+    """Also where sizes are known when it runs only, and what is left over is cut off."""
+    windows = [LAYERS[name] for name in LAYERS if "Conv-" in name or "Pool-" in name]
+    cases = [*windows, *(opened(case) for case in windows)]
+    found = [pair for case in cases for pair in paddings(case)]
+    assert sum(any(extra) for extra, _ in found) > 10
+    for extra, strides in found:
+        assert all(one < most for one, most in zip(extra, strides, strict=True))
+
+
+def test_a_rule_is_told_which_gradients_are_asked_for() -> None:
+    asked: list[tuple[bool, ...]] = []
+
+    def add(call: Call) -> tuple[str, ...]:
+        asked.append(tuple(call.wants(index) for index in range(3)))
+        return ("", call.dy)
+
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    net (float[2] x) => (float loss) <float[2] w = {1, 2}>
+    { y = Add(x, w) loss = ReduceSum<keepdims = 0>(y) }"""
+    make_train_step(parse(text), Recipe("loss", None, rules={"Add": add}))
+    assert asked == [(False, True, False)]
+
+
+@pytest.mark.parametrize("declared", [[80, 80], ["n", "m"]])
+def test_a_weight_that_an_input_replaces_is_as_large_as_the_input_says(
+    declared: list[int | str],
+) -> None:
+    known = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 80]), ("w", declared))
+    ]
+    weight = onnx.numpy_helper.from_array(np.ones((80, 80), np.float32), "w")
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([product], "g", known, [], [weight])
+    opsets = [helper.make_opsetid("", 20)]
+    found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
+    assert found["w"].shape == tuple(declared)
+    assert found["y"].shape == (2, declared[1])

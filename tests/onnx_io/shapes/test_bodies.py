@@ -1,0 +1,178 @@
+"""Shapes that hang on values which come out of If, Loop and Scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from memplan_cli.core.program import Program, intermediates
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_checked
+
+CONSTANTS = "int64 zero = {0}, int64 one = {1}, int64 two = {2}, bool yes = {1}"
+
+
+def program(body: str, **values: Any) -> Program:  # noqa: ANN401 - numbers and lists
+    text = (
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[batch,w] x, int64 k, bool c) => (y) '
+        f"<{CONSTANTS}> {{ {body} y = Identity (r) }}"
+    )
+    given = {
+        name: numpy_helper.from_array(np.array(value, "bool" if name == "c" else "int64"))
+        for name, value in values.items()
+        if name in "kc"
+    }
+    dims = {name: value for name, value in values.items() if name not in "kc"}
+    model = onnx.parser.parse_model(text)
+    return read_checked(model, Bindings(dims, values=given)).program
+
+
+def shape_of(body: str, **values: Any) -> Any:  # noqa: ANN401 - dims, or None
+    variables = program(body, **values).vars.values()
+    return next(var.shape for var in variables if var.name == "r")
+
+
+SIZES = "s = Shape (x) n = Gather (s, one)"
+BRANCHES = """
+    m = If (c) <
+        then_branch = t () => (a) { a = Add (n, one) },
+        else_branch = e () => (b) { b = Mul (n, two) }>
+    r = Range (zero, m, one)"""
+SAME = """
+    m = If (c) <
+        then_branch = t () => (a) { a = Add (n, one) },
+        else_branch = e () => (b) { b = Add (one, n) }>
+    r = Range (zero, m, one)"""
+
+
+def test_a_branch_that_is_taken_says_a_length() -> None:
+    assert shape_of(f"{SIZES} {BRANCHES}", c=True) == ("w + 1",)
+    assert shape_of(f"{SIZES} {BRANCHES}", c=False) == ("2*w",)
+    assert shape_of(f"{SIZES} {BRANCHES}", c=False, w=7) == (14,)
+
+
+def test_two_branches_say_the_length_on_which_they_agree() -> None:
+    assert shape_of(f"{SIZES} {BRANCHES}") == (None,)
+    assert shape_of(f"{SIZES} {SAME}") == ("w + 1",)
+
+
+def test_a_condition_on_a_shape_is_known_with_the_shape() -> None:
+    body = f"{SIZES} d = Equal (n, two) {BRANCHES.replace('If (c)', 'If (d)')}"
+    assert shape_of(body, w=2) == (3,)
+    assert shape_of(body, w=5) == (10,)
+
+
+TURNS = """
+    m, all = Loop (k, yes, n) <body = b (int64 i, bool go, int64 h) => (go2, h2, h3) {
+        go2 = Identity (go)
+        h2 = Add (h, i)
+        h3 = Mul (h, two)
+    }>"""
+
+
+def test_the_last_turns_value_says_a_length() -> None:
+    body = f"{SIZES} {TURNS} r = Range (zero, m, one)"
+    assert shape_of(body, k=4) == ("w + 6",)
+    assert shape_of(body, k=0) == ("w",)
+    assert shape_of(body) == (None,)
+
+
+def test_what_turns_stack_says_lengths() -> None:
+    body = f"{SIZES} {TURNS} r = ConstantOfShape (all)"
+    assert shape_of(body, k=3) == ("2*w", "2*w", "2*w + 2")
+
+
+def test_a_value_that_every_turn_hands_on_is_known_whatever_the_turns() -> None:
+    body = f"""{SIZES}
+    m, o = Loop (k, yes, n, zero) <body = b (int64 i, bool go, h, j) => (go2, h2, j2) {{
+        go2 = Identity (go)
+        h2 = Identity (h)
+        j2 = Add (j, one)
+    }}>
+    r = Range (zero, m, one)"""
+    assert shape_of(body) == ("w",)
+    assert shape_of(body.replace("Range (zero, m", "Range (zero, o")) == (None,)
+
+
+def test_a_loop_that_its_own_condition_ends_is_counted() -> None:
+    body = f"""{SIZES}
+    m = Loop ("", yes, n) <body = b (int64 i, bool go, h) => (go2, h2) {{
+        h2 = Add (h, h)
+        go2 = Less (i, k)
+    }}>
+    r = Range (zero, m, one)""".replace('""', "")
+    assert shape_of(body, k=2) == ("8*w",)
+
+
+@pytest.mark.parametrize(("start", "expected"), [(0, ("batch", "batch + w")), (1, ("w",))])
+def test_a_scan_over_sizes_says_a_length(start: int, expected: tuple[str, ...]) -> None:
+    body = f"""s = Shape <start = {start}> (x)
+    m, rows = Scan <num_scan_inputs = 1, body = b (int64 p, int64 d) => (p2, q) {{
+        p2 = Add (p, d)
+        q = Identity (p2)
+    }}> (zero, s)
+    r = ConstantOfShape (rows)"""
+    assert shape_of(body) == expected
+
+
+@pytest.mark.parametrize(("given", "live"), [({"c": True}, 28), ({"c": False}, 56)])
+def test_a_branch_that_is_not_taken_needs_no_memory(given: dict[str, Any], live: int) -> None:
+    body = """r = If (c) <
+        then_branch = t () => (a) { p = Neg (x) a = Abs (p) },
+        else_branch = e () => (b) { q = Concat <axis = 0> (x, x) b = Abs (q) }>"""
+    got = program(body, batch=1, w=7, **given)
+    inside = [v for v in intermediates(got) if got.vars[v].block]
+    sizes = [size_of(got.vars[v].shape, got.vars[v].dtype) for v in inside]
+    assert sorted(size.coefficient for size in sizes if size) == [0, 0, live, live]
+
+
+def test_a_node_that_cannot_be_in_a_branch_that_is_not_taken_is_no_contradiction() -> None:
+    body = """r = If (c) <
+        then_branch = t () => (a) { a = Neg (x) },
+        else_branch = e () => (float[3,2] b) { b = Concat <axis = 0> (x, x) }>"""
+    text = (
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[4,5] x, bool c) => (r) {{ {body} }}'
+    )
+    value = numpy_helper.from_array(np.array(1, "bool"))
+    loaded = read_checked(onnx.parser.parse_model(text), Bindings(values={"c": value}))
+    said, _ = loaded.warnings
+    assert loaded.observed
+    assert said.startswith("one subgraph is never run with the values given, and takes no")
+    assert shape_in(loaded.program) == (4, 5)
+
+
+def shape_in(got: Program) -> Any:  # noqa: ANN401 - dims, or None
+    return got.vars[got.body.outputs[0]].shape
+
+
+def test_a_count_of_the_outside_says_a_length_inside() -> None:
+    body = """n = Size (x)
+    r = Loop (k, c, x) <body = b (int64 i, bool on, float[?, ?] h) => (on2, h2) {
+        on2 = Identity (on)
+        h2 = If (on) <
+            then_branch = t () => (p) { inside = Range (zero, n, one)  p = Identity (h) },
+            else_branch = e () => (q) { q = Neg (h) }>
+    }>"""
+    variables = program(body, batch=2, w=3).vars.values()
+    assert [var.shape for var in variables if var.name == "inside"] == [(6,)]
+
+
+def test_what_a_file_declares_of_a_carried_value_stays_where_no_dim_is_known() -> None:
+    """The value may have four elements after a turn; how many it begins with nobody says."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[n] x, int64 k, bool c) => (int64[u] r) <int64 zero = {0}, int64[1] four = {4}> {
+            z = NonZero (x)
+            s = Gather (z, zero)
+            r = Loop (k, c, s) <body = b (int64 i, bool on, int64[?] h) => (on2, int64[4] h2) {
+                on2 = Identity (on)
+                q = Shape (h)
+                h2 = Expand (q, four)
+            }>
+        }""")
+    variables = read_checked(model, Bindings()).program.vars.values()
+    assert [var.shape for var in variables if var.name == "r"] == [("u",)]

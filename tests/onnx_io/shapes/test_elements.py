@@ -1,0 +1,271 @@
+"""Arithmetic on elements that may be expressions agrees with arithmetic on their values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.polynomials import bound, constant
+from memplan_cli.onnx_io.shapes.symbolic.elements import (
+    Element,
+    Ratio,
+    add,
+    both,
+    ceiling,
+    chosen,
+    differ,
+    divide,
+    divide_whole,
+    either,
+    equal,
+    floor,
+    is_true,
+    larger,
+    less,
+    magnitude,
+    modulo,
+    multiply,
+    negative,
+    opposite,
+    power,
+    smaller,
+    subtract,
+    truncated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WHOLE: st.SearchStrategy[Element] = st.one_of(
+    st.integers(-6, 9),
+    st.sampled_from(["n", "m", "2*n", "n + 1", "m*n", "floor(n/2)", "n - 3"]),
+)
+PARTS: st.SearchStrategy[Element] = st.one_of(
+    WHOLE, st.sampled_from([0.5, 0.25, 1.5, -2.0, 3.0, 0.1, 1e9])
+)
+DIMS = st.fixed_dictionaries({"n": st.integers(0, 9), "m": st.integers(0, 9)})
+
+
+def value(element: Element, dims: dict[str, int]) -> float | None:
+    if isinstance(element, Ratio):
+        top = constant(bound(element.top, dims))
+        return None if top is None else top / element.below
+    if isinstance(element, str):
+        found = bind_dim(element, dims)
+        return found if isinstance(found, int) else None
+    return element
+
+
+OPERATORS: dict[Callable[[Element, Element], Element], Callable[[float, float], float]] = {
+    add: operator.add,
+    subtract: operator.sub,
+    multiply: operator.mul,
+    smaller: min,
+    larger: max,
+}
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda each: each.__name__)
+@given(a=PARTS, b=PARTS, dims=DIMS)
+def test_what_is_known_is_what_numbers_come_to(
+    one: Callable[[Element, Element], Element], a: Element, b: Element, dims: dict[str, int]
+) -> None:
+    found = value(one(a, b), dims)
+    first, second = value(a, dims), value(b, dims)
+    assert first is not None
+    assert second is not None
+    if found is not None:
+        assert found == OPERATORS[one](first, second)
+
+
+@pytest.mark.parametrize("one", [add, subtract, multiply], ids=lambda each: each.__name__)
+@given(a=WHOLE, b=WHOLE)
+def test_sums_and_products_of_whole_elements_are_known(
+    one: Callable[[Element, Element], Element], a: Element, b: Element
+) -> None:
+    assert one(a, b) is not None
+    assert one(None, b) is None
+    assert one(a, None) is None
+
+
+@given(a=WHOLE, b=st.integers(-3, 7), dims=DIMS)
+def test_whole_quotients_and_remainders_are_those_of_what_is_not_negative(
+    a: Element, b: int, dims: dict[str, int]
+) -> None:
+    first = value(a, dims)
+    assert first is not None
+    for found, expected in (
+        (divide_whole(a, b), operator.floordiv),
+        (modulo(a, b), operator.mod),
+    ):
+        assert found is None or value(found, dims) == expected(first, b)
+    if b <= 0:
+        assert divide_whole(a, b) is None
+        assert modulo(a, b) is None
+    elif isinstance(a, int) and a >= 0:
+        assert (divide_whole(a, b), modulo(a, b)) == (a // b, a % b)
+
+
+@given(a=PARTS, b=st.sampled_from([1, 2, -2, 4, 3, 0, 0.5, -0.25]), dims=DIMS)
+def test_a_quotient_by_a_number_is_that_of_floats(
+    a: Element, b: float, dims: dict[str, int]
+) -> None:
+    found = value(divide(a, b), dims)
+    first = value(a, dims)
+    assert first is not None
+    if found is not None:
+        assert found == pytest.approx(first / b)
+    if b == 0:
+        assert divide(a, b) is None
+    elif isinstance(a, int) and b in {1, 2, -2, 4, 0.5, -0.25}:
+        assert found == first / b
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (2, 3, 8), (2, 0, 1), ("n", 2, "n*n"), ("n", 1, "n"), (3, 2.0, 9), (2, 4, 16),
+        (2, 5, None), (2, -1, None), (4, 0.5, None), ("n", "m", None), (2, None, None),
+        (0.5, 2, 0.25),
+    ],
+)  # fmt: skip
+def test_a_power_is_that_of_small_whole_exponents(
+    a: Element, b: Element, expected: Element
+) -> None:
+    assert power(a, b) == expected
+
+
+@pytest.mark.parametrize(
+    ("top", "below", "expected"),
+    [(6, 4, 1.5), (6, 3, 2), (7, 8, 0.875), (1, 3, None), (5, 6, None), (0, 4, 0)],
+)
+def test_a_quotient_of_numbers_is_one_where_a_float_holds_it(
+    top: int, below: int, expected: Element
+) -> None:
+    assert divide(top, below) == expected
+
+
+@pytest.mark.parametrize("element", [0.1, 1e9, 1025.5, math.inf, math.nan, None])
+def test_what_a_float_would_round_is_not_known(element: Element) -> None:
+    assert negative(element) is None
+    assert add(element, 1) is None
+
+
+@pytest.mark.parametrize(("element", "expected"), [(1023.0, -1023), (0.5, -0.5), (3, -3)])
+def test_what_a_float_holds_is_known(element: Element, expected: Element) -> None:
+    assert negative(element) == expected
+
+
+def test_an_expression_in_parts_is_a_ratio() -> None:
+    found = divide("3*n", 4)
+    assert found == Ratio({("n",): 3}, 4)
+    assert multiply(found, 4) == "3*n"
+    assert divide("2*n", 4) == Ratio({("n",): 1}, 2)
+    assert multiply(divide("n", 3), 3) is None, "a third was rounded"
+
+
+COMPARED: dict[Callable[[Element, Element], Element], Callable[[float, float], bool]] = {
+    equal: operator.eq,
+    less: operator.lt,
+}
+
+
+@pytest.mark.parametrize("one", COMPARED, ids=lambda each: each.__name__)
+@given(a=PARTS, b=PARTS, dims=DIMS)
+def test_a_comparison_that_is_known_holds_for_all_dims(
+    one: Callable[[Element, Element], Element], a: Element, b: Element, dims: dict[str, int]
+) -> None:
+    found = one(a, b)
+    first, second = value(a, dims), value(b, dims)
+    assert first is not None
+    assert second is not None
+    assert found in {None, 0, 1}
+    if found is not None:
+        assert found == COMPARED[one](first, second)
+    elif isinstance(a, int) and isinstance(b, int):
+        pytest.fail("two numbers can be compared")
+
+
+@pytest.mark.parametrize(
+    ("one", "a", "b", "expected"),
+    [
+        (equal, "n", "n", 1), (equal, "n", "n + 1", 0), (equal, "n + 2", "n", 0),
+        (equal, "n", "m", None), (equal, "n", 0, None), (equal, None, 1, None),
+        (less, "n", "n + 1", 1), (less, "n", "n", 0), (less, "n + 1", "n", 0),
+        (less, "n", "m", None), (less, 0, "n", None), (less, "n", None, None),
+        (less, -1, "n", 1), (less, "n", 0, 0), (larger, "n", "n + 1", "n + 1"),
+        (smaller, "n", "n + 1", "n"), (larger, "n", 0, "n"), (smaller, "n", 0, 0),
+        (larger, "n", "m", "max(m, n)"), (smaller, "n", None, None), (larger, 0.5, 2, 2),
+    ],
+)  # fmt: skip
+def test_an_order_that_holds_for_all_dims_is_known(
+    one: Callable[[Element, Element], Element], a: Element, b: Element, expected: Element
+) -> None:
+    assert one(a, b) == expected
+
+
+TRUTH: tuple[Element, ...] = (0, 1, None)
+
+
+@pytest.mark.parametrize("a", TRUTH)
+@pytest.mark.parametrize("b", TRUTH)
+def test_truth_values_are_known_where_both_possible_ones_agree(a: Element, b: Element) -> None:
+    for one, meaning in (
+        (both, operator.and_),
+        (either, operator.or_),
+        (differ, operator.xor),
+    ):
+        results = {
+            meaning(x, y)
+            for x in ((0, 1) if a is None else (a,))
+            for y in ((0, 1) if b is None else (b,))
+        }
+        assert one(a, b) == (results.pop() if len(results) == 1 else None)
+    assert opposite(a) == (None if a is None else 1 - int(a))  # type: ignore[arg-type]
+
+
+def test_a_choice_is_known_where_both_ways_are_alike() -> None:
+    assert chosen(1, "n", 4) == "n"
+    assert chosen(0, "n", 4) == 4
+    assert chosen(None, "n", "n") == "n"
+    assert chosen(None, "n", 4) is None
+
+
+@given(a=st.one_of(PARTS, st.sampled_from([divide("n", 4), divide("n - 3", 2)])), dims=DIMS)
+def test_roundings_are_those_of_numbers(a: Element, dims: dict[str, int]) -> None:
+    first = value(a, dims)
+    assert first is not None
+    for one, meaning in ((floor, math.floor), (ceiling, math.ceil), (truncated, math.trunc)):
+        found = one(a)
+        if found is None:
+            assert one is truncated
+            continue
+        assert value(found, dims) == meaning(first)
+        assert not isinstance(found, float)
+
+
+@pytest.mark.parametrize("one", [floor, ceiling, truncated])
+def test_what_is_not_finite_has_no_rounding(one: Callable[[Element], Element]) -> None:
+    assert one(math.inf) is None
+    assert one(math.nan) is None
+    assert one(None) is None
+
+
+def test_a_magnitude_is_never_below_zero() -> None:
+    assert magnitude("n") == "n"
+    assert magnitude(-4) == 4
+    assert magnitude(0.5) is None
+    assert value(magnitude("n - 3"), {"n": 1}) == 2
+
+
+@pytest.mark.parametrize(
+    ("a", "expected"), [(0, 0), (3, 1), (-1, 1), ("n", None), ("n + 1", 1)]
+)
+def test_what_is_not_zero_is_true(a: Element, expected: Element) -> None:
+    assert is_true(a) == expected

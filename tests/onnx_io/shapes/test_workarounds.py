@@ -1,0 +1,127 @@
+"""What ONNX inference says wrongly is told rightly: sizes of Attention's scores, of STFT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx.parser
+import pytest
+
+from memplan_cli.core.program import VarId
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.contradictions import contradictions
+from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.shapes.workarounds import forget_invented, unreliable_values
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+HEAD = '<ir_version: 12, opset_import: ["" : 23]>'
+QUERIES = "float[n,6,s,8] q"
+FRESH = "float[n,2,t,8] k, float[n,2,t,8] v"
+PAST = "float[n,2,u,8] pk, float[n,2,u,8] pv"
+
+
+def model(inputs: str, body: str, weights: str = "") -> ModelProto:
+    between = f"<{weights}> " if weights else ""
+    return onnx.parser.parse_model(f"{HEAD} g ({inputs}) => (y) {between}{{ {body} }}")
+
+
+def shape(of: ModelProto, name: str) -> list[int | str]:
+    value = next(v for v in (*of.graph.value_info, *of.graph.output) if v.name == name)
+    dims = value.type.tensor_type.shape.dim
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in dims]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node", "expected"),
+    [
+        (f"{QUERIES}, {FRESH}", "r,,,w = Attention(q,k,v)", ["n", 6, "s", "t"]),
+        (
+            f"{QUERIES}, {FRESH}, {PAST}".replace("t,8", "7,8").replace("u,8", "3,8"),
+            "r,a,b,w = Attention(q,k,v,,pk,pv)",
+            ["n", 6, "s", 10],
+        ),
+        (
+            f"{QUERIES}, {FRESH}, {PAST}".replace("t,8", "7,8"),
+            "r,a,b,w = Attention(q,k,v,,pk,pv)",
+            ["n", 6, "s", "?"],
+        ),
+    ],
+)
+def test_scores_are_as_long_as_the_keys_or_of_a_length_not_known(
+    inputs: str, node: str, expected: list[int | str]
+) -> None:
+    asked = model(inputs, f"{node} e = Relu(w) y = Neg(e)")
+    found = infer_shapes(asked.SerializeToString())
+    assert shape(found, "w") == expected
+    assert shape(found, "e")[:3] == expected[:3]
+    assert 0 not in shape(found, "e"), "what is made of scores goes by them"
+    assert list(found.graph.node) == list(asked.graph.node)
+
+
+def test_scores_that_lead_to_scores_are_inferred_too() -> None:
+    text = "r,,,w = Attention(q,k,v) o,,,x = Attention(w,w,w) y = Neg(x)"
+    found = infer_shapes(model(f"{QUERIES}, {FRESH}", text).SerializeToString())
+    assert shape(found, "x") == ["n", 6, "s", "s"]
+
+
+def test_a_spectrum_is_one_sided_unless_said_otherwise() -> None:
+    for said, bins in (("", 5), ("<onesided=1>", 5), ("<onesided=0>", 8)):
+        weights = "int64 step = {4}, int64 length = {8}"
+        asked = model(
+            "float[1,32,1] x", f"r = STFT{said}(x, step, , length) y = Neg(r)", weights
+        )
+        found = infer_shapes(asked.SerializeToString())
+        assert shape(found, "r")[2] == shape(found, "y")[2] == bins
+        assert list(found.graph.node) == list(asked.graph.node)
+
+
+def test_no_right_declaration_is_contradicted() -> None:
+    asked = model(f"{QUERIES}, {FRESH}", "r,,,w = Attention(q,k,v) y = Neg(w)")
+    asked.graph.value_info.extend(
+        [onnx.helper.make_tensor_value_info("w", 1, ["n", 6, "s", "t"])]
+    )
+    program = read_program(asked, Bindings()).program
+    assert program.vars[VarId("w")].shape == ("n", 6, "s", "t")
+    assert contradictions(asked, program) == ()
+
+
+def test_what_follows_from_a_misreading_is_believed_of_nobody() -> None:
+    text = "r,,,w = Attention(q,k,v) e = Neg(w) f = Neg(r) y = Add(e, e)"
+    assert unreliable_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "heads", "expected"),
+    [
+        (
+            "float[n,s,48] q, float[n,t,16] k, float[n,t,16] v",
+            (6, 2),
+            [("n", "s", 48), ("n", 2, "t", 8), ("n", 2, "t", 8), ("n", 6, "s", "t")],
+        ),
+        (
+            "float[n,s,e] q, float[n,t,e] k, float[n,t,f] v",
+            (6, 6),
+            [("n", "s", "f"), ("n", 6, "t", None), ("n", 6, "t", None), ("n", 6, "s", "t")],
+        ),
+    ],
+)
+def test_heads_side_by_side_are_as_wide_as_the_values(
+    inputs: str, heads: tuple[int, int], expected: list[tuple[int | str | None, ...]]
+) -> None:
+    """ONNX takes a width that has a name for 0, and all that is made of it."""
+    body = f"r,a,b,w = Attention<q_num_heads={heads[0]},kv_num_heads={heads[1]}>(q,k,v)"
+    found = read_program(model(inputs, f"{body} y = Neg (r)"), Bindings()).program.vars
+    assert [found[VarId(name)].shape for name in "rabw"] == expected
+    assert found[VarId("y")].shape == expected[0]
+
+
+def test_made_up_names_are_forgotten_where_the_file_contradicts_a_transpose() -> None:
+    made = model("float[4] x", "z = NonZero (x)  t = Transpose (z)  y = Neg (t)")
+    infer = onnx.helper.make_tensor_value_info
+    made.graph.value_info.append(infer("z", 7, [1, "unk__0"]))
+    made.graph.value_info.append(infer("t", 7, ["unk__0", 1, 3]))
+    forget_invented(made)
+    assert (shape(made, "z"), shape(made, "t")) == ([1, "?"], ["?", 1, 3])
