@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
-from memplan_cli.runtime.run.verify import compare_models
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
+from memplan_cli.runtime.verification.verify import compare_models
 
 if TYPE_CHECKING:
     from pathlib import Path

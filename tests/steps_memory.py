@@ -19,8 +19,8 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.serialization import to_json
 from memplan_cli.features.donation.proof import step_specs
 from memplan_cli.features.donation.proof_job import STEPS, BoundSteps, Steps
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import start_script
 
 if TYPE_CHECKING:

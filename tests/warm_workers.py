@@ -85,7 +85,7 @@ def _serve() -> None:
         if not at.name.startswith(_NOT_IMPORTED):
             importlib.import_module(at.name)
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
-    job = importlib.import_module("memplan_cli.runtime.run.job")
+    job = importlib.import_module("memplan_cli.runtime.workers.jobs.run")
     job._LEAST_TIMED = 10.0  # type: ignore[attr-defined]
     server.serve()
 

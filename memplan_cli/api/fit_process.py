@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.planning.fit import Point, Question
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.settings.settings import Settings
 
 _MOST_RUNS = 12
@@ -30,7 +30,7 @@ class ProcessSearch:
     """A model's graph as the runtime has it, and its file."""
 
     stored: StoredModel
-    executed: Executed
+    executed: ExecutedGraph
     settings: Settings
     loaded: ProcessBytes | None = None
     """What its session took when it was made: the same whatever the values are."""
@@ -58,10 +58,10 @@ class ProcessSearch:
 
         return prediction_obstacle(self._at(dims), RuntimeSettings())
 
-    def _at(self, dims: Mapping[str, int]) -> Executed:
+    def _at(self, dims: Mapping[str, int]) -> ExecutedGraph:
         from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.graph.executed import executed_run
-        from memplan_cli.runtime.run.spec import RunConditions
+        from memplan_cli.runtime.workers.spec import RunConditions
 
         every = {**self.settings.dims, **dims}
         if self.runs is None:
@@ -112,7 +112,7 @@ def _search(path: Path, settings: Settings) -> ProcessSearch:
     from memplan_cli.runtime.graph.executed import executed_graph
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.run.run_model import process_of_load
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
     binding = Binding(settings.dims, settings.inputs.feeds or {})
@@ -132,8 +132,8 @@ class Runs:
         """Return what a run takes: the highest of its process, or what its arena reserves."""
         from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.run.run_model import observe_run, process_of_run
-        from memplan_cli.runtime.run.spec import RunConditions
         from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
+        from memplan_cli.runtime.workers.spec import RunConditions
 
         binding = Binding(dims, self.settings.inputs.feeds or {})
         conditions = RunConditions(self.provider, binding)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.reporting.findings.snapshot import Snapshot
-    from memplan_cli.runtime.process.model_prediction import PredictionTerms
+    from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms
     from memplan_cli.settings.settings import Settings
 
 
@@ -43,8 +43,8 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     from memplan_cli.onnx_io.scan import scanned_metadata
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.runtime.installed import required_version
-    from memplan_cli.runtime.process.model_prediction import predict_process
     from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
     path, request = Path(path), request or Request()
     if path.suffix == ".json":
@@ -78,8 +78,8 @@ def process_by_default(path: Path, settings: Settings) -> ProcessBytes:
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.runtime.process.model_prediction import predict_process
     from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
     with _leading_on(path):
         return predict_process(path, DEFAULTS, _terms(_bound(path, settings))).process
@@ -122,8 +122,8 @@ def _leading_on(path: Path) -> Iterator[None]:
 
 def _terms(bound: Settings) -> PredictionTerms:
     """Return the terms of a prediction. The model is run where data decides sizes, unless forbidden."""
-    from memplan_cli.runtime.process.model_prediction import PredictionTerms, RunPolicy
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms, RunPolicy
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     conditions = RunConditions(CPU, binding_of(bound))
     return PredictionTerms(conditions, RunPolicy.FOR_SIZES if bound.run else RunPolicy.NEVER)
@@ -143,7 +143,7 @@ def report_with_prediction(
     file = read_model(path)
     planned = plan_model(file, settings, progress)
     try:
-        from memplan_cli.runtime.process.model_prediction import predicted_facts
+        from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
         terms = _terms(bind_whole(file, settings))
         nodes = [node.name for node in file.model.graph.node]

@@ -99,21 +99,21 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
 def _predicted(file: ModelFile, bound: Settings, recorded: Recorded | None) -> SettingsChoice:
     """Return the best settings by prediction; those of a file that runs as it stands keep that."""
     from memplan_cli.runtime.graph.executed import executed_graph
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+    from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.predicted import (
         predict_settings,
         settings_as_recorded,
         settings_for_sizes,
     )
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph
 
     binding, path = binding_of(bound), file.path
     if recorded is None:
         executed, base = executed_graph(path, DEFAULTS, binding.dims), DEFAULTS
     else:
         program = offline_program(path, binding.dims, recorded.provider)
-        executed = Executed(program, binding.dims, provider=recorded.provider)
+        executed = ExecutedGraph(program, binding.dims, provider=recorded.provider)
         base = settings_as_recorded(RUN_AS_WRITTEN, recorded.settings)
     return predict_settings(executed, settings_for_sizes(base, binding.assumed))
 
@@ -127,14 +127,15 @@ def _confirmed(
 ) -> SettingsChoice:
     """Run the model under its usual settings, and under those that are found to be best."""
     from memplan_cli.api.files.assuming import settle_in_numbers
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+    from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
-    from memplan_cli.runtime.run.verify import confirm_settings
     from memplan_cli.runtime.settings_search.predicted import settings_as_recorded
     from memplan_cli.runtime.settings_search.written_model import (
         WrittenModel,
         read_baseline_graph,
     )
+    from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
+    from memplan_cli.runtime.verification.verify import confirm_settings
 
     # Settings for one size are confirmed at that size alone.
     binding = replace(binding_of(bound), assumed=frozenset())

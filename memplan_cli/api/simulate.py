@@ -74,18 +74,18 @@ def _simulate(
     from memplan_cli.api.files.binding import assumed_in, binding_alone, refuse_run
     from memplan_cli.api.files.model_file import plan_settled, read_model
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.runtime.observed import observe
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.run.observe import observe
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.runtime.simulate.allocators import simulate as simulated
-    from memplan_cli.runtime.simulate.predict import Executed, needs_run
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     file = read_model(path)
     found = settle_in_numbers(file.lazy, path, binding_alone(settings))
     loaded, bound = found.loaded, found.settings
     dims, feeds = bound.dims, bound.inputs.feeds or {}
-    executed = Executed(loaded.program, dims)
+    executed = ExecutedGraph(loaded.program, dims)
     if needs_run(executed):
         refuse_run(settings, "simulating what data decides")
         provider = resolve_provider("auto")

@@ -220,9 +220,9 @@ class TargetCandidates:
     def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
-        from memplan_cli.runtime.graph.arena_order import order_for_arena
         from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.installed import required_version
+        from memplan_cli.runtime.simulate.arena_order import order_for_arena
 
         settings, provider = self._settings, self._provider
         settle = partial(order_for_arena, dims=settings.dims, provider=provider)
@@ -284,8 +284,7 @@ def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
 
 def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> int | None:
     """Return the first run's peak in bytes, of a file that is run in its own order."""
-    from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-    from memplan_cli.runtime.simulate.predict import Executed, predict
+    from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, predict
 
-    executed = Executed(program, settings.dims, provider=provider)
+    executed = ExecutedGraph(program, settings.dims, provider=provider)
     return predict(executed, FREED_AT_ONCE).first_run_peak

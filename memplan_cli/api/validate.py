@@ -86,8 +86,8 @@ def _validate(
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
-    from memplan_cli.runtime.run.verify import compare_models, measure_models
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
+    from memplan_cli.runtime.verification.verify import compare_models, measure_models
 
     planned, original = _pair(planned, original)
     model = load_model(planned)
@@ -161,8 +161,8 @@ def _measured_further(
     """
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.run.run_model import memory_of_processes
-    from memplan_cli.runtime.run.spec import RunConditions
-    from memplan_cli.runtime.run.verify import with_time
+    from memplan_cli.runtime.verification.verify import with_time
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     if facts is None or facts.settings is None:
         return facts, ()
@@ -317,7 +317,7 @@ def _replayed(
     verdict: Validation, planned: Path, plan: Plan, check: Check, binding: Binding
 ) -> Validation:
     from memplan_cli.runtime.proofs.replay import replay
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     found = replay(planned, plan, RunConditions.of_check(check, binding))
     notes = [f"replay: {said}" for said in found.extent.described()]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.runtime.run.baseline import Baseline, BaselineRun
-    from memplan_cli.runtime.run.verify import Verification
     from memplan_cli.runtime.settings_search.written_model import BaselineGraph, WrittenModel
+    from memplan_cli.runtime.verification.verify import Verification
     from memplan_cli.settings.settings import Settings
 
 
@@ -150,7 +150,7 @@ class Verifier:
         Raises:
             RuntimeUnavailableError: weights are missing.
         """
-        from memplan_cli.runtime.run.verify import verify
+        from memplan_cli.runtime.verification.verify import verify
 
         with staged(candidate.targets.model, files.data) as path:
             written = _written_model(candidate, path)
@@ -187,8 +187,8 @@ class Verifier:
         if self.check.search != "measured" or found.facts is None:
             return found
         from memplan_cli.runtime.run.load_cost import load_cost
-        from memplan_cli.runtime.run.spec import RunConditions
-        from memplan_cli.runtime.run.verify import with_time
+        from memplan_cli.runtime.verification.verify import with_time
+        from memplan_cli.runtime.workers.spec import RunConditions
 
         conditions = RunConditions.of_check(self.check, binding_of(candidate.settings))
         loading = load_cost(path, conditions.provider)
@@ -207,7 +207,10 @@ def measured_cost(plan: Plan) -> tuple[bool, int]:
     runtime = plan.report.runtime
     if runtime is None:
         return True, 0
-    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    before, after = (
+        runtime.observed["original"],
+        runtime.observed["optimized"],
+    )
     return is_slower(after, before), (after.held or 0) + (after.first_run_peak or 0)
 
 

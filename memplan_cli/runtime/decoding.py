@@ -13,8 +13,8 @@ import numpy as np
 
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.running import array_of, ort_value
-from memplan_cli.runtime.workers.type_names import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

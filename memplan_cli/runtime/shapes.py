@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.runtime.profile.type_names import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def inferred_shapes(
     from memplan_cli.core.serialization import to_json
     from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
     from memplan_cli.onnx_io.shapes.workarounds import unreliable_values
-    from memplan_cli.runtime.run.spec import SessionSpec
+    from memplan_cli.runtime.workers.spec import SessionSpec
     from memplan_cli.runtime.workers.worker import run_job
 
     names = names - unreliable_values(model.graph)

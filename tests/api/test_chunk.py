@@ -77,7 +77,10 @@ def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
     path = saved(tmp_path, convolutions(size=96, layers=5))
     runtime = api.optimize(path, HALF).plan.report.runtime
     assert runtime is not None
-    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    before, after = (
+        runtime.observed["original"],
+        runtime.observed["optimized"],
+    )
     assert before.first_run_peak is not None
     assert after.first_run_peak is not None
     assert after.first_run_peak < before.first_run_peak

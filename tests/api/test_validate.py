@@ -19,10 +19,11 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
-from memplan_cli.runtime.run import run_model, verify
+from memplan_cli.runtime.run import run_model
 from memplan_cli.runtime.run.timing import ROUNDS
-from memplan_cli.runtime.run.verify import Verification
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
+from memplan_cli.runtime.verification import verify
+from memplan_cli.runtime.verification.verify import Verification
 from memplan_cli.runtime.workers import worker
 from story import memplan
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.runtime.run.spec import SessionSpec
+    from memplan_cli.runtime.workers.spec import SessionSpec
     from memplan_cli.settings.choices import TargetChoice
 
 SAME = Validation("passed", CPU, 0.0, bit_identical=True)

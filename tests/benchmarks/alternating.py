@@ -18,8 +18,8 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

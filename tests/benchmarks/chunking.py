@@ -221,7 +221,10 @@ def told(plan: Plan, alone: int | None, ratio: float) -> list[str]:
     work = f"{report.chunked.flops_increase:.1%}"
     if runtime is None or validation is None:
         return [*found, "-", mib(alone), "-", "-", work, f"{ratio:.2f}", "-"]
-    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    before, after = (
+        runtime.observed["original"],
+        runtime.observed["optimized"],
+    )
     predicted = runtime.predicted["optimized"].first_run_peak
     bits = "equal" if validation.bit_identical else "other"
     found += [

@@ -145,7 +145,10 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     runtime, validation = report.runtime, report.validation
     if runtime is None or validation is None:
         raise ValueError(f"{name} was not run")
-    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    before, after = (
+        runtime.observed["original"],
+        runtime.observed["optimized"],
+    )
     return [
         name,
         f"{case.tokens[0]} x {case.tokens[1]}",

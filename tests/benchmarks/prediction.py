@@ -34,8 +34,8 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.executed import executed_run, write_dump
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
-from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
+from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here
@@ -132,7 +132,7 @@ def trial_of(name: str, model: Path, timeout: float) -> RunConditions:
 
 def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -> list[Row]:
     found = []
-    graphs: dict[str, Executed] = {}
+    graphs: dict[str, ExecutedGraph] = {}
     for way in ways:
         chosen = settings(way)
         graph = graphs.get(way[0])

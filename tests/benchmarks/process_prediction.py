@@ -42,8 +42,6 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-from memplan_cli.runtime.process.model_prediction import PredictionTerms, executed_at
 from memplan_cli.runtime.process.parts import PredictedProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.predict import (
     KnownProcess,
@@ -51,7 +49,9 @@ from memplan_cli.runtime.process.predict import (
     simulate_process,
 )
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms, executed_at
+from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
+from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import with_random_weights
 
 from .models import DIMS, LIGHT, ROOT, SAMPLES, SHARED

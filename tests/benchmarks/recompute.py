@@ -27,13 +27,14 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.features.donation.proof import donated_steps
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.baseline import BaselineRun
-from memplan_cli.runtime.run.verify import compare_models, confirm_settings
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
 )
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
+from memplan_cli.runtime.verification.verify import compare_models, confirm_settings
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate

@@ -28,15 +28,16 @@ from memplan_cli.core.check import Check  # noqa: E402
 from memplan_cli.core.results.observations import CPU  # noqa: E402
 from memplan_cli.features.training.losses import LossFunction  # noqa: E402
 from memplan_cli.features.training.train_step import Recipe, make_train_step  # noqa: E402
-from memplan_cli.runtime.graph.offline import (  # noqa: E402
-    FREED_AT_ONCE,
-    offline_program,
-)
+from memplan_cli.runtime.graph.offline import offline_program  # noqa: E402
 from memplan_cli.runtime.run.run_model import observe_run  # noqa: E402
-from memplan_cli.runtime.run.spec import RunConditions  # noqa: E402
-from memplan_cli.runtime.run.verify import compare_models  # noqa: E402
 from memplan_cli.runtime.settings_search.written_model import WrittenModel  # noqa: E402
-from memplan_cli.runtime.simulate.predict import Executed, predict  # noqa: E402
+from memplan_cli.runtime.simulate.predict import (  # noqa: E402
+    FREED_AT_ONCE,
+    ExecutedGraph,
+    predict,
+)
+from memplan_cli.runtime.verification.verify import compare_models  # noqa: E402
+from memplan_cli.runtime.workers.spec import RunConditions  # noqa: E402
 from perceptrons import perceptron  # noqa: E402
 from shared_models import filled, gradient_tensors  # noqa: E402
 
@@ -102,7 +103,7 @@ def bits(step: Path, out: Path) -> str:
 
 def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
-    executed = Executed(offline_program(path, {}, CPU), {})
+    executed = ExecutedGraph(offline_program(path, {}, CPU), {})
     predicted = predict(executed, FREED_AT_ONCE).first_run_peak
     observed = observe_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak

@@ -41,7 +41,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions
 
 from .alternating import alternate
 

@@ -11,7 +11,7 @@ from lies import of_plans
 from lies.told import nothing, tell
 from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.runtime.proofs.replay import replay_unchecked
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import write_dump
-from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.run.verify import compare_models
+from memplan_cli.runtime.profile.workspace import costly_fusions, without_fusions
 from memplan_cli.runtime.settings_search.choice import held_without_weights
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
+from memplan_cli.runtime.verification.verify import compare_models
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def test_each_fusion_is_made_and_can_be_left_out(
 ) -> None:
     kinds = []
     for number, settings in enumerate(
-        (RuntimeSettings(), without([PROFILE.costly_fusions[kind]]))
+        (RuntimeSettings(), without_fusions([PROFILE.costly_fusions[kind]]))
     ):
         dump = tmp_path / f"dump{number}.onnx"
         write_dump(wide_layer, dump, settings)
@@ -69,7 +69,7 @@ def test_each_fusion_is_made_and_can_be_left_out(
 
 def same_bits_without_it(model: Path) -> bool:
     """Whether both kernels give the same bits: each processor has kernels of its own."""
-    left_out = without(["BiasGeluFusion"])
+    left_out = without_fusions(["BiasGeluFusion"])
     written = WrittenModel(model, as_written=True, base=left_out)
     verdict = compare_models(model, written, Check("cpu"), Binding()).verdict
     return bool(verdict.bit_identical)
@@ -106,4 +106,4 @@ def test_a_program_without_such_fusions_is_tried_once() -> None:
     assert costly_fusions(program(block("x", "y", op("y <- x", kind="Gelu")))) == ()
     made = program(block("x", "y", op("y <- x", kind="BiasGelu")))
     assert costly_fusions(made) == ("BiasGeluFusion",)
-    assert without(()) == RuntimeSettings()
+    assert without_fusions(()) == RuntimeSettings()

@@ -20,7 +20,7 @@ from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.writing import columns
 from memplan_cli.runtime.loading import load_session
 from memplan_cli.runtime.run.run_model import process_of_run
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import predict
+from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import LIGHT, with_random_weights
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import onnx.parser
 
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path

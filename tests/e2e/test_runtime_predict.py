@@ -17,8 +17,8 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def test_what_depends_on_data_is_not_guessed() -> None:
     model = onnx.parser.parse_model(
         HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
     )
-    predicted = predict(Executed(read_program(model).program))
+    predicted = predict(ExecutedGraph(read_program(model).program))
     assert (predicted.first_run_peak, predicted.held) == (None, None)
 
 

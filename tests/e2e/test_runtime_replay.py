@@ -13,7 +13,7 @@ from memplan_cli import api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
-from memplan_cli.runtime.run.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
 Level = Literal[0, 1, 2]

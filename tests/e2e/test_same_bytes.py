@@ -15,8 +15,9 @@ import pytest
 from memplan_cli import Check, api
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
-from memplan_cli.runtime.run import compare, confirm
+from memplan_cli.runtime.run import compare
 from memplan_cli.runtime.settings_search import written_model
+from memplan_cli.runtime.verification import confirm
 from story import GOOD, memplan, write
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import onnx.parser
 
 from memplan_cli import Settings, optimize
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
 from memplan_cli.runtime.workers.session import make_session
 from runs import compared
 

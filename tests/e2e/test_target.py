@@ -17,9 +17,10 @@ from memplan_cli.api.files import rewriting
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.run import compare, confirm
+from memplan_cli.runtime.run import compare
 from memplan_cli.runtime.run.compare import WrittenRun
 from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider
 from shared_models import filled
@@ -82,7 +83,10 @@ def test_the_better_of_both_graphs_is_proved_and_measured(
     assert report.validation is not None
     assert report.validation.bit_identical
     assert report.runtime is not None
-    before, after = report.runtime.observed["original"], report.runtime.observed["optimized"]
+    before, after = (
+        report.runtime.observed["original"],
+        report.runtime.observed["optimized"],
+    )
     assert (after.first_run_peak or 0) <= (before.first_run_peak or 0)
     assert (after.held or 0) < (before.held or 0)
 
@@ -105,7 +109,10 @@ def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) 
     report = done.plan.report
     assert any("nobody reads" in warning for warning in report.warnings)
     assert report.runtime is not None
-    before, after = report.runtime.observed["original"], report.runtime.observed["optimized"]
+    before, after = (
+        report.runtime.observed["original"],
+        report.runtime.observed["optimized"],
+    )
     unread = 4 * 64 * 64
     assert (after.first_run_peak or 0) <= (before.first_run_peak or 0) - unread + 256
 

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.arena_order import order_for_arena
-from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
-from memplan_cli.runtime.simulate.predict import Executed, session_traces
+from memplan_cli.runtime.simulate.arena_order import order_for_arena
+from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, session_traces
 from memplan_cli.runtime.simulate.regions import best_arena
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def always(program: Program) -> bool:
 
 
 def live_and_held(found: Program) -> tuple[int, int]:
-    trace = session_traces(Executed(found), FREED_AT_ONCE, {}).first
+    trace = session_traces(ExecutedGraph(found), FREED_AT_ONCE, {}).first
     return trace.peak, best_arena(trace).held
 
 

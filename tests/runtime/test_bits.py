@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memplan_cli.core.check import Tolerance
-from memplan_cli.runtime.run.outputs import difference
+from memplan_cli.runtime.workers.outputs import difference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,7 +25,7 @@ from memplan_cli.runtime.settings_search.predicted import (
     settings_as_recorded,
     settings_for_sizes,
 )
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +37,15 @@ CHAIN = "a = Exp(x) b = Neg(a) c = Sin(b) d = Add(b, c) e = Cos(d) y = Neg(e)"
 ANY = RuntimeSettings()
 
 
-def executed(nodes: str, dims: str = "64", provider: str = "CPUExecutionProvider") -> Executed:
+def executed(
+    nodes: str, dims: str = "64", provider: str = "CPUExecutionProvider"
+) -> ExecutedGraph:
     text = HEAD + f"g (float[{dims}] x) => (float[{dims}] y) {{ {nodes} }}"
     program = read_program(onnx.parser.parse_model(text)).program
-    return Executed(program, provider=provider)
+    return ExecutedGraph(program, provider=provider)
 
 
-def has_pattern(graph: Executed, base: RuntimeSettings = ANY) -> bool:
+def has_pattern(graph: ExecutedGraph, base: RuntimeSettings = ANY) -> bool:
     return bool(predict_settings(graph, base).settings.session["enable_mem_pattern"])
 
 
@@ -71,10 +73,10 @@ def test_settings_compete_by_what_they_take_without_a_pattern() -> None:
 
 
 def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
-    def summed(count: int) -> Executed:
+    def summed(count: int) -> ExecutedGraph:
         nodes = CHAIN.replace("y = Neg(e)", "y = ReduceSum<keepdims = 1>(e)")
         text = HEAD + f"g (float[{count}] x) => (float[1] y) {{ {nodes} }}"
-        return Executed(read_program(onnx.parser.parse_model(text)).program)
+        return ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
 
     assert has_pattern(summed(64))
     assert not has_pattern(summed(4_000_000))
@@ -107,7 +109,7 @@ def test_a_file_that_says_off_keeps_it_off() -> None:
 def test_other_providers_and_what_only_data_decides_have_none() -> None:
     assert not has_pattern(executed(CHAIN, provider=CUDA))
     text = HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
-    by_data = Executed(read_program(onnx.parser.parse_model(text)).program)
+    by_data = ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
     assert not has_pattern(by_data)
     branch = """at = Constant<value = float {0.5}>() low = ReduceMin<keepdims = 0>(x)
         some = Less(low, at) a = Exp(x)
@@ -130,7 +132,7 @@ def test_what_an_arena_is_said_to_hold_is_what_two_runs_make_it_hold(
     text = (
         f"g (float[64] x) => (float[1] y) {{ {' '.join(nodes)} y = Neg(w{len(pairs) - 1}) }}"
     )
-    graph = Executed(read_program(onnx.parser.parse_model(HEAD + text)).program)
+    graph = ExecutedGraph(read_program(onnx.parser.parse_model(HEAD + text)).program)
     best = predict_settings(graph, ANY)
     for pattern in (True, False):
         switched = best.settings.updated(

@@ -11,7 +11,7 @@ from memplan_cli.runtime.graph.executed import complete, seen_shapes
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.profile.in_place import InPlaceTable
 from memplan_cli.runtime.simulate.planner import PlannerSettings, Reuse, file_order, plan_block
-from memplan_cli.runtime.simulate.predict import Executed, needs_run, runtime_program
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, runtime_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -101,12 +101,12 @@ def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     rules = PlannerSettings(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
     known = plan_block(program, program.body, None, rules)
     assert known.buffer[VarId("c")] == "a"
-    less = runtime_program(Executed(program, seen=seen))
+    less = runtime_program(ExecutedGraph(program, seen=seen))
     assert plan_block(less, less.body, None, rules).buffer[VarId("c")] == "c"
 
 
 def test_a_run_is_needed_only_where_the_data_decides() -> None:
-    assert not needs_run(Executed(program_of("a = Exp(x) y = Neg(a)")))
+    assert not needs_run(ExecutedGraph(program_of("a = Exp(x) y = Neg(a)")))
     assert needs_run(
-        Executed(program_of("a = NonZero(x) b = Cast<to = 1>(a) y = ReduceSum(b)"))
+        ExecutedGraph(program_of("a = NonZero(x) b = Cast<to = 1>(a) y = ReduceSum(b)"))
     )

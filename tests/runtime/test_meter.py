@@ -12,10 +12,10 @@ import pytest
 from builders import parse
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.runtime.run.run_model import observe_run, process_of_run
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.workers import meter as meters
 from memplan_cli.runtime.workers.meter import HeapUse, Meter, heap_use
 from memplan_cli.runtime.workers.process_memory import Resident
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import onnx.parser
 
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.observed import (
+from memplan_cli.runtime.simulate.observed import (
     Event,
     Observed,
     Tensors,

@@ -14,9 +14,9 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
-from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.simulate.predict import ExecutedGraph
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ g (float[5,4] x, bool c, int64 n, bool go) => (float[5,4] y, float[4] last, floa
                        else_branch = w () => (float[4] s) { s = Neg(now) }>
           then = Tanh(m) }> }""")
 
-EXECUTED = Executed(read_program(MODEL).program, ordered=True)
+EXECUTED = ExecutedGraph(read_program(MODEL).program, ordered=True)
 
 ROW = [[["float", [4]]]] * 2
 
@@ -97,7 +97,7 @@ def test_kernels_that_fit_two_branches_are_at_no_place() -> None:
     (either,) = (branch.g for branch in branches if len(branch.g.node) == 2)
     either.node[1].op_type, either.node[1].input[0] = "Neg", "a"
     del either.node[0]
-    executed = Executed(read_program(twin).program, ordered=True)
+    executed = ExecutedGraph(read_program(twin).program, ordered=True)
     assert events_by_place(executed, kernels(RAN)) is None
 
 
@@ -116,7 +116,7 @@ def test_a_block_that_was_left_alone_ran_in_the_order_that_follows_from_its_file
     tail = "}, else_branch = e () => (float[4] z) { z = Neg(x) }> }"
     program = read_program(onnx.parser.parse_model(head + nodes + tail)).program
     told = kernels("Sqrt_1@2 Exp_0@3 Add_2@4 If_0@1")
-    events = events_by_place(Executed(program, ordered=True), told)
+    events = events_by_place(ExecutedGraph(program, ordered=True), told)
     assert events is not None
     assert [event.writes[0].rpartition("/")[2] for event in events] == ["q", "r", "y", "b"]
 

@@ -12,16 +12,16 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.graph.seen_graph import in_recorded_order
 from memplan_cli.runtime.run.record import RunRecord
-from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
 from memplan_cli.runtime.settings_search.predicted import predict_settings
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
-def executed(nodes: str) -> Executed:
+def executed(nodes: str) -> ExecutedGraph:
     text = HEAD + f"g (float[1024] x) => (float[1024] y) {{ {nodes} }}"
-    return Executed(read_program(onnx.parser.parse_model(text)).program)
+    return ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
 
 
 def test_the_order_that_needs_less_is_recommended() -> None:
@@ -49,7 +49,7 @@ def test_a_fixed_order_stays() -> None:
 
 def test_sizes_that_depend_on_data_get_settings_that_win_on_average() -> None:
     text = HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
-    graph = Executed(read_program(onnx.parser.parse_model(text)).program)
+    graph = ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
     best = predict_settings(graph, RuntimeSettings())
     assert best.settings.arena["arena_extend_strategy"] == "kSameAsRequested"
     assert best.predicted.first_run_peak is None
@@ -99,7 +99,7 @@ def test_a_shape_node_reads_what_nobody_reads() -> None:
         session={"execution_order": "PRIORITY_BASED", "enable_mem_reuse": False}
     )
     before, after = (
-        predict(Executed(read_program(m).program), in_file_order).first_run_peak
+        predict(ExecutedGraph(read_program(m).program), in_file_order).first_run_peak
         for m in (model, read)
     )
     assert before is not None

@@ -16,7 +16,6 @@ import pytest
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.run.run_model import memory_of_processes, process_of_run
-from memplan_cli.runtime.run.spec import RunConditions, SessionSpec
 from memplan_cli.runtime.workers import process_memory
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
@@ -27,6 +26,7 @@ from memplan_cli.runtime.workers.process_memory import (
     resident,
     trim,
 )
+from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 
 if TYPE_CHECKING:
     from types import ModuleType

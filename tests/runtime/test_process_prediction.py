@@ -30,8 +30,8 @@ from memplan_cli.runtime.profile.workspace import (
     workspace_by_rule,
 )
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.predict import session_traces
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

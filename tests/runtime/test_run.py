@@ -18,13 +18,13 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
 from memplan_cli.runtime.run.compare import kept_folder, run_written
 from memplan_cli.runtime.run.run_model import observe_run, run_model
-from memplan_cli.runtime.run.spec import InputSet, RunConditions, RunSpec, SessionSpec
-from memplan_cli.runtime.run.verify import verify
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
 )
+from memplan_cli.runtime.verification.verify import verify
 from memplan_cli.runtime.workers.process_memory import Resident, beyond
+from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,7 +155,7 @@ def test_other_bits_under_optimisation_end_the_run(
 def test_what_differs_under_optimisation_alone_is_compared_without_it(
     original: Callable[..., Baseline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memplan_cli.runtime.run import verify as verifying
+    from memplan_cli.runtime.verification import verify as verifying
 
     found = original()
     optimised = run_written(found, found.path, DEFAULTS)

@@ -12,8 +12,8 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.record import RunRecord
-from memplan_cli.runtime.run.spec import RunSpec, SessionSpec
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,11 +85,11 @@ g (float[4] x) => (float[4] y) {
 def test_constants_are_initializers_of_the_runtime_and_no_tensors_of_a_run() -> None:
     """PaddlePaddle writes all weights so: a file that runs as it stands holds none of them."""
     model = onnx.parser.parse_model(CONSTANTS)
-    with_nodes = Executed(read_program(model).program)
+    with_nodes = ExecutedGraph(read_program(model).program)
     (weight,) = (node for node in model.graph.node if node.op_type == "Constant")
     values = numpy_helper.from_array(np.array([1, 2, 3, 4], np.float32), "w")
     model.graph.node.remove(weight)
     model.graph.initializer.append(values)
     found = predict(with_nodes)
     assert found.first_run_peak
-    assert found == predict(Executed(read_program(model).program))
+    assert found == predict(ExecutedGraph(read_program(model).program))

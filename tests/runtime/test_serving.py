@@ -24,7 +24,7 @@ from memplan_cli.runtime.simulate.arena import (
     held_after_runs,
     simulate_arena,
 )
-from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.simulate.predict import ExecutedGraph
 from memplan_cli.runtime.simulate.regions import EXACT, one_region, shared_region
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
 
 
 def served(extent: Extent) -> SampledSizes:
-    base = Executed(read(ATTENTION))
+    base = ExecutedGraph(read(ATTENTION))
     points = extent.points(24)
     return SampledSizes({point: replace(base, dims=extent.dims(point)) for point in points})
 

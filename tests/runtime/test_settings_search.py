@@ -18,16 +18,17 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.commands.runtime import SETTINGS
-from memplan_cli.runtime.run.confirm import Confirmation
-from memplan_cli.runtime.settings_search import search, written_model
+from memplan_cli.runtime.settings_search import written_model
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
-from memplan_cli.runtime.settings_search.search import ScoredChoice, search_settings
 from memplan_cli.runtime.settings_search.written_model import (
     BaselineGraph,
     Prediction,
     WrittenModel,
 )
 from memplan_cli.runtime.simulate.trace import weight_bytes
+from memplan_cli.runtime.verification import search
+from memplan_cli.runtime.verification.confirm import Confirmation
+from memplan_cli.runtime.verification.search import ScoredChoice, search_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memplan_cli.core.progress import Progress
-    from memplan_cli.runtime.run.spec import SessionSpec
+    from memplan_cli.runtime.workers.spec import SessionSpec
 
 ON = RuntimeSettings()
 OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})

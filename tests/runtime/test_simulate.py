@@ -10,14 +10,14 @@ from allocation_traces import trace_of_pairs
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, simulate
-from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 CHAIN = "g (float[1024] x) => (float[1024] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c) }"
 
 
-def executed(text: str) -> Executed:
-    return Executed(read_program(onnx.parser.parse_model(HEAD + text)).program)
+def executed(text: str) -> ExecutedGraph:
+    return ExecutedGraph(read_program(onnx.parser.parse_model(HEAD + text)).program)
 
 
 def test_best_fit_needs_no_more_than_what_is_live_on_a_chain() -> None:

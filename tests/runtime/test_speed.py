@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.speed import is_slower_as_written
-from memplan_cli.runtime.simulate.predict import Executed
+from memplan_cli.runtime.settings_search.speed import is_slower_as_written
+from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
@@ -38,8 +38,8 @@ def test_bytes_that_are_no_longer_moved_and_blocked_layouts_cost_time(
     optimised: Program,
     slower: bool,  # noqa: FBT001 - what is expected
 ) -> None:
-    assert is_slower_as_written(LARGE, {}, Executed(optimised, ordered=True)) is slower
+    assert is_slower_as_written(LARGE, {}, ExecutedGraph(optimised, ordered=True)) is slower
 
 
 def test_a_graph_with_fewer_ops_is_not_slower() -> None:
-    assert not is_slower_as_written(FUSED, {}, Executed(LARGE, ordered=True))
+    assert not is_slower_as_written(FUSED, {}, ExecutedGraph(LARGE, ordered=True))

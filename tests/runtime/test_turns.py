@@ -9,10 +9,10 @@ import onnx.parser
 
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.observed import Observed, WrittenTensor
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate import execution
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.simulate.observed import Observed, WrittenTensor
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 
 if TYPE_CHECKING:
     import pytest
@@ -41,7 +41,9 @@ def peak(sizes: tuple[int, ...]) -> int | None:
         {MANY: tuple(WrittenTensor(size, size) for size in sizes)},
         {SCAN: (TURNS, TURNS), "Loop#0.body": (2,)},
     )
-    return predict(Executed(PROGRAM, ordered=True, observed=observed), DEFAULTS).first_run_peak
+    return predict(
+        ExecutedGraph(PROGRAM, ordered=True, observed=observed), DEFAULTS
+    ).first_run_peak
 
 
 ALIKE = (1 << 10,) * 2 * TURNS

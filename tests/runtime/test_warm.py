@@ -17,8 +17,8 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.run.run_model import process_of_run, start_run
-from memplan_cli.runtime.run.spec import InputSet, RunConditions, RunSpec, SessionSpec
 from memplan_cli.runtime.workers import warm, worker
+from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
 from memplan_cli.runtime.workers.warm import (
     Request,
     Server,

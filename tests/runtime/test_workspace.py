@@ -14,7 +14,7 @@ from memplan_cli.features.serving.sizes import Extent
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
 from memplan_cli.runtime.settings_search.predicted import predict_settings
-from memplan_cli.runtime.simulate.predict import Executed, session_traces
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, session_traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_nodes_without_names_ask_for_what_rules_say() -> None:
     assert asked["w"] == asked["u"] == (SPREAD, SPREAD)
     assert "w" not in as_requested(nameless, {}, {"Conv": 64})
     run, bare = (
-        session_traces(Executed(nameless), UNOPTIMISED, w).first for w in (MEASURED, {})
+        session_traces(ExecutedGraph(nameless), UNOPTIMISED, w).first for w in (MEASURED, {})
     )
     assert len(run.sizes) == len(bare.sizes) + 2 * 2
 
@@ -70,7 +70,7 @@ def test_arenas_hold_what_is_predicted(
 
 
 def test_what_asks_for_nothing_gets_no_region_for_a_memory_pattern() -> None:
-    choice = predict_settings(Executed(program(NOTHING)), RuntimeSettings(), {})
+    choice = predict_settings(ExecutedGraph(program(NOTHING)), RuntimeSettings(), {})
     assert choice.predicted.held == 0
     assert not any("initial" in key for key in choice.settings.arena)
 
@@ -79,7 +79,7 @@ def test_sizes_that_were_not_run_ask_for_workspace_of_nodes_without_names() -> N
     text = NAMELESS.replace("float[256, 512]", "float[256, n]")
     graph = program(text.replace("float[1, 512]", "float[1, n]"))
     points = Extent({"n": (1, 512)}).points(24)
-    first = SampledSizes({point: Executed(graph, {"n": point[0]}) for point in points})
+    first = SampledSizes({point: ExecutedGraph(graph, {"n": point[0]}) for point in points})
     served = with_further_sizes(first, Extent({"n": (1, 512)}))
     bare, full = (
         list(one.first_requests(UNOPTIMISED))

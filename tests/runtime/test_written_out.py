@@ -12,16 +12,16 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.run.baseline import BaselineRun
-from memplan_cli.runtime.run.verify import verify
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
 )
+from memplan_cli.runtime.verification.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.runtime.run.verify import Verification
+    from memplan_cli.runtime.verification.verify import Verification
 
 BRANCHES = 8
 MIB = 1 << 20

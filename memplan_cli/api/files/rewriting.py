@@ -289,7 +289,7 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
         return found + config_entry(runtime.settings, model)
     if not rewriting.only_as_written:
         return b""
-    from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+    from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
 
     provider = PROVIDERS.get(rewriting.settings.target, CPU)
     donated = {made: given for given, made in plan.report.donated.pairs}

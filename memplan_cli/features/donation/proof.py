@@ -20,12 +20,12 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.run.compare import widened
 from memplan_cli.runtime.run.record import differences_in
 from memplan_cli.runtime.run.run_model import require_weights
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
 from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.arrays import array_dtype
-from memplan_cli.runtime.run.outputs import against, save
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
+from memplan_cli.runtime.profile.type_names import dtype_of
+from memplan_cli.runtime.workers.outputs import against, save
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+    from onnx import ModelProto
 
     from memplan_cli.api.files.rewriting import Targets
     from memplan_cli.core.bindings import Provenance

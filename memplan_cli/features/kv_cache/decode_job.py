@@ -27,11 +27,11 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import Feeder
 from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
-from memplan_cli.runtime.run.outputs import against, save
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.runtime.workers.outputs import against, save
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -13,10 +13,10 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.process_memory import proportional
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json

@@ -21,13 +21,13 @@ from memplan_cli.runtime.graph.executed import (
     runtime_shapes,
     write_dump,
 )
-from memplan_cli.runtime.observed import observe_many
 from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.run.observe import observe_many
 from memplan_cli.runtime.run.run_model import observe_run
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
 from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.program import VarId
     from memplan_cli.features.serving.sizes import Extent, Point, SizeFormulas
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _MAX_SIMULATED_OPS = 1_000_000
@@ -95,7 +95,7 @@ class SampledSizes:
         measured: whether the workspace was measured.
     """
 
-    executed: Mapping[Point, Executed]
+    executed: Mapping[Point, ExecutedGraph]
     others: tuple[Point, ...] = ()
     formulas: SizeFormulas | None = None
     workspace: Mapping[str, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class SampledSizes:
         if self.formulas is not None:
             yield from self._at_other_sizes(self.formulas, settings)
 
-    def _load(self, executed: Executed, settings: RuntimeSettings) -> SessionTraces:
+    def _load(self, executed: ExecutedGraph, settings: RuntimeSettings) -> SessionTraces:
         try:
             return session_traces(executed, settings, self.workspace)
         except UnknownBytesError as error:
@@ -228,7 +228,7 @@ def with_further_sizes(sample: SampledSizes, extent: Extent) -> SampledSizes:
     return replace(sample, others=kept, formulas=formulas)
 
 
-def _bytes(executed: Executed, names: tuple[VarId, ...]) -> dict[VarId, int]:
+def _bytes(executed: ExecutedGraph, names: tuple[VarId, ...]) -> dict[VarId, int]:
     """Return the bytes of outputs of ops at one size, where they are known."""
     known = tensor_bytes(executed.program, executed.dims)
     seen = executed.observed.written if executed.observed else {}

@@ -20,7 +20,7 @@ from memplan_cli.features.serving.settings import (
 )
 from memplan_cli.features.serving.sizes import SEQUENCES, requests
 from memplan_cli.runtime.run.run_model import require_weights
-from memplan_cli.runtime.run.spec import SessionSpec
+from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:

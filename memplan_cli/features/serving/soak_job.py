@@ -15,12 +15,12 @@ from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.onnx_io.runs.runnable import smallest_model
-from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.workers.inputs import InputsAhead
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import given_options_count, run_options
+from memplan_cli.runtime.workers.spec import SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

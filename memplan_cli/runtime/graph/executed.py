@@ -18,11 +18,11 @@ from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.node_index import by_index
-from memplan_cli.runtime.observed import observe
+from memplan_cli.runtime.run.observe import observe
 from memplan_cli.runtime.run.record import shapes_of_types
 from memplan_cli.runtime.run.run_model import require_weights
-from memplan_cli.runtime.run.spec import SessionSpec
-from memplan_cli.runtime.simulate.predict import Executed, needs_run
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program, Shape, VarId
     from memplan_cli.runtime.run.record import RuntimeShapes
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.workers.spec import RunConditions
 
 
 def executed_graph(
@@ -38,7 +38,7 @@ def executed_graph(
     settings: RuntimeSettings,
     dims: Mapping[str, int],
     provider: str = CPU,
-) -> Executed:
+) -> ExecutedGraph:
     """Return the graph that a session with these settings runs, shapes included.
 
     With optimisation off its ops stand by the index that the runtime gave them, and every
@@ -54,7 +54,7 @@ def executed_graph(
 
 def executed_run(
     model: Path, settings: RuntimeSettings, conditions: RunConditions
-) -> Executed:
+) -> ExecutedGraph:
     """Return the same; where a run decides branches, turns or sizes, with those of one run.
 
     Predictions from it then hold for the inputs of that run. The run is that of the dump,
@@ -66,7 +66,9 @@ def executed_run(
     return _executed(model, settings, conditions.dims, conditions.provider, conditions)
 
 
-def dump_run(model: Path, settings: RuntimeSettings, conditions: RunConditions) -> Executed:
+def dump_run(
+    model: Path, settings: RuntimeSettings, conditions: RunConditions
+) -> ExecutedGraph:
     """Return what `executed_run` does where a run is known to decide something.
 
     Raises:
@@ -88,7 +90,7 @@ def _executed(
     dims: Mapping[str, int],
     provider: str,
     conditions: RunConditions | None,
-) -> Executed:
+) -> ExecutedGraph:
     require_weights(model)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "dump.onnx"
@@ -107,7 +109,7 @@ def _whole(
     settings: RuntimeSettings,
     dims: Mapping[str, int],
     provider: str,
-) -> Executed:
+) -> ExecutedGraph:
     """Return the graph that a session writes with its weights."""
     write_dump(model, dump, settings, provider)
     shapes = runtime_shapes(dump, provider, about=model)
@@ -120,7 +122,7 @@ def read_graph(
     settings: RuntimeSettings,
     dims: Mapping[str, int],
     model: Path,
-) -> Executed:
+) -> ExecutedGraph:
     """Read a graph that the runtime wrote, with the shapes that it knows itself.
 
     Args:
@@ -137,7 +139,7 @@ def read_graph(
     ordered = settings.session.get("graph_optimization_level") != "ORT_DISABLE_ALL"
     if not ordered:
         program = by_index(program, graph.graph, load_as_written(model))
-    return Executed(program, dims, ordered, seen_shapes(program, shapes))
+    return ExecutedGraph(program, dims, ordered, seen_shapes(program, shapes))
 
 
 def _light_graph(

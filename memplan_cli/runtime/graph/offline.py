@@ -39,20 +39,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, Var
     from memplan_cli.runtime.run.record import RuntimeShapes
 
-RUN_AS_WRITTEN = RuntimeSettings(
-    session={
-        "graph_optimization_level": "ORT_DISABLE_ALL",
-        "execution_order": "PRIORITY_BASED",
-    }
-)
-"""With these the order of the file is the order of the run."""
-
-FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
-    RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
-)
-"""And each tensor's memory goes back to the arena after its last reader."""
-
-
 COUNTED = re.compile(r"_token_\d+$")
 """What the runtime puts behind a name that is taken."""
 

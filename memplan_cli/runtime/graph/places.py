@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.program import blocks, walk
-from memplan_cli.runtime.observed import Event
+from memplan_cli.runtime.simulate.observed import Event
 from memplan_cli.runtime.simulate.planner import default_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
     _Orders = Mapping[str, Sequence[Sequence[Op]]]
     """Orders in which each block may have run, by its path."""
@@ -35,7 +35,7 @@ class _Kernel:
     begin: int = 0
 
 
-def events_by_place(executed: Executed, nodes: Sequence[Any]) -> list[Event] | None:
+def events_by_place(executed: ExecutedGraph, nodes: Sequence[Any]) -> list[Event] | None:
     """Return the events of a run under the default order; None where several may be meant.
 
     Args:

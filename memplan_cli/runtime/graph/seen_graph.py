@@ -12,10 +12,10 @@ from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import read_graph
 from memplan_cli.runtime.graph.offline import COUNTED
 from memplan_cli.runtime.graph.places import events_by_place
-from memplan_cli.runtime.observed import Event, sorted_out
+from memplan_cli.runtime.profile.type_names import dtype_of
+from memplan_cli.runtime.simulate.observed import Event, sorted_out
 from memplan_cli.runtime.simulate.planner import default_order
-from memplan_cli.runtime.simulate.predict import Executed, needs_run
-from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _DEFAULT = "DEFAULT"
 
 def executed_of(
     record: RunRecord, settings: RuntimeSettings, dims: Mapping[str, int], model: Path
-) -> Executed:
+) -> ExecutedGraph:
     """Return the graph that was run, what data decided in its first run included.
 
     Where that cannot be told by the nodes' names or places, it stays open, and so do
@@ -117,7 +117,7 @@ def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
     return found
 
 
-def in_recorded_order(executed: Executed, record: RunRecord) -> Executed | None:
+def in_recorded_order(executed: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:
     """Return a graph in the order in which its nodes ran; None if that cannot be told.
 
     The graph that an optimised session writes does not have the index that optimisation gave to
@@ -133,7 +133,9 @@ def in_recorded_order(executed: Executed, record: RunRecord) -> Executed | None:
     return replace(executed, program=replace(executed.program, body=ordered))
 
 
-def reordered(executed: Executed, nodes: Sequence[str], written: Program) -> Executed:
+def reordered(
+    executed: ExecutedGraph, nodes: Sequence[str], written: Program
+) -> ExecutedGraph:
     """Return a graph under optimisation as it stands where the file's nodes stand otherwise.
 
     What optimisation made anew has an index above all others, in an order that nobody says:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
     from memplan_cli.runtime.profile.workspace import Workspace
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _RUNS = 3
@@ -84,7 +84,7 @@ NOTHING_KNOWN = KnownProcess()
 
 def simulate_process(
     stored: StoredModel,
-    executed: Executed,
+    executed: ExecutedGraph,
     settings: RuntimeSettings,
     provider: str = CPU,
     known: KnownProcess = NOTHING_KNOWN,
@@ -125,7 +125,7 @@ def simulate_process(
 
 def predict_process_bytes(
     stored: StoredModel,
-    executed: Executed,
+    executed: ExecutedGraph,
     settings: RuntimeSettings,
     provider: str = CPU,
     known: KnownProcess = NOTHING_KNOWN,
@@ -136,7 +136,7 @@ def predict_process_bytes(
 
 
 def prediction_obstacle(
-    executed: Executed, settings: RuntimeSettings, provider: str = CPU
+    executed: ExecutedGraph, settings: RuntimeSettings, provider: str = CPU
 ) -> str:
     """Return why the process of a session cannot be predicted, or an empty text."""
     reason = _unpredictable(executed, settings, provider)
@@ -153,7 +153,7 @@ def prediction_obstacle(
     return "" if name is None else f"data decides the size of {name!r}"
 
 
-def _unpredictable(executed: Executed, settings: RuntimeSettings, provider: str) -> str:
+def _unpredictable(executed: ExecutedGraph, settings: RuntimeSettings, provider: str) -> str:
     if provider != CPU:
         return f"it is that of {CPU} that is predicted, not of {provider}"
     if not settings.session.get("enable_cpu_mem_arena", True):
@@ -180,7 +180,7 @@ def _load(
 
 def _run(
     memory: ProcessMemory,
-    executed: Executed,
+    executed: ExecutedGraph,
     settings: RuntimeSettings,
     workspace: Workspace,
 ) -> None:

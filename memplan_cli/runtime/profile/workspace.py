@@ -7,11 +7,13 @@ Kernels without a rule allocate nothing, or less than a hundred kilobytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, ONNX
+from memplan_cli.core.program import walk
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.record import PROFILE
@@ -209,3 +211,23 @@ def _is_pointwise(op: Op, filters: Dims) -> bool:
     is_unpadded = not any(pads if isinstance(pads, tuple) else ())
     steps = strides if isinstance(strides, tuple) else ()
     return prod(filters[2:]) == 1 and is_unpadded and all(step == 1 for step in steps)
+
+
+_DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
+
+
+def costly_fusions(program: Program) -> tuple[str, ...]:
+    """Return the optimizers that made fused ops of a program whose workspace costs memory.
+
+    Such a kernel allocates workspace as large as its result, and saves little time.
+    """
+    types = {op.type for _, op in walk(program.body)}
+    return tuple(
+        optimizer for kind, optimizer in PROFILE.costly_fusions.items() if kind in types
+    )
+
+
+def without_fusions(optimizers: Sequence[str]) -> RuntimeSettings:
+    """Return settings that disable single optimizers of the runtime; none change nothing."""
+    names = ";".join(optimizers)
+    return RuntimeSettings(session_config={_DISABLED_OPTIMIZERS: names} if names else {})

@@ -25,7 +25,7 @@ from memplan_cli.onnx_io.runs.seeding import write_seeded
 from memplan_cli.runtime.proofs.places import Place, heights, places_of
 from memplan_cli.runtime.run.record import differences_in
 from memplan_cli.runtime.run.run_model import require_weights, run_model
-from memplan_cli.runtime.run.spec import RunConditions, RunSpec
+from memplan_cli.runtime.workers.spec import RunConditions, RunSpec
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.runtime.run.record import record_of
 from memplan_cli.runtime.run.run_model import require_weights, run_model, start_run
-from memplan_cli.runtime.run.spec import FULL, InputSet, RunSpec, SessionSpec
 from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.spec import FULL, InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.run.baseline import Baseline
     from memplan_cli.runtime.run.record import RunRecord
-    from memplan_cli.runtime.run.spec import InputSet, RunSpec
+    from memplan_cli.runtime.workers.spec import InputSet, RunSpec
 
 _NOISE_MARGIN = 4.0
 """A provider that does not repeat itself excuses distances this many times its own."""

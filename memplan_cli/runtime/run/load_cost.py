@@ -10,7 +10,7 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.inline import WORTH, inline_bytes, with_external_data
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
+from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Shape
-    from memplan_cli.runtime.run.spec import RunSpec
+    from memplan_cli.runtime.workers.spec import RunSpec
     from memplan_cli.runtime.workers.worker import Outcome
 
     RuntimeShapes = Mapping[str, tuple[str, Shape]]

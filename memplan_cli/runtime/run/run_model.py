@@ -10,7 +10,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.runnable import missing_weights
 from memplan_cli.runtime.run.record import RunRecord, record_of
-from memplan_cli.runtime.run.spec import RunSpec
+from memplan_cli.runtime.workers.spec import RunSpec
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.runtime.run.spec import RunConditions
+    from memplan_cli.runtime.workers.spec import RunConditions
     from memplan_cli.runtime.workers.worker import Job
 
 

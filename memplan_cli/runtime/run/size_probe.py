@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.run.spec import InputSet, RunSpec, SessionSpec
 from memplan_cli.runtime.shapes import shapes_of
 from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import TimeRatio
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.run.spec import RunSpec
+from memplan_cli.runtime.workers.spec import RunSpec
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Peaks
-    from memplan_cli.runtime.run.spec import InputSet, SessionSpec
+    from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 SLOWEST = 1.05
 """How much longer than under the defaults a run may take for the sake of memory."""

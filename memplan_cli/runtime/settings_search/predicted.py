@@ -12,11 +12,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
-from memplan_cli.runtime.graph.speed import work_of
 from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import as_requested, for_threads
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.settings_search.speed import work_of
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,
@@ -25,7 +25,7 @@ from memplan_cli.runtime.simulate.arena import (
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS
 from memplan_cli.runtime.simulate.predict import (
-    Executed,
+    ExecutedGraph,
     needs_run,
     session_traces,
     simulated_model,
@@ -107,7 +107,7 @@ class _Candidate:
 
 
 def predict_settings(
-    executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int] | None = None
+    executed: ExecutedGraph, base: RuntimeSettings, workspace: Mapping[str, int] | None = None
 ) -> SettingsChoice:
     """Return the settings of the least predicted memory.
 
@@ -133,7 +133,7 @@ def predict_settings(
 
 
 def predict_arena(
-    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> SettingsChoice | None:
     """Return settings with the arena that suits them best; None if sizes are not known.
 
@@ -165,7 +165,7 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
 
 
 def predict_held(
-    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None if sizes are not known."""
     try:
@@ -176,7 +176,7 @@ def predict_held(
 
 
 def would_have_pattern(
-    executed: Executed, settings: RuntimeSettings, held: int, workspace: Mapping[str, int]
+    executed: ExecutedGraph, settings: RuntimeSettings, held: int, workspace: Mapping[str, int]
 ) -> bool:
     """Return whether a memory pattern would be taken if no size had been assumed.
 
@@ -213,7 +213,7 @@ def settings_as_recorded(base: RuntimeSettings, recorded: RuntimeSettings) -> Ru
     return base if recorded.session.get("enable_mem_pattern", True) else without_pattern(base)
 
 
-def caveats(graph: Executed) -> Iterator[str]:
+def caveats(graph: ExecutedGraph) -> Iterator[str]:
     """Yield why the predictions of a graph may differ from what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN
@@ -230,7 +230,7 @@ def _choice_of(found: _Candidate, provider: str) -> SettingsChoice:
 
 
 def _best_near_lowest_peak(
-    executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
+    executed: ExecutedGraph, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
     """Return the best of all orders and reuse whose peak is near the lowest one."""
     every = [
@@ -248,7 +248,7 @@ def _best_near_lowest_peak(
     return _refined(executed, min(near, key=attrgetter("score")), base, workspace)
 
 
-def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
+def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
     """Yield every order and reuse to try; the graph of an optimised session keeps its order."""
     fixed = base.session.get("execution_order")
     orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.ordered else list(ORDERS)
@@ -266,7 +266,7 @@ def _plain(base: RuntimeSettings) -> RuntimeSettings:
 
 
 def _with_arena(
-    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
     traces = session_traces(executed, settings, workspace)
     return _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
@@ -288,7 +288,7 @@ def _in_arena(
 
 
 def _refined(
-    executed: Executed,
+    executed: ExecutedGraph,
     best: _Candidate,
     base: RuntimeSettings,
     workspace: Mapping[str, int],
@@ -299,7 +299,7 @@ def _refined(
 
 
 def _in_finer_arena(
-    executed: Executed, best: _Candidate, workspace: Mapping[str, int]
+    executed: ExecutedGraph, best: _Candidate, workspace: Mapping[str, int]
 ) -> _Candidate:
     """Return a candidate in the arena of a longer search, unless that holds more for many threads."""
     if executed.provider != CPU:
@@ -321,7 +321,7 @@ def _in_finer_arena(
 
 
 def _with_pattern(
-    executed: Executed,
+    executed: ExecutedGraph,
     best: _Candidate,
     base: RuntimeSettings,
     workspace: Mapping[str, int],

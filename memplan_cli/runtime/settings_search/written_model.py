@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import dump_run, executed_run
-from memplan_cli.runtime.graph.fusions import costly_fusions, without
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
-from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.process.predict import (
     KnownProcess,
     predict_process_bytes,
     simulate_process,
 )
-from memplan_cli.runtime.profile.workspace import totals_by_rule
+from memplan_cli.runtime.profile.workspace import (
+    costly_fusions,
+    totals_by_rule,
+    without_fusions,
+)
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.compare import is_unoptimised
-from memplan_cli.runtime.run.spec import RunConditions
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
 from memplan_cli.runtime.settings_search.predicted import (
     caveats,
@@ -28,9 +28,16 @@ from memplan_cli.runtime.settings_search.predicted import (
     settings_for_sizes,
     without_pattern,
 )
-from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
+from memplan_cli.runtime.settings_search.speed import is_slower_as_written
+from memplan_cli.runtime.simulate.predict import (
+    RUN_AS_WRITTEN,
+    ExecutedGraph,
+    needs_run,
+    predict,
+)
 from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS
 from memplan_cli.runtime.simulate.trace import weight_bytes
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +85,7 @@ class WrittenModel:
 class BaselineGraph:
     """The graph that a baseline's session ran, and what is predicted of it."""
 
-    executed: Executed = field(repr=False)
+    executed: ExecutedGraph = field(repr=False)
     predicted: Peaks
     warnings: tuple[str, ...] = ()
 
@@ -127,23 +134,23 @@ class Prediction:
     written: WrittenModel
     workspace: Mapping[str, int] | None = None
 
-    def executed(self, settings: RuntimeSettings) -> Executed:
+    def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
         return self.file() if is_unoptimised(settings) else self.optimised()
 
-    def file(self) -> Executed:
+    def file(self) -> ExecutedGraph:
         """Return the file's own graph; what data decides is taken from the original's run.
 
         Of a graph that the runtime optimised offline, values keep their names.
         """
         provider = self.baseline.provider
-        file = Executed(self._program, self.baseline.dims, provider=provider)
+        file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.offline:
             return file
         before = self.graph.executed
         return replace(file, observed=before.observed, seen=_seen_by_name(before, file))
 
-    def optimised(self) -> Executed:
+    def optimised(self) -> ExecutedGraph:
         """Return the graph that the runtime is predicted to make of the file."""
         return reordered(self.graph.executed, self.baseline.nodes, self._program)
 
@@ -182,8 +189,8 @@ class Prediction:
         fusions = costly_fusions(self.graph.executed.program)
         if fusions:
             conditions = RunConditions.of_check(self.baseline.check, self.baseline.binding)
-            less_fused = executed_run(self.written.path, without(fusions), conditions)
-            base = settings_for_sizes(without(fusions), self.baseline.binding.assumed)
+            less_fused = executed_run(self.written.path, without_fusions(fusions), conditions)
+            base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
             more.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
         return (optimised, *more, as_it_stands)
@@ -230,7 +237,7 @@ class Prediction:
         return max(after - file, 0)
 
 
-def _seen_by_name(before: Executed, file: Executed) -> dict[VarId, Shape | None]:
+def _seen_by_name(before: ExecutedGraph, file: ExecutedGraph) -> dict[VarId, Shape | None]:
     """Return the shapes that the runtime plans by, of values that both graphs have."""
     known = {before.program.vars[var].name: shape for var, shape in before.seen.items()}
     return {

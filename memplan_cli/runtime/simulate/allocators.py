@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulate.arena import (
@@ -20,21 +19,18 @@ from memplan_cli.runtime.simulate.arena import (
     best_fit_height,
     held_after_runs,
 )
-from memplan_cli.runtime.simulate.predict import Executed, predict, session_traces
+from memplan_cli.runtime.simulate.predict import (
+    FREED_AT_ONCE,
+    ExecutedGraph,
+    predict,
+    session_traces,
+)
 from memplan_cli.runtime.simulate.trace import UnknownBytesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from memplan_cli.runtime.simulate.trace import AllocationTrace
-
-_FILE_ORDER = RuntimeSettings(
-    session={
-        "execution_order": "PRIORITY_BASED",
-        "enable_mem_pattern": False,
-        "enable_mem_reuse": False,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ RUNTIME = "ort"
 """The runtime itself with default settings: its own order, reuse, pattern and arena."""
 
 
-def simulate(executed: Executed, allocator: str) -> Simulation:
+def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
     """Return what one allocator needs for a run of a program in its own order.
 
     Args:
@@ -111,7 +107,7 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
         known = ", ".join((*ALLOCATORS, RUNTIME))
         raise SettingsError(f"unknown allocator {allocator!r}", hint=f"Choose one of {known}.")
     try:
-        trace = session_traces(executed, _FILE_ORDER, {}).first
+        trace = session_traces(executed, FREED_AT_ONCE, {}).first
     except UnknownBytesError as error:
         raise UnknownSizeError(
             f"the size of {error} is not known before the run",

@@ -26,8 +26,8 @@ from memplan_cli.runtime.simulate.trace import (
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
-    from memplan_cli.runtime.observed import Observed, WrittenTensor
     from memplan_cli.runtime.profile.workspace import Workspace
+    from memplan_cli.runtime.simulate.observed import Observed, WrittenTensor
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 
 OuterResults = Mapping[VarId, VarId | None]

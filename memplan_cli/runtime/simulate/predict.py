@@ -22,12 +22,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Block, Op, Program, Shape, VarId
-    from memplan_cli.runtime.observed import Observed
     from memplan_cli.runtime.simulate.execution import SessionTraces
+    from memplan_cli.runtime.simulate.observed import Observed
+
+RUN_AS_WRITTEN = RuntimeSettings(
+    session={
+        "graph_optimization_level": "ORT_DISABLE_ALL",
+        "execution_order": "PRIORITY_BASED",
+    }
+)
+"""Settings with which the runtime runs the nodes of a file in the order of the file."""
+
+FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
+    RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
+)
+"""The same, with the memory of each tensor given back to the arena after its last reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class ExecutedGraph:
     """A graph as the runtime executes it.
 
     Attributes:
@@ -49,7 +62,7 @@ class Executed:
 
 
 def predict(
-    executed: Executed,
+    executed: ExecutedGraph,
     settings: RuntimeSettings | None = None,
     workspace: Mapping[str, int] | None = None,
 ) -> Peaks:
@@ -71,7 +84,7 @@ def predict(
 
 
 def session_traces(
-    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
+    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> SessionTraces:
     """Return what the runs of a session request of the arena. ``workspace`` is measured, by node.
 
@@ -82,7 +95,7 @@ def session_traces(
     return trace_session(simulated_model(executed, settings), requests)
 
 
-def simulated_model(executed: Executed, settings: RuntimeSettings) -> SimulatedModel:
+def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> SimulatedModel:
     """Return what a simulation of runs under these settings needs."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
@@ -102,7 +115,7 @@ def simulated_model(executed: Executed, settings: RuntimeSettings) -> SimulatedM
     )
 
 
-def runtime_program(executed: Executed) -> Program:
+def runtime_program(executed: ExecutedGraph) -> Program:
     """Return the program with the nodes that the runtime has, and the shapes that it plans by.
 
     The runtime turns a Constant into an initializer when it loads a file.
@@ -135,7 +148,7 @@ def _without_weights(program: Program, block: Block) -> Block:
     )
 
 
-def needs_run(executed: Executed) -> bool:
+def needs_run(executed: ExecutedGraph) -> bool:
     """Whether a prediction depends on what a run decides: branches, iterations, sizes.
 
     Any body counts: whether it has a memory pattern depends on which weights its kernels pack,

@@ -25,7 +25,7 @@ from memplan_cli.runtime.workers.process_memory import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan_cli.runtime.run.spec import SessionSpec
+    from memplan_cli.runtime.workers.spec import SessionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.runtime.profile.type_names import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

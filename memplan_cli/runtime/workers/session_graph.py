@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.session import make_session
-from memplan_cli.runtime.workers.type_names import dtype_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.runtime.run.spec import SessionSpec
+    from memplan_cli.runtime.workers.spec import SessionSpec
 
 _OUTSIDE = "1024"
 """Bytes from which a weight goes to a file of its own: values that decide shapes stay."""

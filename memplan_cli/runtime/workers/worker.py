@@ -46,13 +46,13 @@ Json = dict[str, object]
 
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
-    "run": "memplan_cli.runtime.run.job",
-    "measure": "memplan_cli.runtime.run.job",
+    "run": "memplan_cli.runtime.workers.jobs.run",
+    "measure": "memplan_cli.runtime.workers.jobs.run",
     "donated": "memplan_cli.features.donation.proof_job",
     "decode": "memplan_cli.features.kv_cache.decode_job",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
     "offline": "memplan_cli.runtime.workers.jobs.offline",
-    "replay": "memplan_cli.runtime.workers.jobs.replay",
+    "replay": "memplan_cli.runtime.proofs.replay_job",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "together": "memplan_cli.features.serving.load_job",
     "soak": "memplan_cli.features.serving.soak_job",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.run.spec import SessionSpec
 from memplan_cli.runtime.workers.session_graph import into, types_of_outputs, write_graph
+from memplan_cli.runtime.workers.spec import SessionSpec
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json

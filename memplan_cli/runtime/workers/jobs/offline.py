@@ -19,8 +19,8 @@ from memplan_cli.onnx_io.writing.columns import (
     reads_large_inside,
 )
 from memplan_cli.onnx_io.writing.fills import make_fills
-from memplan_cli.runtime.graph.fusions import without
 from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.profile.workspace import without_fusions
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import NOT_PACKED, into, types_of
@@ -62,7 +62,7 @@ def run(job: Json) -> Json:
     kinds = {n.op_type for g in graphs(load_model(asked.fused).graph) for n in g.node}
     costly = [fusion for kind, fusion in PROFILE.costly_fusions.items() if kind in kinds]
     if costly and asked.unfused is not None:
-        settings = asked.settings.updated(without(costly))
+        settings = asked.settings.updated(without_fusions(costly))
         found[asked.unfused.name] = _dumped(asked, asked.unfused, settings)
     return {"graphs": found, "block": block_size() if _has_blocks(asked.fused) else 0}
 

@@ -17,13 +17,13 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.arrays import array_dtype, unpacked
 from memplan_cli.onnx_io.runs.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
+from memplan_cli.runtime.profile.type_names import word_of
 from memplan_cli.runtime.proofs.places import Place
-from memplan_cli.runtime.run.outputs import against, save
-from memplan_cli.runtime.run.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.memory import DeviceMemory, HostMemory, Memory
+from memplan_cli.runtime.workers.outputs import against, save
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.workers.session import deterministic, make_session
-from memplan_cli.runtime.workers.type_names import word_of
+from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

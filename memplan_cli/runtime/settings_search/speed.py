@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.simulate.predict import Executed
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
 
 def is_slower_as_written(
-    written: Program, dims: Mapping[str, int], optimised: Executed
+    written: Program, dims: Mapping[str, int], optimised: ExecutedGraph
 ) -> bool:
     """Whether the written graph is expected to take longer than the optimised one by over 5 %.
 

@@ -28,12 +28,12 @@ from memplan_cli.runtime.run.compare import (
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.timing import slower_note, time_ratio
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
-from memplan_cli.runtime.settings_search.search import confirmed_settings
 from memplan_cli.runtime.settings_search.written_model import (
     Prediction,
     WrittenModel,
     read_baseline_graph,
 )
+from memplan_cli.runtime.verification.search import confirmed_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.report import RuntimeFacts
     from memplan_cli.runtime.run.baseline import Baseline
-    from memplan_cli.runtime.run.spec import RunConditions
     from memplan_cli.runtime.settings_search.written_model import BaselineGraph
+    from memplan_cli.runtime.workers.spec import RunConditions
 
 _FAR, _MUCH = 1.5, 64 << 10
 """A factor and bytes above the predicted peak from which an observed one is a warning."""

@@ -36,7 +36,7 @@ from memplan_cli.runtime.settings_search.predicted import (
     predict_held,
     would_have_pattern,
 )
-from memplan_cli.runtime.simulate.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
 
 if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
@@ -76,7 +76,7 @@ class Confirmation:
         self._baseline, self._written = prediction.baseline, prediction.written
         self._folder = Path(tempfile.mkdtemp(dir=self._baseline.folder))
         self._runs = 0
-        self._graph: tuple[RunRecord, Executed] | None = None
+        self._graph: tuple[RunRecord, ExecutedGraph] | None = None
         self._reference: UnoptimisedRun | None = None
         self._only_as_written = False
         self._has_other_nodes = False
@@ -240,7 +240,7 @@ class Confirmation:
             return self.run.record.differences == again.record.differences
         return again.verdict.passed
 
-    def executed(self) -> Executed:
+    def executed(self) -> ExecutedGraph:
         """Return the graph of the reported run; without one that was read, the file's own."""
         record = self.run.record
         if record.failure is not None or record.spec.graph is None:

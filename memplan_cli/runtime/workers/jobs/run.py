@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.run.outputs import against, save, worst
-from memplan_cli.runtime.run.spec import RunSpec
 from memplan_cli.runtime.workers.meter import Meter
+from memplan_cli.runtime.workers.outputs import against, save, worst
 from memplan_cli.runtime.workers.profile import (
     held_after,
     kernels_by_run,
@@ -30,10 +29,11 @@ from memplan_cli.runtime.workers.profile import (
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_graph import write_graph
+from memplan_cli.runtime.workers.spec import RunSpec
 
 if TYPE_CHECKING:
-    from memplan_cli.runtime.run.spec import InputSet
     from memplan_cli.runtime.workers.inputs import Feed
+    from memplan_cli.runtime.workers.spec import InputSet
     from memplan_cli.runtime.workers.worker import Json
 
 _STATISTICS = "workspace.csv"

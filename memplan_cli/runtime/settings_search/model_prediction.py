@@ -12,9 +12,7 @@ from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
-from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
-from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import (
     KnownProcess,
@@ -25,7 +23,8 @@ from memplan_cli.runtime.process.predict import (
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
-from memplan_cli.runtime.simulate.predict import Executed, predict
+from memplan_cli.runtime.settings_search.speed import is_slower_as_written
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.process.parts import PredictedProcess
-    from memplan_cli.runtime.run.spec import RunConditions
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.workers.spec import RunConditions
 
 
 _AS_LOADED = KnownProcess(as_loaded=True)
@@ -82,7 +81,9 @@ def predict_process(
     return process
 
 
-def executed_at(path: Path, settings: RuntimeSettings, terms: PredictionTerms) -> Executed:
+def executed_at(
+    path: Path, settings: RuntimeSettings, terms: PredictionTerms
+) -> ExecutedGraph:
     """Return the graph that a session executes. Sizes that data decides are those of one run.
 
     Raises:
@@ -112,7 +113,7 @@ def predicted_facts(
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
     before = executed_at(path, DEFAULTS, terms)
-    written = Executed(program, terms.dims)
+    written = ExecutedGraph(program, terms.dims)
     assumed = terms.conditions.binding.assumed
     choice = _chosen(before, reordered(before, nodes, program), written, assumed)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
@@ -141,7 +142,10 @@ def predicted_facts(
 
 
 def _chosen(
-    before: Executed, optimised: Executed, written: Executed, assumed: Collection[str]
+    before: ExecutedGraph,
+    optimised: ExecutedGraph,
+    written: ExecutedGraph,
+    assumed: Collection[str],
 ) -> SettingsChoice:
     """Return the settings for the written model with which it would be run."""
     under = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.run.confirm import Confirmation
 from memplan_cli.runtime.run.timing import SLOWEST, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.choice import total_of
+from memplan_cli.runtime.verification.confirm import Confirmation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
 from memplan_cli.runtime.profile.workspace import workspace_by_rule
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
@@ -26,7 +25,7 @@ from memplan_cli.runtime.simulate.arena import (
     held_after_runs,
 )
 from memplan_cli.runtime.simulate.execution import trace_session
-from memplan_cli.runtime.simulate.predict import Executed, simulated_model
+from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, simulated_model
 from memplan_cli.runtime.simulate.regions import best_arena, is_tight, refined_arena, regions
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, rounded_up
 
@@ -99,7 +98,7 @@ class _Tracer:
 
     def trace(self, program: Program) -> AllocationTrace:
         """Return the trace of one run."""
-        executed = Executed(program, self.dims, provider=self.provider)
+        executed = ExecutedGraph(program, self.dims, provider=self.provider)
         return trace_session(simulated_model(executed, FREED_AT_ONCE), self.workspace).first
 
 
