@@ -55,11 +55,6 @@ NOT_YET_MOVED: frozenset[tuple[str, str]] = frozenset(
         ("planning.planner", "features.chunking.plan"),
         ("planning.planner", "features.folding.plan"),
         ("planning.terms", "features.donation.transform"),
-        ("reporting.commands.why", "features.chunking.report"),
-        ("reporting.plans.sections", "features.chunking.report"),
-        ("reporting.plans.sections", "features.donation.report"),
-        ("reporting.plans.sections", "features.folding.report"),
-        ("reporting.plans.sections", "features.kv_cache.report"),
         ("runtime.loading", "features.kv_cache.note"),
     }
 )

@@ -44,9 +44,10 @@ class NotebookPlan(Plan):
     __hash__ = Plan.__hash__
 
     def _repr_html_(self) -> str:
+        from memplan_cli.api.plan_sections import FEATURE_SECTIONS
         from memplan_cli.reporting.plans.html import notebook_report
 
-        return notebook_report(self)
+        return notebook_report(self, FEATURE_SECTIONS)
 
 
 def _notebook_plan(plan: Plan) -> NotebookPlan:

@@ -1,18 +1,158 @@
-"""The JSON schemas of what memplan reads and writes."""
+"""The JSON schemas of the files and results of memplan, generated from their classes."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memplan_cli.core.json_schema import FILE_KEYS, RESULT_KEYS, document_schema
+from memplan_cli.core.schema_names import SCHEMA_NAMES
+from memplan_cli.errors import SettingsError
+from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.settings.schema import settings_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.json_types import Json
+
+
+class _Document(NamedTuple):
+    """A file, or the result of a command.
+
+    Attributes:
+        title: the title of its schema.
+        classes: the classes of its content, one of which applies, as ``module:Class``.
+        is_read: whether memplan reads it again, so that unknown keys are errors.
+    """
+
+    title: str
+    classes: tuple[str, ...]
+    is_read: bool = False
+
+
+_DOCUMENTS: Mapping[str, _Document] = {
+    "plan": _Document(
+        "Everything decided about one model; steps are half-open [first, last)",
+        ("core.results.plan:Plan",),
+        is_read=True,
+    ),
+    "report": _Document(
+        "The numbers of a plan; sizes are bytes, null is unknown",
+        ("core.results.report:Report",),
+        is_read=True,
+    ),
+    "baseline": _Document(
+        "The accepted numbers of each model",
+        ("reporting.findings.baseline:Baseline",),
+        is_read=True,
+    ),
+    "certificate": _Document(
+        "Proofs of the bounds of one plan",
+        ("core.results.certificate:Certificate",),
+        is_read=True,
+    ),
+    "diff": _Document(
+        "The changes from one model or plan to another",
+        ("reporting.findings.diff:Difference",),
+    ),
+    "doctor": _Document(
+        "Installed packages, and the providers that work", ("runtime.doctor:Diagnosis",)
+    ),
+    "fit": _Document(
+        "The largest values of dimensions that fit a memory size", ("planning.fit:Fit",)
+    ),
+    "gate": _Document("The verdicts of a gate", ("reporting.findings.gate:GateVerdicts",)),
+    "pack": _Document("Buffers packed into one arena", ("packing.problem_file:Packed",)),
+    "settings": _Document(
+        "Runtime options for a model; sizes are bytes, null is unknown",
+        ("reporting.commands.runtime:ModelSettings",),
+    ),
+    "simulate": _Document(
+        "The memory of dynamic allocators for one run",
+        ("runtime.simulate.allocators:AllocatorComparison",),
+    ),
+    "soak": _Document(
+        "The memory of a process over many requests of changing size",
+        ("features.serving.soak:Soak",),
+    ),
+    "sweep": _Document(
+        "Rows of a sweep, in a table or one by one",
+        ("reporting.findings.sweep_rows:Row", "reporting.findings.sweep_rows:SweepTable"),
+        is_read=True,
+    ),
+    "train-step": _Document(
+        "A training step that was made from a model",
+        ("features.training.step_document:WrittenStep",),
+    ),
+    "validate": _Document(
+        "The verdict on a written model and its original",
+        ("reporting.commands.validate:ValidationResult",),
+    ),
+    "verified": _Document(
+        "The verdicts on the parts of a certificate", ("core.results.certified:Certified",)
+    ),
+    "why-peak": _Document(
+        "The tensors that need the memory at the peak", ("reporting.findings.why:PeakStory",)
+    ),
+    "why-process": _Document(
+        "The predicted memory of a process, divided by purpose",
+        ("reporting.findings.process:ProcessStory",),
+    ),
+    "why-tensor": _Document(
+        "The lifetime of one tensor, and what else uses its memory",
+        ("reporting.findings.why:TensorStory",),
+    ),
+}
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return the JSON schema of something that memplan reads or writes.
+    """Return the JSON schema of a file or of a result of memplan.
 
     Raises:
-        SettingsError: there is none of that name.
+        SettingsError: the name is none of `SCHEMA_NAMES`.
     """
-    from memplan_cli.reporting.schemas import schema_text
+    content: dict[str, Any] = json.loads(schema_text(name))
+    return content
 
-    found: dict[str, Any] = json.loads(schema_text(name))
-    return found
+
+def schema_of(name: str) -> Json:
+    """Return a JSON schema, its keys in the order of the class.
+
+    Raises:
+        SettingsError: the name is none of `SCHEMA_NAMES`.
+    """
+    if name not in SCHEMA_NAMES:
+        raise SettingsError(
+            f"{name!r} is no schema: the schemas are {', '.join(SCHEMA_NAMES)}"
+        )
+    if name == "config":
+        return settings_schema()
+    document = _DOCUMENTS[name]
+    return document_schema(
+        f"memplan.{name}/1",
+        document.title,
+        tuple(map(_import_class, document.classes)),
+        FILE_KEYS if document.is_read else RESULT_KEYS,
+    )
+
+
+def _import_class(path: str) -> type:
+    module, _, name = path.partition(":")
+    imported: type = getattr(import_module(f"memplan_cli.{module}"), name)
+    return imported
+
+
+def schema_text(name: str) -> str:
+    """Return a JSON schema as text.
+
+    Raises:
+        SettingsError: the name is none of `SCHEMA_NAMES`.
+    """
+    return json_text(schema_of(name))
+
+
+def all_schemas_text() -> str:
+    """Return all schemas by name, as the text of one JSON object."""
+    return json_text({name: schema_of(name) for name in SCHEMA_NAMES})

@@ -6,92 +6,121 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.print_log import print_log as log_lines
 from memplan_cli.reporting.escape import terminal
-from memplan_cli.reporting.media import drawn
 from memplan_cli.reporting.media.json_text import json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.media import Medium
-    from memplan_cli.reporting.media.text import Screen
     from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.reporting.plans.html import Beside
+    from memplan_cli.reporting.plans.sections import PlanSection
 
 Renderer = Callable[["Plan"], str]
 
-_MOST_IN_TEXT, _MOST_ROWS = 12, 20
-"""Rows of each table, so that a report stays a page."""
+_MAX_TEXT_ROWS, _MAX_MARKDOWN_ROWS = 12, 20
+"""Rows of each table: a report is about one page."""
 
 
-def _of(module: str, function: str = "render") -> Renderer:
-    """Return a renderer whose module is loaded when it draws: few runs need two."""
-
-    def draw(plan: Plan) -> str:
-        text = getattr(import_module(f"memplan_cli.reporting.plans.{module}"), function)(plan)
-        assert isinstance(text, str)  # noqa: S101 - our own table
-        return text
-
-    return draw
-
-
-def _medium(medium: Medium) -> Renderer:
-    """Return a renderer that draws the report's document in a medium."""
-
-    def draw(plan: Plan) -> str:
-        from memplan_cli.reporting.plans.sections import plan_document
-
-        return drawn(plan_document(plan, _MOST_ROWS), medium)
-
-    return draw
-
-
-def _text(plan: Plan, screen: Screen | None = None, detail: Detail = "answer") -> str:
+def _text(
+    plan: Plan,
+    sections: Sequence[PlanSection] = (),
+    *,
+    detail: Detail = "answer",
+    color: bool = False,
+    print_log: bool = False,
+) -> str:
     from memplan_cli.reporting.media.text import Screen, draw
     from memplan_cli.reporting.plans.answer import text_document
 
-    return draw(text_document(plan, _MOST_IN_TEXT, detail), screen or Screen())
+    document = text_document(plan, _MAX_TEXT_ROWS, detail, sections)
+    report = draw(document, Screen(_terminal_width(), color))
+    log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
+    return f"{log}\n{report}" if log else report
 
 
-def _markdown_logged(plan: Plan) -> str:
+def _json(plan: Plan, *, print_log: bool = False) -> str:
+    log = {"print_log": list(log_lines(plan))} if print_log else {}
+    return json_text({**to_json(plan.report), **log})
+
+
+def _markdown(
+    plan: Plan, sections: Sequence[PlanSection] = (), *, print_log: bool = False
+) -> str:
+    from memplan_cli.reporting.media.markdown import draw
     from memplan_cli.reporting.plans.reuse import logged
     from memplan_cli.reporting.plans.sections import plan_document
 
-    document = plan_document(plan, _MOST_ROWS)
-    return drawn(replace(document, blocks=(*document.blocks, *logged(plan))), "markdown")
+    document = plan_document(plan, _MAX_MARKDOWN_ROWS, sections)
+    log = logged(plan) if print_log else ()
+    return draw(replace(document, blocks=(*document.blocks, *log)))
 
 
-def _json(plan: Plan) -> str:
-    return json_text(to_json(plan.report))
+def _html(
+    plan: Plan, sections: Sequence[PlanSection] = (), *, beside: Beside | None = None
+) -> str:
+    from memplan_cli.reporting.plans.html import render as plan_page
+
+    return plan_page(plan, beside, sections)
 
 
-def _json_logged(plan: Plan) -> str:
-    return json_text({**to_json(plan.report), "print_log": list(log_lines(plan))})
+def _svg(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.svg import render as arena_picture
+
+    return arena_picture(plan)
+
+
+def _csv(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.exports import tensors_csv
+
+    return tensors_csv(plan)
+
+
+def _chrome_trace(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.chrome_trace import render as trace
+
+    return trace(plan)
+
+
+def _c_header(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.c_header import c_header
+
+    return c_header(plan)
+
+
+def _tflm(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.exports import tflm
+
+    return tflm(plan)
+
+
+def _minimalloc(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.exports import minimalloc
+
+    return minimalloc(plan)
 
 
 RENDERERS: Mapping[str, Renderer] = {
     "text": _text,
     "json": _json,
-    "markdown": _medium("markdown"),
-    "html": _of("html"),
-    "svg": _of("svg"),
-    "csv": _of("exports", "tensors_csv"),
-    "chrome-trace": _of("chrome_trace"),
-    "c-header": _of("c_header", "c_header"),
-    "tflm": _of("exports", "tflm"),
-    "minimalloc": _of("exports", "minimalloc"),
+    "markdown": _markdown,
+    "html": _html,
+    "svg": _svg,
+    "csv": _csv,
+    "chrome-trace": _chrome_trace,
+    "c-header": _c_header,
+    "tflm": _tflm,
+    "minimalloc": _minimalloc,
 }
+"""Format -> renderer with its default options. A renderer loads its modules when it is called."""
 
-_LOGGED: Mapping[str, Renderer] = {
-    "text": _text,
-    "json": _json_logged,
-    "markdown": _markdown_logged,
-}
+_FORMATS_WITH_LOG = ("text", "json", "markdown")
 
 
 def render(  # noqa: PLR0913 - one parameter an option
@@ -102,54 +131,55 @@ def render(  # noqa: PLR0913 - one parameter an option
     print_log: bool = False,
     beside: Beside | None = None,
     detail: Detail = "answer",
+    sections: Sequence[PlanSection] = (),
 ) -> str:
-    """Return a plan in one of the formats, as the command line shows it.
+    """Return a plan in one of the formats of `RENDERERS`.
 
     Args:
-        plan: What to show.
-        form: A key of `RENDERERS`.
-        color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
-        print_log: Whether to add a line for each tensor that reuses memory, and why not.
-        beside: What the page tells besides: another plan's live bytes, the model's types.
-        detail: How much a text says: the first lines, the tables, what numbers mean.
+        plan: The plan to show.
+        form: The format.
+        color: Whether text is coloured for a terminal.
+        print_log: Whether to add one line per tensor: the memory that it reuses, or why it
+            reuses none. For text, JSON and Markdown only.
+        beside: What an HTML page shows besides the plan: a second plan, facts of the model.
+        detail: How much a text contains: the answer, the tables, or also definitions.
+        sections: The features' sections of a text, a Markdown document or an HTML page.
 
     Raises:
-        SettingsError: there is no such format, or it has no place for the log or has but
-            one length.
+        SettingsError: The format is unknown, or it does not support ``print_log`` or ``detail``.
     """
-    table = _LOGGED if print_log else RENDERERS
-    what = "--print-log goes with" if print_log else "the formats are"
-    if form not in table:
-        raise SettingsError(f"{form!r}: {what} {', '.join(table)}")
+    forms = _FORMATS_WITH_LOG if print_log else tuple(RENDERERS)
+    if form not in forms:
+        supported = "--print-log goes with" if print_log else "the formats are"
+        raise SettingsError(f"{form!r}: {supported} {', '.join(forms)}")
     check_detail(detail, form)
-    if form == "html":
-        from memplan_cli.reporting.plans.html import render as page
-
-        return page(plan, beside)
-    if form != "text":
-        return table[form](plan)
-    from memplan_cli.reporting.media.text import Screen
-
-    log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
-    shown = _text(plan, Screen(_width(), color), detail)
-    return f"{log}\n{shown}" if log else shown
+    match form:
+        case "text":
+            return _text(plan, sections, detail=detail, color=color, print_log=print_log)
+        case "json":
+            return _json(plan, print_log=print_log)
+        case "markdown":
+            return _markdown(plan, sections, print_log=print_log)
+        case "html":
+            return _html(plan, sections, beside=beside)
+    return RENDERERS[form](plan)
 
 
 def check_detail(detail: Detail, form: str) -> None:
-    """Refuse a length for a format that has but one.
+    """Reject --verbose and --explain for a format other than text.
 
     Raises:
-        SettingsError: the format is not text.
+        SettingsError: The format is not text, and a detail was chosen.
     """
     if detail != "answer" and form != "text":
         raise SettingsError(
-            f"--format {form} has no details to ask for: it always has them all",
+            f"--verbose and --explain are for --format text: {form} always has all details",
             hint="leave --verbose and --explain out",
         )
 
 
-def _width() -> int:
-    """Return the columns to write into: the terminal's, or COLUMNS, or 100 in a pipe."""
+def _terminal_width() -> int:
+    """Return the columns of a text: of the terminal or COLUMNS, in 40 to 160; 100 in a pipe."""
     columns = shutil.get_terminal_size((100, 24)).columns
     if not os.environ.get("COLUMNS") and not os.isatty(1):
         columns = 100

@@ -282,7 +282,7 @@ def test_metadata_that_is_none_of_ours_is_refused(text: str) -> None:
 
 
 def test_plan_and_report_are_as_their_schemas_say(tmp_path: Path) -> None:
-    from memplan_cli.reporting.schemas import schema_text
+    from memplan_cli.api.schema import schema_text
 
     path = saved(tmp_path, decoder(Shape(crossed=True)))
     found = api.optimize(path, IN_PLACE)

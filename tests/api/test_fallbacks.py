@@ -18,6 +18,7 @@ from memplan_cli.api.fallbacks import fell_back, with_rejected, with_slower
 from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.api.files.rewriting import Rewriting, Targets
 from memplan_cli.api.optimized import Optimized
+from memplan_cli.api.schema import schema_text
 from memplan_cli.core.results.fallbacks import CODES, Fallback
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import RuntimeFacts, read_report
@@ -29,7 +30,6 @@ from memplan_cli.planning import planner
 from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.choose import choose
 from memplan_cli.reporting import render
-from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.runtime.run import timing
 
 if TYPE_CHECKING:

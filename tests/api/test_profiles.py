@@ -15,11 +15,11 @@ from memplan_cli import api
 from memplan_cli.api import profiles
 from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.api.profiles import for_all, plan_profiles
+from memplan_cli.api.schema import schema_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting import render
-from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.settings.settings import Settings
 from story import memplan
 

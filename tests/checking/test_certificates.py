@@ -16,6 +16,7 @@ from certificate_cases import SAMPLES, case_of, random_case, write_text
 from memplan_cli import Settings
 from memplan_cli.api.certificate import certificate_for, verify_certificate
 from memplan_cli.api.files.model_file import plan_model, read_model
+from memplan_cli.api.schema import schema_text
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import (
     BLOCK_END,
@@ -43,7 +44,6 @@ from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds
 from memplan_cli.ordering.task_graph import TaskGraph, peak
 from memplan_cli.ordering.witnesses import order_witness, states_witness
-from memplan_cli.reporting.schemas import schema_text
 from order_graphs import graph_of, orders, random_graph
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from memplan_cli.api.schema import schema_of
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.json_schema import FILE_KEYS, RESULT_KEYS, document_schema
 from memplan_cli.core.json_types import Count, Natural, Share, one_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys
-from memplan_cli.reporting.schemas import schema_of
 
 PLANS = sorted((Path(__file__).parents[1] / "golden/renderers/plans").glob("*.json"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import Settings, plan
+from memplan_cli.api.plan_sections import FEATURE_SECTIONS
 from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.reporting import render
 
@@ -29,7 +30,7 @@ def test_the_report_of_a_sample_model_is_the_one_in_the_repository(
     monkeypatch.setenv("COLUMNS", "100")
     made = plan(Path("sample_models") / f"{model}.onnx", Settings(level=level))  # type: ignore[arg-type]
     told = {"print_log": True, "detail": "details"} if form == "text" else {}
-    text = render(made, form, **told)  # type: ignore[arg-type]
+    text = render(made, form, sections=FEATURE_SECTIONS, **told)  # type: ignore[arg-type]
     path = REPORTS / f"{model}.level{level}.{'json' if form == 'json' else 'txt'}"
     if update_golden:
         path.parent.mkdir(exist_ok=True)

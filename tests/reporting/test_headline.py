@@ -122,7 +122,7 @@ def test_a_chart_of_part_of_the_sizes_says_so() -> None:
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html", "svg", "csv"])
 def test_a_format_of_one_length_refuses_another(form: str) -> None:
-    with pytest.raises(SettingsError, match="no details to ask for"):
+    with pytest.raises(SettingsError, match="are for --format text"):
         render(plan_of_text(TEXT), form, detail="details")
 
 

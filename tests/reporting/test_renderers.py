@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from markdown_it import MarkdownIt
 
+from memplan_cli.api.plan_sections import FEATURE_SECTIONS
 from memplan_cli.core.problem import align, lower_bound
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import read_report
@@ -45,7 +46,11 @@ PLANS = {
 }
 RENDERERS: dict[str, Callable[[Plan], str]] = {
     **FORMATS,
-    "text": lambda plan: text.draw(text_document(plan, 12, "definitions"), Screen()),
+    "text": lambda plan: text.draw(
+        text_document(plan, 12, "definitions", FEATURE_SECTIONS), Screen()
+    ),
+    "markdown": lambda plan: render(plan, "markdown", sections=FEATURE_SECTIONS),
+    "html": lambda plan: render(plan, "html", sections=FEATURE_SECTIONS),
 }
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
@@ -55,7 +60,7 @@ def plan_named(name: str) -> Plan:
 
 
 def draw(plan: Plan, screen: Screen) -> str:
-    return text.draw(plan_document(plan, 12), screen)
+    return text.draw(plan_document(plan, 12, FEATURE_SECTIONS), screen)
 
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
@@ -233,7 +238,7 @@ def test_what_was_asked_for_is_told_with_its_price() -> None:
     for form in ("text", "markdown", "html"):
         got = RENDERERS[form](plan_named("train_level1"))
         assert (
-            "3 nodes recomputed, 4.2% more FLOPs; the budget of 117.19 KiB is not met" in got
+            "3 nodes recomputed, 4.2% more FLOPs. The budget of 117.19 KiB is not met" in got
         )
         assert "1 output reuses the buffer of the input it replaces, 16.00 KiB less" in got
         assert "its producer reads w2 after writing" in got

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from memplan_cli.api.schema import schema_text
 from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps
 from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.settings.keys import KEYS, METRICS
 from memplan_cli.settings.sources import read_yaml
 
@@ -119,7 +119,7 @@ def test_what_the_reader_refuses_the_schema_refuses_too(text: str) -> None:
 
 
 def test_there_is_no_other_schema() -> None:
-    with pytest.raises(SettingsError, match="there are plan, report"):
+    with pytest.raises(SettingsError, match="the schemas are plan, report"):
         schema_text("../plan")
 
 

@@ -118,6 +118,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import api
     from memplan_cli.api.files.binding import refuse_run
     from memplan_cli.api.files.provenance import named_from_here
+    from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.reporting import check_detail, render
 
     refuse_nameless(model, out)
@@ -155,7 +156,14 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         progress=output.progress,
     )
     seen = named_from_here(done.plan, done.plan_file) if form != "json" else done.plan
-    shown = render(seen, form, color=output.color, print_log=print_log, detail=detail)
+    shown = render(
+        seen,
+        form,
+        color=output.color,
+        print_log=print_log,
+        detail=detail,
+        sections=FEATURE_SECTIONS,
+    )
     say(shown)
     if done.model is None:
         output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")

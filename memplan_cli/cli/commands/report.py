@@ -64,6 +64,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.api.files.output_files import refuse_targets
     from memplan_cli.api.files.provenance import named_from_here
     from memplan_cli.api.graph_facts import facts_for
+    from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.api.report import (
         in_files_order,
         interface_of,
@@ -99,7 +100,13 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     else:
         plan = plan if chosen or form == "json" else named_from_here(plan, path)
         text = render(
-            plan, form, color=color, print_log=print_log, beside=beside, detail=detail
+            plan,
+            form,
+            color=color,
+            print_log=print_log,
+            beside=beside,
+            detail=detail,
+            sections=FEATURE_SECTIONS,
         )
     deliver(text, out, output)
     if missed := over_budget(plan.report):

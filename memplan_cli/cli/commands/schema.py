@@ -27,7 +27,7 @@ def schema(name: str | None, *, every: bool, output: Output) -> None:
     memplan schema --all
     """
     del output
-    from memplan_cli.reporting.schemas import all_schemas_text, schema_text
+    from memplan_cli.api.schema import all_schemas_text, schema_text
 
     if every == (name is not None):
         raise click.UsageError("give the name of a schema, or --all")

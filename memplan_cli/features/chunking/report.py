@@ -1,43 +1,48 @@
-"""What is computed in pieces, as a document has it."""
+"""The section of the plan report on regions that are computed in pieces."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_size
+from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
+    from memplan_cli.core.results.chunks import ChunkedRegion
+    from memplan_cli.core.results.report import Report
 
 _HEADS = (
-    "around", ">axis", ">pieces", ">nodes", ">peak before", ">peak in it", ">saved", ">more work",
+    "around", ">axis", ">pieces", ">nodes", ">peak before", ">peak after", ">saved", ">more work",
 )  # fmt: skip
 
 
-def pieces(found: Chunks, most: int) -> Iterator[doc.Block]:
-    """Yield what is computed in pieces, what each region saves, and what that costs."""
-    if not found.regions and found.budget is None:
+def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the cost of chunking, whether its budget is met, and a table of the regions.
+
+    Nothing is yielded if no region is chunked and no budget was set.
+    """
+    chunks = report.chunked
+    if not chunks.regions and chunks.budget is None:
         return
-    count = len(found.regions)
-    more = f"{abs(found.nodes)} nodes {'more' if found.nodes >= 0 else 'fewer'}"
+    count = len(chunks.regions)
+    more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
     line = (
-        f"{count} {'region' if count == 1 else 'regions'} in pieces, {more}, "
-        f"{100 * found.flops_increase:.1f}% more work"
+        f"{counted(count, 'region')} in pieces, {abs(chunks.nodes)} nodes {more_or_fewer}, "
+        f"{100 * chunks.flops_increase:.1f}% more work"
     )
-    if found.budget is not None:
-        met = "met" if found.met else "not met"
-        line += f"; the budget of {format_size(found.budget)} is {met}"
-    if found.needs:
-        line += f"; {found.needs}"
-    rows = list(map(_row, found.regions[:most]))
+    if chunks.budget is not None:
+        met = "met" if chunks.met else "not met"
+        line += f". The budget of {format_size(chunks.budget)} is {met}"
+    if chunks.needs:
+        line += f". Lower bound: {chunks.needs}"
+    rows = [_region_row(region) for region in chunks.regions[:max_rows]]
     table = doc.first_rows(_HEADS, rows, count - len(rows), "regions")
     yield from doc.section("In pieces", doc.Paragraph(line), table)
 
 
-def _row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:
+def _region_row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:
     return (
         doc.Name(region.tensor),
         str(region.axis),

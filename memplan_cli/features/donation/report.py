@@ -1,4 +1,4 @@
-"""What a report says of outputs that reuse the buffers of inputs."""
+"""The section of the plan report on donated buffers: outputs written over inputs."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import Report
 
 
-def donation(report: Report, most: int) -> Iterator[doc.Block]:
-    """Yield each output with the input whose buffer it reuses, or why it may not."""
-    found = report.donated
+def donation_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield each output of a donation with the input whose buffer it reuses, or why it cannot.
+
+    The section ends with Python code that binds the buffers. Nothing is yielded without donations.
+    """
+    donated = report.donated
     rows: list[tuple[doc.Prose, ...]] = [
-        (doc.Name(made), ("reuses the buffer of ", doc.Name(given)))
-        for given, made in found.pairs
+        (doc.Name(output), ("reuses the buffer of ", doc.Name(input_name)))
+        for input_name, output in donated.pairs
     ]
-    rows += [(doc.Name(refusal.name), refusal.reason) for refusal in found.refused]
+    rows += [(doc.Name(refusal.name), refusal.reason) for refusal in donated.refused]
     if not rows:
         return
-    table = doc.first_rows(("output", ""), rows[:most], len(rows) - most, "outputs")
-    code = doc.Code(_donated_code(report)) if found.pairs else None
+    table = doc.first_rows(("output", ""), rows[:max_rows], len(rows) - max_rows, "outputs")
+    code = doc.Code(_binding_code(report)) if donated.pairs else None
     yield from doc.section("Donated buffers", doc.Paragraph(donated_line(report)), table, code)
 
 
 def donated_line(report: Report) -> str:
-    """Return what donation saves."""
-    found = report.donated
-    refused = f"; {len(found.refused)} may not" if found.refused else ""
-    # Over symbols what it saves is in the expression of the total alone.
-    less = "" if report.symbolic else f", {format_size(found.bytes)} less in total"
-    pairs = counted(len(found.pairs), "output")
-    one = len(found.pairs) == 1
-    words = "reuses the buffer of the input it replaces"
-    words = words if one else "reuse the buffer of the input they replace"
-    return f"{pairs} {words}{less}{refused}"
+    """Return how many outputs reuse the buffer of an input, and how many bytes that saves."""
+    donated = report.donated
+    refused = f"; {len(donated.refused)} cannot" if donated.refused else ""
+    # With symbolic dims the saving is only in the expression of the total.
+    saving = "" if report.symbolic else f", {format_size(donated.bytes)} less in total"
+    is_single = len(donated.pairs) == 1
+    verb = "reuses" if is_single else "reuse"
+    replaced = "input it replaces" if is_single else "input they replace"
+    outputs = counted(len(donated.pairs), "output")
+    return f"{outputs} {verb} the buffer of the {replaced}{saving}{refused}"
 
 
-def _donated_code(report: Report) -> tuple[str, ...]:
+def _binding_code(report: Report) -> tuple[str, ...]:
+    """Return Python code that binds the donated pairs of a plan file to one buffer each."""
     provider = report.runtime.provider if report.runtime else CPU
     lines = (
         "import json",
@@ -51,5 +55,5 @@ def _donated_code(report: Report) -> tuple[str, ...]:
         "session = ...  # of the written model, with the settings of this report",
         'plan = json.load(open("PLAN.memplan.json"))',
     )
-    pairs = '{made: given for given, made in plan["report"]["donated"]["pairs"]}'
+    pairs = '{output: input for input, output in plan["report"]["donated"]["pairs"]}'
     return (*lines, *filter(None, binding_lines(pairs, provider)))

@@ -1,10 +1,10 @@
-"""Constant expressions in a report: what folding would save, or what it did."""
+"""The sections of the plan report on constant folding and on weights outside the model file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_size
+from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
@@ -13,61 +13,66 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import Report
 
 
-def foldable(report: Report, most: int) -> Iterator[doc.Block]:
-    """Yield what of the peak hangs on initializers alone, and the option that folds it."""
-    found = report.foldable
-    if not found:
+def foldable_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the tensors of the peak that depend on constants only, and the option that folds them."""
+    tensors = report.foldable
+    if not tensors:
         return
-    whole = sum(tensor.bytes for tensor in found)
-    exact = sum(tensor.bytes for tensor in found if not tensor.left)
-    line = f"{format_size(whole)} of the lower bound hang on initializers and constants alone"
-    if exact:
-        share = "them" if exact == whole else f"{format_size(exact)} of them"
-        line += f"; --fold-constants computes {share} once, into the model"
-    rows = (
+    total = sum(tensor.bytes for tensor in tensors)
+    foldable = sum(tensor.bytes for tensor in tensors if not tensor.left)
+    line = f"{format_size(total)} of the lower bound depend on initializers and constants only"
+    if foldable:
+        share = "them" if foldable == total else f"{format_size(foldable)} of them"
+        line += f"; --fold-constants computes {share} once and stores the result in the model"
+    rows = [
         (doc.Name(tensor.name), tensor.op, format_size(tensor.bytes), tensor.left or "yes")
-        for tensor in found[:most]
-    )
-    table = doc.first_rows(
-        ("tensor", "made by", ">bytes", "can be folded"), rows, len(found) - most, "tensors"
-    )
-    yield from doc.section("Foldable", doc.Paragraph(line), table)
+        for tensor in tensors[:max_rows]
+    ]
+    heads = ("tensor", "made by", ">bytes", "can be folded")
+    table = doc.first_rows(heads, rows, len(tensors) - max_rows, "tensors")
+    yield from doc.section("Foldable", doc.Paragraph(line, "soft"), table)
 
 
-def folded(report: Report, most: int) -> Iterator[doc.Block]:
-    """Yield which constants were folded, which were not and why, and what the file takes."""
-    facts = report.folded
-    if not facts.tensors and not facts.left:
+def folded_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the folded constants, those that were not folded and why, and the change of weights."""
+    folded = report.folded
+    if not folded.tensors and not folded.left:
         return
-    line = f"{len(facts.tensors)} constants are initializers now: {format_size(facts.added)}"
-    if facts.dropped:
-        line += f" more weights, {format_size(facts.dropped)} less that nobody else reads"
-    elif facts.added:
-        line += " more weights; what they are made of is read elsewhere too, and stays"
-    ranked = sorted(facts.tensors, key=lambda tensor: (-tensor.bytes, tensor.name))
-    rows = (
+    line = f"{counted(len(folded.tensors), 'constant')} folded into initializers"
+    if folded.added:
+        line += f": {format_size(folded.added)} more weights"
+        if folded.dropped:
+            line += f", {format_size(folded.dropped)} of unused weights removed"
+        else:
+            line += "; the weights that they depend on are used elsewhere, and stay"
+    ranked = sorted(folded.tensors, key=lambda tensor: (-tensor.bytes, tensor.name))
+    rows = [
         (doc.Name(tensor.name), tensor.op, format_size(tensor.bytes))
-        for tensor in ranked[:most]
-    )
+        for tensor in ranked[:max_rows]
+    ]
     heads = ("tensor", "made by", ">bytes")
-    table = doc.first_rows(heads, rows, len(ranked) - most, "tensors")
-    reasons: dict[str, list[str]] = {}
-    for var in facts.left:
-        reasons.setdefault(var.reason, []).append(var.name)
-    left = (
+    table = doc.first_rows(heads, rows, len(ranked) - max_rows, "tensors")
+    names_by_reason: dict[str, list[str]] = {}
+    for refusal in folded.left:
+        names_by_reason.setdefault(refusal.reason, []).append(refusal.name)
+    refused_rows = [
         (str(len(names)), reason, doc.Name(names[0]))
-        for reason, names in list(reasons.items())[:most]
-    )
-    others = doc.first_rows(
-        (">not folded", "why", "for example"), left, len(reasons) - most, "reasons"
-    )
-    yield from doc.section("Folded constants", doc.Paragraph(line), table, others)
+        for reason, names in list(names_by_reason.items())[:max_rows]
+    ]
+    refused_heads = (">not folded", "why", "for example")
+    hidden = len(names_by_reason) - max_rows
+    refused = doc.first_rows(refused_heads, refused_rows, hidden, "reasons")
+    yield from doc.section("Folded constants", doc.Paragraph(line, "soft"), table, refused)
 
 
-def moved(report: Report) -> Iterator[doc.Block]:
-    """Yield which weights left the model file."""
-    found = report.external_weights
-    if found.bytes:
-        line = f"{format_size(found.bytes)} of weights left the model file for {found.file}: "
-        line += "loading it does not copy them (--external-weights keep leaves them inside)"
-        yield from doc.section("Weights", doc.Paragraph(line))
+def external_weights_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield how many bytes of weights were moved out of the model file, and where to."""
+    del max_rows  # there is no table
+    external = report.external_weights
+    if external.bytes:
+        line = (
+            f"{format_size(external.bytes)} of weights were moved from the model file to "
+            f"{external.file}, which the runtime maps instead of copying it "
+            "(--external-weights keep leaves them in the model)"
+        )
+        yield from doc.section("Weights", doc.Paragraph(line, "soft"))

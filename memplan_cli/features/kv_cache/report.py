@@ -1,10 +1,10 @@
-"""Caches in place in a report: their buffers, how they are bound, and what a step took before."""
+"""The section of the plan report on key and value caches that are updated in place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_size
+from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
@@ -12,54 +12,69 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.report import Report
 
-_FORMS = {
-    "concat": "a TensorScatter writes into it",
-    "cast": "a TensorScatter writes into it, in the cache's type",
-    "operator": "a TensorScatter writes what its operator adds",
-    "shared": "its operator writes into it",
-    "constant": "passed through as it is",
+_UPDATES = {
+    "concat": "written by a TensorScatter",
+    "cast": "written by a TensorScatter, in the dtype of the cache",
+    "operator": "a TensorScatter writes the new entries of its operator",
+    "shared": "written by its operator",
+    "constant": "passed through unchanged",
 }
+"""Form of a cache buffer -> how a step updates it."""
 
 
-def caches(report: Report, most: int) -> Iterator[doc.Block]:
-    """Yield the buffers of caches, and the caches that are left as they were."""
-    found = report.caches
-    if not found.capacity:
+def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the buffers of the caches, how to bind them, and the caches that were kept as they are.
+
+    Nothing is yielded if no capacity was planned for.
+    """
+    caches = report.caches
+    if not caches.capacity:
         return
     rows: list[tuple[doc.Prose, ...]] = [
-        (doc.Name(each.input), doc.Name(each.output), _FORMS[each.form])
-        for each in found.buffers
+        (doc.Name(buffer.input), doc.Name(buffer.output), _UPDATES[buffer.form])
+        for buffer in caches.buffers
     ]
-    rows += [(doc.Name(k.input), doc.Name(k.output), f"kept: {k.reason}") for k in found.kept]
-    count = len(found.growing)
-    size = f", {format_size(found.bytes)} in all" if found.bytes else ""
-    line = (
-        f"{count} {'cache is a buffer' if count == 1 else 'caches are buffers'} of "
-        f"{found.capacity} entries{size}, each bound as input and as output"
+    rows += [
+        (doc.Name(cache.input), doc.Name(cache.output), f"kept: {cache.reason}")
+        for cache in caches.kept
+    ]
+    count = len(caches.growing)
+    size = f", {format_size(caches.bytes)} in all" if caches.bytes else ""
+    are_buffers = "is a buffer" if count == 1 else "are buffers"
+    buffers_line = (
+        f"{counted(count, 'cache')} {are_buffers} of {caches.capacity} entries{size}, "
+        "bound both as input and as output"
     )
-    binding = (
-        "how many entries are valid goes in as ",
-        doc.Name(found.position),
-        " and comes out as ",
-        doc.Name(found.length),
-        "; memplan.Decoder keeps all of it",
+    length_line = (
+        "the number of valid entries is the input ",
+        doc.Name(caches.position),
+        " and the output ",
+        doc.Name(caches.length),
+        "; memplan.Decoder binds and counts all of them",
     )
-    table = doc.first_rows(("input", "output", ""), rows[:most], len(rows) - most, "caches")
-    blocks = [doc.Paragraph(line), doc.Paragraph(binding), *_before(report), table]
-    yield from doc.section("Caches in place", *blocks)
+    table = doc.first_rows(
+        ("input", "output", ""), rows[:max_rows], len(rows) - max_rows, "caches"
+    )
+    yield from doc.section(
+        "Caches in place",
+        doc.Paragraph(buffers_line),
+        doc.Paragraph(length_line),
+        *_step_memory(report),
+        table,
+    )
 
 
-def _before(report: Report) -> Iterator[doc.Paragraph]:
-    """Yield what the step that fills the caches takes now, and what the original takes."""
+def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
+    """Yield the memory of one decoding step, of the original and of the written model."""
     before, memory = report.caches.before, report.memory
     if before is None or memory.inputs is None or memory.planned is None:
         return
-    now = memory.inputs, (memory.outputs or 0) - report.caches.bytes, memory.planned
+    after = memory.inputs, (memory.outputs or 0) - report.caches.bytes, memory.planned
     yield doc.Paragraph(
-        f"the step that fills them: {_sum(before)} before, {_sum(now)} now "
+        f"the step that fills them: {_sum(before)} before, {_sum(after)} now "
         "(inputs + outputs + planned)"
     )
 
 
-def _sum(parts: tuple[int, int, int]) -> str:
-    return f"{' + '.join(map(format_size, parts))} = {format_size(sum(parts))}"
+def _sum(sizes: tuple[int, int, int]) -> str:
+    return f"{' + '.join(map(format_size, sizes))} = {format_size(sum(sizes))}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_share, format_size
-from memplan_cli.features.chunking.report import pieces
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_lines
@@ -81,9 +80,19 @@ def peak(story: PeakStory) -> doc.Document:
             doc.Table(doc.columns(*_HEADS), rows, caption),
             doc.Paragraph(_advice(story)),
             doc.Paragraph(_PEAK_WITHOUT, "soft"),
-            *pieces(story.chunked, _MOST_ROWS),
+            *_chunked_regions(story),
         ),
     )
+
+
+def _chunked_regions(story: PeakStory) -> Iterator[doc.Block]:
+    """Yield the regions that are computed in pieces, which lowered the peak."""
+    lines: list[doc.Prose] = []
+    for region in story.chunked.regions[:_MOST_ROWS]:
+        saved = format_size(max(region.before - region.after, 0))
+        pieces = f": {region.pieces} pieces along axis {region.axis}, {saved} saved"
+        lines.append((doc.Name(region.tensor), pieces))
+    yield from doc.section("In pieces", doc.Items(tuple(lines)) if lines else None)
 
 
 def _row(row: AtPeak, story: PeakStory) -> tuple[doc.Prose, ...]:

@@ -13,10 +13,11 @@ from memplan_cli.reporting.plans.memory import process_line, verdict
 from memplan_cli.reporting.plans.sections import details, plan_document, said_besides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
+    from memplan_cli.reporting.plans.sections import PlanSection
 
 Tone = Literal["plain", "verdict"]
 Detail = Literal["answer", "details", "definitions"]
@@ -25,14 +26,16 @@ Detail = Literal["answer", "details", "definitions"]
 _MORE = "-v shows the details, --explain also what each number means"
 
 
-def text_document(plan: Plan, most: int, detail: Detail) -> doc.Document:
+def text_document(
+    plan: Plan, most: int, detail: Detail, sections: Sequence[PlanSection] = ()
+) -> doc.Document:
     """Return the report of a plan for a terminal; of long tables, the first ``most`` rows."""
-    whole = plan_document(plan, most)
+    whole = plan_document(plan, most, sections)
     if detail == "answer":
         more = doc.Paragraph(_MORE, "soft")
-        blocks = (*answer(plan), more, *said_besides(plan))
+        blocks = (*answer(plan), more, *said_besides(plan, sections))
         return replace(whole, blocks=blocks)
-    whole = replace(whole, blocks=(*answer(plan), *details(plan, most)))
+    whole = replace(whole, blocks=(*answer(plan), *details(plan, most, sections)))
     return whole if detail == "definitions" else doc.without_definitions(whole)
 
 

@@ -20,12 +20,13 @@ from memplan_cli.reporting.plans.page_data import embedded, page_data
 from memplan_cli.reporting.plans.sections import known_only, plan_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
     from memplan_cli.reporting.plans.graph_facts import GraphFacts
+    from memplan_cli.reporting.plans.sections import PlanSection
 
 _MOST_ROWS = 1000
 """Rows of each table below the map."""
@@ -72,11 +73,13 @@ class Beside:
     facts: GraphFacts | None = None
 
 
-def render(plan: Plan, beside: Beside | None = None) -> str:
+def render(
+    plan: Plan, beside: Beside | None = None, sections: Sequence[PlanSection] = ()
+) -> str:
     """Return the page of a plan, with what is known besides."""
     beside = beside or Beside()
     report = plan.report
-    head, sections = draw(plan_document(plan, _MOST_ROWS))
+    head, section_elements = draw(plan_document(plan, _MOST_ROWS, sections))
     data = page_data(plan, beside.facts, beside.plan)
     symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: c for key, c in _COLUMNS.items() if symbolic or key != "size"}
@@ -97,19 +100,19 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
             f'<button type="button">{name}</button></th>'
             for key, (name, kind) in columns.items()
         ),
-        "sections": sections,
+        "sections": section_elements,
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
     }
     return assembled("page.html", _SCRIPTS, parts, data)
 
 
-def notebook_report(plan: Plan) -> str:
+def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
     """Return the figures and tables of the page as one element, for a notebook's output."""
-    document = plan_document(plan, _NOTEBOOK_ROWS)
-    above, sections = draw(document)
+    document = plan_document(plan, _NOTEBOOK_ROWS, sections)
+    above, section_elements = draw(document)
     head = f"<h3>{said(document.title)}</h3>"
     style = f"<style>{_NOTEBOOK_STYLE}</style>"
-    return f'<div class="memplan">{style}{head}{above}{sections}</div>\n'
+    return f'<div class="memplan">{style}{head}{above}{section_elements}</div>\n'
 
 
 def assembled(

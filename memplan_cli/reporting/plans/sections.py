@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
-from memplan_cli.core.quantities import counted, format_share, format_size
+from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
-from memplan_cli.features.chunking.report import pieces
-from memplan_cli.features.donation.report import donation
-from memplan_cli.features.folding import report as constants
-from memplan_cli.features.kv_cache.report import caches
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
@@ -31,25 +28,34 @@ from memplan_cli.reporting.plans.memory import (
 from memplan_cli.reporting.plans.reuse import left_at_32_bits, not_reused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
 
+PlanSection = Callable[["Report", int], Iterable[doc.Block]]
+"""A feature's part of the plan report: the report and the most rows of a table -> blocks.
 
-def plan_document(plan: Plan, most: int) -> doc.Document:
-    """Return the report of a plan; of long tables, the first ``most`` rows."""
+A section yields nothing if the plan does not use the feature. Its plain paragraphs are repeated
+in the short answer; its soft paragraphs and tables are details.
+"""
+
+
+def plan_document(plan: Plan, most: int, sections: Sequence[PlanSection] = ()) -> doc.Document:
+    """Return the whole report of a plan; long tables are cut after ``most`` rows."""
     report = plan.report
     first = (
         *(doc.Paragraph(line, "verdict") for line in paid(report)),
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
     )
     title = ("Memory of ", doc.Name(report.model.path or "model"))
-    return doc.Document(title, (*first, *details(plan, most)))
+    return doc.Document(title, (*first, *details(plan, most, sections)))
 
 
-def details(plan: Plan, most: int) -> Iterator[doc.Block]:
+def details(
+    plan: Plan, most: int, sections: Sequence[PlanSection] = ()
+) -> Iterator[doc.Block]:
     """Yield everything below the first lines, section by section."""
     report, given, plan = plan.report, plan, in_numbers(plan)
     yield doc.Paragraph(headline(report), "soft")
@@ -58,15 +64,10 @@ def details(plan: Plan, most: int) -> Iterator[doc.Block]:
     yield from for_all_dims(report)
     yield from _live_bytes(plan)
     yield from _peak(plan, most)
-    yield from constants.foldable(report, most)
-    yield from constants.folded(report, most)
-    yield from constants.moved(report)
     yield from left_at_32_bits(plan, most)
     yield from bindings(report)
-    yield from _recomputation(report)
-    yield from pieces(report.chunked, most)
-    yield from caches(report, most)
-    yield from donation(report, most)
+    for section in sections:
+        yield from section(report, most)
     yield from _orders(report)
     yield from runtime.evidence(report.runtime)
     yield from runtime.settings(report.runtime)
@@ -76,18 +77,14 @@ def details(plan: Plan, most: int) -> Iterator[doc.Block]:
     yield from _remarks(report)
 
 
-def said_besides(plan: Plan) -> Iterator[doc.Block]:
-    """Yield what no reader of the first lines may miss: dims, what was asked for, warnings."""
+def said_besides(plan: Plan, sections: Sequence[PlanSection] = ()) -> Iterator[doc.Block]:
+    """Yield what no reader of the first lines may miss: dims, features in use, warnings."""
     report = plan.report
     yield from of_dims(report)
-    asked = (
-        _recomputation(report),
-        pieces(report.chunked, 0),
-        caches(report, 0),
-        donation(report, 0),
-    )
-    for section in asked:
-        yield from (block for block in section if isinstance(block, doc.Paragraph))
+    for section in sections:
+        for block in section(report, 0):
+            if isinstance(block, doc.Paragraph) and block.tone != "soft":
+                yield block
     dry_run = ", ".join(training_words(report))
     if dry_run:
         yield doc.Paragraph(dry_run)
@@ -172,32 +169,6 @@ def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | d
     if place.pinned:
         return "(whole run)", place.pinned
     return doc.Name(nodes.get(place.first, "")), doc.Name(nodes.get(place.last - 1, ""))
-
-
-def _recomputation(report: Report) -> Iterator[doc.Block]:
-    """Yield what is recomputed and what that costs, where that was asked for."""
-    found = report.recompute
-    if not found.nodes and found.budget is None:
-        return
-    line = f"{counted(found.nodes, 'node')} recomputed, {100 * found.flops_increase:.1f}% more FLOPs"
-    if found.budget is not None:
-        met = "met" if found.met else "not met"
-        line += f"; the budget of {format_size(found.budget)} is {met}"
-    if found.bound is not None:
-        line += (
-            f"; no order of these nodes needs less than {format_size(found.bound)}, whatever is "
-            "recomputed (fusion may)"
-        )
-    if found.resident_bound is not None:
-        line += f", and {format_size(found.resident_bound)} with its outputs"
-    rows = (
-        (format_size(point.peak), f"{100 * point.flops_increase:.1f}%", str(point.nodes))
-        for point in found.curve
-    )
-    heads = (">live peak", ">more FLOPs", ">nodes recomputed")
-    yield from doc.section(
-        "Recomputation", doc.Paragraph(line), doc.first_rows(heads, rows, 0, "points")
-    )
 
 
 def _orders(report: Report) -> Iterator[doc.Block]:
