@@ -39,8 +39,8 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.onnx_io.recorded import recorded_settings
-    from memplan_cli.onnx_io.scan import scanned_metadata
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.runtime.installed import required_version
     from memplan_cli.runtime.run.baseline import DEFAULTS

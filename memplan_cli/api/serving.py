@@ -209,7 +209,7 @@ def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tu
 def _base(file: ModelFile) -> RuntimeSettings:
     """Return what a file that has to run as it stands says of its settings, nothing of others."""
     from memplan_cli.onnx_io.metadata import metadata_of
-    from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
     recorded = recorded_settings(metadata_of(file.model))
     if recorded is None or not runs_as_written(recorded.settings):

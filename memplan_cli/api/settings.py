@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.onnx_io.recorded import Recorded
+    from memplan_cli.onnx_io.settings_metadata import Recorded
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.settings.settings import Settings
 
@@ -65,7 +65,7 @@ def _settings(
     path: Path, given: Settings, check: Check | None, progress: Progress | None
 ) -> SettingsChoice:
     from memplan_cli.onnx_io.metadata import metadata_of
-    from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
     refuse_run(given, "--measure" if check else "")
     file = read_model(path)

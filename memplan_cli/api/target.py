@@ -173,7 +173,7 @@ class TargetCandidates:
     def _ordered(self, dump: Dump) -> Rewriting:
         """Plan the dump, or the dump with readers for what nobody reads, if that may need less."""
         from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
+        from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
         from memplan_cli.onnx_io.writing.verify import graph_differences
 
         path = dump.path

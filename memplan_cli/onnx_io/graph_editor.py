@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
-from memplan_cli.onnx_io.load import reads, subgraphs
+from memplan_cli.onnx_io.traversal import reads, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import (

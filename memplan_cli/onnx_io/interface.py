@@ -11,10 +11,9 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, quoted
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.declared import read_shape
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.metadata import PREFIX
-from memplan_cli.onnx_io.types import tensor_type, type_name
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.types import read_shape, tensor_type, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

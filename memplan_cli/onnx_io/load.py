@@ -1,7 +1,4 @@
-"""Model files read, their digests, and walks over graphs and their subgraphs.
-
-Weights kept as external data stay on disk: nothing here opens them.
-"""
+"""Model files: parsed, digested, and parsed again on demand."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,62 +105,6 @@ def standard_opset(model: ModelProto) -> int:
         (each.version for each in model.opset_import if each.domain in STANDARD_DOMAINS),
         default=0,
     )
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and every graph in its nodes' attributes."""
-    stack = [graph]
-    while stack:
-        current = stack.pop()
-        yield current
-        for node in current.node:
-            if not node.attribute:
-                continue
-            for attribute in node.attribute:  # as `subgraphs`, without a generator for each
-                if attribute.HasField("g"):
-                    stack.append(attribute.g)
-                stack.extend(attribute.graphs)
-
-
-def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield the subgraphs of a node, by attribute name."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        for index, graph in enumerate(attribute.graphs):
-            yield f"{attribute.name}[{index}]", graph
-
-
-def defined(graph: GraphProto) -> Iterator[str]:
-    """Yield the names that a graph itself defines, one for each definition."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (tensor.values.name for tensor in graph.sparse_initializer)
-    for node in graph.node:
-        yield from filter(None, node.output)
-
-
-def free_names(graph: GraphProto) -> tuple[str, ...]:
-    """Return what a graph, or any graph below it, reads from outside, in order, once each.
-
-    The nodes may stand in any order: a name that one of them makes is never free.
-    """
-    inside = set(defined(graph))
-    found = dict.fromkeys(name for node in graph.node for name in reads(node))
-    found.update(dict.fromkeys(value.name for value in graph.output))
-    return tuple(name for name in found if name and name not in inside)
-
-
-def captures(node: NodeProto) -> tuple[str, ...]:
-    """Return what a node's subgraphs read from outside of them, in order, once each."""
-    if not node.attribute:
-        return ()
-    return tuple(dict.fromkeys(n for _, graph in subgraphs(node) for n in free_names(graph)))
-
-
-def reads(node: NodeProto) -> tuple[str, ...]:
-    """Return a node's inputs, omitted ones as ``""``, then what its subgraphs capture."""
-    return (*node.input, *captures(node))
 
 
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
@@ -261,3 +203,54 @@ def _read_bytes(path: Path) -> bytes:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
+
+
+LARGE = 20_000
+"""Nodes from which on a graph is released: parsed, it takes seven megabytes."""
+
+_Stamp = tuple[int, int, int]
+
+
+class LazyModel:
+    """A model, or the file that it can be parsed from again."""
+
+    def __init__(self, model: ModelProto, path: Path | None = None) -> None:
+        """Wrap a model; without the file that it came from, it stays in memory."""
+        is_large = len(model.graph.node) >= LARGE
+        self._path = path if is_large else None
+        self._stamp = None if self._path is None else _stamp(self._path)
+        self._model: ModelProto | None = model
+
+    @property
+    def model(self) -> ModelProto:
+        """The model: whoever keeps it while it is released keeps its memory.
+
+        Raises:
+            ModelError: it was released, and its file is another one now.
+        """
+        if self._model is None and self._path is not None:
+            found = load_again(self._path)
+            if _stamp(self._path) != self._stamp:
+                raise ModelError(f"{self._path} changed while it was planned")
+            self._model = found
+        assert self._model is not None  # noqa: S101 - only what has a file is released
+        return self._model
+
+    def release(self) -> None:
+        """Release a large model until somebody reads it."""
+        if self._path is not None and self._model is not None:
+            self._model = None
+
+
+def lazy(model: ModelProto | LazyModel) -> LazyModel:
+    """Return a model as a lazy one; one without a file stays in memory."""
+    return model if isinstance(model, LazyModel) else LazyModel(model)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what is another one where a file was written to or replaced."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -13,14 +13,14 @@ from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.declared import (
+from memplan_cli.onnx_io.traversal import graphs, reads, subgraphs
+from memplan_cli.onnx_io.types import (
     UNKNOWN,
     declared_types,
     declares_enough,
+    dtype_name,
     leaves_nothing_to_infer,
 )
-from memplan_cli.onnx_io.load import graphs, reads, subgraphs
-from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.core.program import Attribute, Shape
-    from memplan_cli.onnx_io.declared import Facts
+    from memplan_cli.onnx_io.types import DeclaredType
 
 
 def declared_program(model: ModelProto) -> Program | None:
@@ -45,7 +45,9 @@ def declared_program(model: ModelProto) -> Program | None:
     return None
 
 
-def program_of(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts]) -> Program:
+def program_of(
+    model: ModelProto, graph: GraphProto, types: Mapping[str, DeclaredType]
+) -> Program:
     """Turn a model into a program.
 
     Args:
@@ -99,7 +101,7 @@ class _Scope:
     """The var of each name that stands for one here, those of outer blocks included."""
     taken: set[str]
     """The names that this block itself defines, and the empty one."""
-    types: Mapping[str, Facts]
+    types: Mapping[str, DeclaredType]
 
     def result(self, name: str) -> VarId:
         """Return the var that the block gives under a name.
@@ -123,7 +125,7 @@ class _Reader:
     slashed: Sequence[str] | None = None
     """See `_slashed`; looked for when the first subgraph is met."""
 
-    def add(self, name: str, block: str, origin: Origin, facts: Facts) -> VarId:
+    def add(self, name: str, block: str, origin: Origin, facts: DeclaredType) -> VarId:
         identity = f"{block}/{name}" if block else name
         while identity in self.vars:
             identity += "'"
@@ -268,7 +270,7 @@ def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int
     return order
 
 
-def _constant_type(node: NodeProto) -> Facts:
+def _constant_type(node: NodeProto) -> DeclaredType:
     for attribute in node.attribute:
         if attribute.HasField("t"):
             return dtype_name(attribute.t.data_type), tuple(attribute.t.dims)

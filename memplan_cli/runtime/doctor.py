@@ -11,9 +11,9 @@ from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.core.serialization import SPARSE, Keys, json_form
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
-from memplan_cli.onnx_io.recorded import recorded_settings
+from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.weights.external_data import external_tensors
-from memplan_cli.onnx_io.weights.on_pages import packed_blobs
+from memplan_cli.onnx_io.weights.prepacked import packed_blobs
 from memplan_cli.runtime.installed import hardware, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 

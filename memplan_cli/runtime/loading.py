@@ -14,8 +14,8 @@ import onnxruntime as ort
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.note import recorded_caches
-from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
-from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.onnx_io.settings_metadata import Recorded, recorded_settings
+from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.process_memory import giving_back
 from memplan_cli.runtime.workers.session import (

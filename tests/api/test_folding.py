@@ -140,7 +140,7 @@ def test_nothing_is_left_behind_where_folding_fails(
     def fail(*_: object) -> None:
         raise ModelError("no more")
 
-    from memplan_cli.onnx_io.weights import folded
+    from memplan_cli.onnx_io.weights import folding as folded
 
     monkeypatch.setattr(folded, "_declare", fail)
     with pytest.raises(ModelError, match="no more"):
@@ -152,7 +152,7 @@ def test_other_outputs_are_a_failed_check_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = outside(tmp_path)
-    from memplan_cli.onnx_io.weights import constants
+    from memplan_cli.onnx_io.weights import folding as constants
 
     monkeypatch.setattr(constants, "_restored", lambda value, _: np.asarray(value) + 1)
     done = api.optimize(model, FOLD)

@@ -17,8 +17,8 @@ from builders import parse
 from memplan_cli import Check, api
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG
-from memplan_cli.onnx_io.recorded import SETTINGS, recorded_settings
-from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.onnx_io.settings_metadata import SETTINGS, recorded_settings
+from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.doctor import what_is_lost
 from memplan_cli.settings.settings import Settings
 

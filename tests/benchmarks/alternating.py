@@ -17,7 +17,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 

@@ -224,7 +224,7 @@ class _Growing:
 
     def __init__(self, path: Path, options: Any, written: Path) -> None:  # noqa: ANN401
         from memplan_cli.features.kv_cache.note import recorded_caches
-        from memplan_cli.onnx_io.scan import scanned_metadata
+        from memplan_cli.onnx_io.wire_format import scanned_metadata
 
         self.session = ort.InferenceSession(str(path), options)
         self.shapes = {value.name: value.shape for value in self.session.get_inputs()}

@@ -38,7 +38,7 @@ import onnx
 from memplan_cli.api.files.binding import binding_of
 from memplan_cli.api.files.model_file import bind_whole, read_model
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.settings.settings import Settings
 

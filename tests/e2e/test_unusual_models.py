@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.runtime.proofs.replay import replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions

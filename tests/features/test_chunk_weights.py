@@ -19,7 +19,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.features.chunking.region import regions_of
 from memplan_cli.features.chunking.rewrite import chunked
-from memplan_cli.onnx_io.weights.cut import cut_weight
+from memplan_cli.onnx_io.weights.tensor_data import cut_weight
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.settings.settings import Settings
 

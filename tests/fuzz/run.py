@@ -115,7 +115,7 @@ def read_inputs(data: bytes) -> None:
 
     from memplan_cli.core.bindings import Inputs
     from memplan_cli.errors import MemplanError
-    from memplan_cli.onnx_io.runs.given import read_given
+    from memplan_cli.onnx_io.runs.given_inputs import read_given
 
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>'
@@ -146,8 +146,8 @@ def read_metadata(data: bytes) -> None:
     from contextlib import suppress
 
     from memplan_cli.errors import MemplanError
-    from memplan_cli.onnx_io.recorded import SETTINGS, recorded_settings
-    from memplan_cli.onnx_io.scan import scanned_metadata
+    from memplan_cli.onnx_io.settings_metadata import SETTINGS, recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
@@ -217,8 +217,8 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "api", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
-            "onnx_io.runs.given", "checking.certificates.verify", "core.results.certificate",
-            "reporting.media.text", "onnx_io.recorded", "onnx_io.scan",
+            "onnx_io.runs.given_inputs", "checking.certificates.verify", "core.results.certificate",
+            "reporting.media.text", "onnx_io.settings_metadata", "onnx_io.wire_format",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 

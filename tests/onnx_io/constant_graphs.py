@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from memplan_cli.onnx_io.weights.constants import Evaluator, Scope
+from memplan_cli.onnx_io.weights.folding import Evaluator, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

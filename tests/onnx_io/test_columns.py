@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from memplan_cli import Check, Settings, api
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.weights.on_pages import packed_blobs
+from memplan_cli.onnx_io.weights.prepacked import packed_blobs
 from memplan_cli.onnx_io.writing import columns
 from memplan_cli.onnx_io.writing.columns import cut_columns, reads_large_inside
 

@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 
 from builders import parse
 from memplan_cli.core.program import VarId
-from memplan_cli.onnx_io.declared import declared_types
 from memplan_cli.onnx_io.shapes import infer as inferred_shapes
 from memplan_cli.onnx_io.shapes import reading as read
 from memplan_cli.onnx_io.shapes.infer import infer
+from memplan_cli.onnx_io.types import declared_types
 
 CHAIN = "g (float[4,5] x) => (float[4,5] z) { t = Relu(x) z = Neg(t) }"
 

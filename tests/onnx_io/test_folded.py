@@ -17,8 +17,8 @@ from memplan_cli.errors import ModelError
 from memplan_cli.features.folding.transform import fold
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.weights.constants import Evaluator, read_tensor
-from memplan_cli.onnx_io.weights.folded import DataFile, _declare, folded_model, inside
+from memplan_cli.onnx_io.weights.folding import Evaluator, _declare, folded_model
+from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside, read_tensor
 from onnx_io import constant_graphs
 from onnx_io.constant_graphs import constant_models
 
@@ -128,7 +128,7 @@ def test_a_constant_of_a_subgraph_becomes_its_initializer() -> None:
 def test_large_values_go_into_the_data_file_a_part_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memplan_cli.onnx_io.weights.folded._CHUNK", 1000)
+    monkeypatch.setattr("memplan_cli.onnx_io.weights.tensor_data._CHUNK", 1000)
     weight = np.arange(40 * 30, dtype=np.float32).reshape(40, 30)
     model = parse(f"{HEAD.replace('3,2', '30,40')} {{ t = Transpose(w) y = Add(x, t) }}")
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))

@@ -20,9 +20,9 @@ from onnx import helper, numpy_helper
 
 from memplan_cli.core.bindings import Feed, Inputs
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.runs.given import read_given
-from memplan_cli.onnx_io.runs.input_files import found
+from memplan_cli.onnx_io.runs import input_files as found
+from memplan_cli.onnx_io.runs.given_inputs import read_given
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import draw
 
 if TYPE_CHECKING:

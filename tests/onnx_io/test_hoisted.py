@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from memplan_cli.onnx_io.load import defined, graphs, subgraphs
-from memplan_cli.onnx_io.weights.hoisted import hoist_packed
+from memplan_cli.onnx_io.traversal import defined, graphs, subgraphs
+from memplan_cli.onnx_io.weights.prepacked import hoist_packed
 from nested.models import random_model
 from reproductions import reproduce
 

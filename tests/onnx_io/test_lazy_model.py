@@ -10,9 +10,8 @@ import pytest
 from builders import parse
 from memplan_cli.api.files.model_file import ModelFile, plan_model, read_model
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io import lazy_model
-from memplan_cli.onnx_io.lazy_model import LazyModel, lazy
-from memplan_cli.onnx_io.load import load_again
+from memplan_cli.onnx_io import load as lazy_model
+from memplan_cli.onnx_io.load import LazyModel, lazy, load_again
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.settings.settings import Settings
 

@@ -9,7 +9,8 @@ import pytest
 
 from builders import parse
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import file_digest, graph_digest, graphs, load_model
+from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from pathlib import Path

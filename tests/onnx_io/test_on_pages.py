@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.weights.on_pages import PAGE, Blob, packed_blobs, write_on_pages
+from memplan_cli.onnx_io.weights.prepacked import PAGE, Blob, packed_blobs, write_on_pages
 from reproductions import reproduce
 
 if TYPE_CHECKING:

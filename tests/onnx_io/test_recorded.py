@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_own
-from memplan_cli.onnx_io.recorded import (
+from memplan_cli.onnx_io.settings_metadata import (
     SETTINGS,
     Recorded,
     config_entry,
     recorded_settings,
     settings_entry,
 )
-from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.onnx_io.wire_format import scanned_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +175,7 @@ def test_values_that_an_option_can_have_are_believed(
         (bytes(100), "no field 0"),
         (b"\x08\x01" * ((1 << 20) + 1), "more than"),
         (b"\x72\x04\x0a\x7fab", "ends within"),
-        (b"\x72\x03\x0a\x01a\x72\x02\x09\x00" + bytes(20), "behind its message"),
+        (b"\x72\x03\x0a\x01a\x72\x02\x09\x00" + bytes(20), "after its message"),
     ],
 )
 def test_bytes_that_would_take_long_or_lie_about_their_length_are_refused(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from memplan_cli.onnx_io.writing.wire import Entries, Field, varint
+from memplan_cli.onnx_io.wire_format import Entries, Field, varint
 
 LENGTHS = [0, 1, 127, 128, 255, 256, 16_383, 16_384, 100_000]
 

@@ -11,7 +11,7 @@ import pytest
 
 from builders import parse
 from memplan_cli.core.results.placements import Placement, in_words
-from memplan_cli.onnx_io.load import graph_digest, graphs
+from memplan_cli.onnx_io.load import graph_digest
 from memplan_cli.onnx_io.metadata import (
     HARDWARE,
     IN_PLAN,
@@ -24,6 +24,7 @@ from memplan_cli.onnx_io.metadata import (
 )
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
 from memplan_cli.planning.decided import Source
@@ -397,5 +398,5 @@ def test_notes_of_an_earlier_plan_go_where_the_next_has_none() -> None:
 
 
 def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan_cli.onnx_io.writing.notes._DRAWN", 1)
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._DRAWN", 1)
     assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)

@@ -18,9 +18,10 @@ from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, violations
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import size_of, unit_value
-from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

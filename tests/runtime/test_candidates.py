@@ -15,7 +15,7 @@ from memplan_cli import Check, Settings, api
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import metadata_of
-from memplan_cli.onnx_io.recorded import recorded_settings
+from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.settings_search.predicted import (

@@ -14,8 +14,8 @@ from collection_inputs import specs_from_json
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.interface import free_dims
-from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.runs.runnable import random_ops
+from memplan_cli.onnx_io.runs.prepared_models import random_ops
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import InputsAhead, draw, draw_all
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli import Check, api
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.runtime.workers.mapped_pages import letting_go
 from memplan_cli.settings.settings import Settings
 

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
-from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
+from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.graph.seen_graph import in_recorded_order

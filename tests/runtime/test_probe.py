@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA
-from memplan_cli.onnx_io.runs.probes import ONE_OPS, probes
+from memplan_cli.onnx_io.runs.inplace_probes import ONE_OPS, probes
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.profile import in_place
 from memplan_cli.runtime.profile.in_place import load_table, version_warning

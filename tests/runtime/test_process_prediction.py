@@ -16,8 +16,8 @@ from builders import parse
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.process.memory import PAGE, ProcessMemory

@@ -6,7 +6,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.onnx_io.runs.runnable import smallest_model
+from memplan_cli.onnx_io.runs.prepared_models import smallest_model
 from memplan_cli.runtime.doctor import diagnose, find_problems
 from memplan_cli.runtime.workers import session
 from memplan_cli.runtime.workers.session import (

@@ -11,7 +11,7 @@ import pytest
 from memplan_cli.api.files.assuming import settle
 from memplan_cli.api.files.reading import missing_sizes, read_completely
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.onnx_io.lazy_model import lazy
+from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.shapes.symbolic import interpret

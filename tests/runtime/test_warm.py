@@ -15,7 +15,7 @@ import pytest
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.run_model import process_of_run, start_run
 from memplan_cli.runtime.workers import warm, worker
 from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec

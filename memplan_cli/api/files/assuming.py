@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.demands import Demand
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.reading import Loaded
     from memplan_cli.runtime.run.size_probe import ProbeResult
     from memplan_cli.settings.settings import Settings
@@ -241,7 +241,7 @@ class _Search:
 
     def _possible(self, candidates: Iterable[Dims]) -> list[tuple[Dims, tuple[FeedSpec, ...]]]:
         """Return each candidate once, with what it is fed, those that fit."""
-        from memplan_cli.onnx_io.runs.feeds import Feeder
+        from memplan_cli.onnx_io.runs.random_inputs import Feeder
 
         feeder = Feeder(self.source.model, self.settings.inputs.feeds)
         found: dict[tuple[tuple[str, int], ...], tuple[FeedSpec, ...]] = {}
@@ -366,7 +366,7 @@ def _symbols_given(settings: Settings) -> frozenset[str]:
 
 def _may_run(path: Path) -> bool:
     """Whether a runtime is here, and all that it needs of the model."""
-    from memplan_cli.onnx_io.runs.runnable import missing_weights
+    from memplan_cli.onnx_io.runs.prepared_models import missing_weights
     from memplan_cli.runtime.installed import runtime_version
 
     return bool(runtime_version()) and not missing_weights(path)

@@ -44,7 +44,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
-    from memplan_cli.onnx_io.runs.given import read_given
+    from memplan_cli.onnx_io.runs.given_inputs import read_given
 
     feeds = read_given(inputs, model)
     names = [value.name for value in fed_inputs(model)]

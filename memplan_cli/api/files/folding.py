@@ -43,14 +43,9 @@ def fold_beside(
     Raises:
         ModelError: a value cannot be computed, or a file is in the way.
     """
-    from memplan_cli.onnx_io.weights.constants import Evaluator
     from memplan_cli.onnx_io.weights.external_data import create, remove
-    from memplan_cli.onnx_io.weights.folded import (
-        DataFile,
-        folded_model,
-        goes_outside,
-        inside,
-    )
+    from memplan_cli.onnx_io.weights.folding import Evaluator, folded_model, goes_outside
+    from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside
 
     model, evaluator = file.model, Evaluator(file.model, file.path.parent)
     if not goes_outside(model, planned.plan.report.folded.added):

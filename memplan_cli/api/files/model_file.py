@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.files.assuming import Settled, Trust
     from memplan_cli.core.problem import Allocator
-    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -38,7 +38,7 @@ class ModelFile:
     @classmethod
     def of(cls, path: Path, model: ModelProto) -> Self:
         """Return a file whose model was parsed already."""
-        from memplan_cli.onnx_io.lazy_model import LazyModel
+        from memplan_cli.onnx_io.load import LazyModel
 
         return cls(path, LazyModel(model, path))
 

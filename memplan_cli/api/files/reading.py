@@ -15,7 +15,7 @@ from memplan_cli.core.quantities import counted
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
-from memplan_cli.onnx_io.lazy_model import lazy
+from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.program import Var
-    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
 
 MOST_NODES = 4000

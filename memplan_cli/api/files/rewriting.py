@@ -281,7 +281,7 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
 
     What optimisation would undo or make unsafe is run as it stands, measured or not.
     """
-    from memplan_cli.onnx_io.recorded import Recorded, config_entry, settings_entry
+    from memplan_cli.onnx_io.settings_metadata import Recorded, config_entry, settings_entry
 
     model, runtime = rewriting.file.model, plan.report.runtime
     if runtime is not None and runtime.settings is not None:

@@ -87,7 +87,7 @@ def with_own_inputs(model: ModelProto, settings: Settings) -> tuple[Settings, tu
     inputs, values = settings.inputs, value_names(model)
     left = [name for name in settings.shapes if not is_one_of(name, values)]
     if inputs.given:
-        from memplan_cli.onnx_io.runs.given import not_taken
+        from memplan_cli.onnx_io.runs.given_inputs import not_taken
 
         left += not_taken(inputs, model)
     own = {name: value for name, value in inputs.values.items() if name not in left}

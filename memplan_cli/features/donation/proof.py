@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.runs.runnable import random_ops
-from memplan_cli.onnx_io.runs.seeding import seeded_twins
+from memplan_cli.onnx_io.runs.prepared_models import random_ops, seeded_twins
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.compare import widened
 from memplan_cli.runtime.run.record import differences_in
 from memplan_cli.runtime.run.run_model import require_weights

@@ -12,7 +12,7 @@ from memplan_cli.core.check import Tolerance
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.onnx_io.arrays import array_dtype
+from memplan_cli.onnx_io.types import array_dtype
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.outputs import against, save
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value

@@ -116,8 +116,7 @@ class Buffered:
         """Plan a rewritten graph for a step that fills its caches."""
         from memplan_cli.api.files.assuming import settle
         from memplan_cli.features.kv_cache.note import caches_note
-        from memplan_cli.onnx_io.lazy_model import LazyModel
-        from memplan_cli.onnx_io.load import graph_digest
+        from memplan_cli.onnx_io.load import LazyModel, graph_digest
 
         caches = self.caches_of()[1]
         file = ModelFile(self.file.path, LazyModel(attempt.model))

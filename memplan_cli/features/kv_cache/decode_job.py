@@ -24,7 +24,7 @@ from memplan_cli.onnx_io.interface import (
     tensor_dims,
 )
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import Feeder
+from memplan_cli.onnx_io.runs.random_inputs import Feeder
 from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.inputs import draw_all

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.features.kv_cache.graph import Index, attribute
 from memplan_cli.onnx_io.graph_editor import GraphEditor
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

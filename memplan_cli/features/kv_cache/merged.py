@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.graph import Index
 from memplan_cli.onnx_io.graph_editor import GraphEditor, rename_reads
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

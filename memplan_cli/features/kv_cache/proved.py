@@ -144,8 +144,8 @@ def validate_decoding(
     )
     from memplan_cli.features.kv_cache.merged import unmerged
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.recorded import recorded_settings
-    from memplan_cli.onnx_io.scan import scanned_metadata
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
     from memplan_cli.runtime.workers.session import resolve_provider
 
     original, written = models
@@ -173,7 +173,7 @@ def validate_decoding(
 
 def _loop(work: Buffered, check: Check, folder: Path, settings: RuntimeSettings) -> DecodeLoop:
     from memplan_cli.features.kv_cache.decoded import DecodeLoop
-    from memplan_cli.onnx_io.runs.feeds import feed_specs
+    from memplan_cli.onnx_io.runs.random_inputs import feed_specs
     from memplan_cli.runtime.workers.session import resolve_provider
 
     folder.mkdir()

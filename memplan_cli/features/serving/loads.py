@@ -14,7 +14,7 @@ from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeS
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.features.serving.sizes import fit_formulas
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import Feeder
+from memplan_cli.onnx_io.runs.random_inputs import Feeder
 from memplan_cli.runtime.graph.executed import (
     executed_graph,
     read_graph,

@@ -14,7 +14,7 @@ import numpy as np
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.onnx_io.runs.runnable import smallest_model
+from memplan_cli.onnx_io.runs.prepared_models import smallest_model
 from memplan_cli.runtime.workers.inputs import InputsAhead
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile

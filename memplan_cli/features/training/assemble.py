@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tape import Phase
 from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

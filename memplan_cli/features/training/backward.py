@@ -14,7 +14,7 @@ from memplan_cli.features.training.rules import (
     UNFELT_INPUTS,
 )
 from memplan_cli.features.training.tape import Call
-from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -19,8 +19,9 @@ from memplan_cli.features.training.lean import keep_less
 from memplan_cli.features.training.rules import RULES
 from memplan_cli.features.training.tape import Phase, Pool, Tape, mark
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
-from memplan_cli.onnx_io.load import reads, standard_opset
+from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.workarounds import is_invented
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

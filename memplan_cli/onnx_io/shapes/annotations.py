@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, canonical_dim, symbols_of
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.shapes.lattice import agrees, merged, shape_in, with_shape
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

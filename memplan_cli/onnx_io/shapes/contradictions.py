@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import ML, ONNX, SHAPE_QUERIES, operator
 from memplan_cli.core.program import Origin, VarId
-from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
-from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.shapes.node_query import NodeQuery, contents_of, may_say_shape
 from memplan_cli.onnx_io.shapes.onnx_inference import NEED_A_TYPE, answered
 from memplan_cli.onnx_io.shapes.subgraphs.results import given_by_bodies
 from memplan_cli.onnx_io.shapes.workarounds import is_invented
-from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.traversal import subgraphs
+from memplan_cli.onnx_io.types import UNKNOWN, declared_types, element_type
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.core.program import Block, Dim, Op, Program, Shape, Var
-    from memplan_cli.onnx_io.declared import Facts
     from memplan_cli.onnx_io.shapes.node_query import Content
+    from memplan_cli.onnx_io.types import DeclaredType
 
     Queried = tuple[Op, NodeProto]
 
@@ -219,7 +218,7 @@ def _chain(likeness: _Likeness, queried: Iterable[Op]) -> list[Queried]:
     return [places[at] for at in sorted(found)]
 
 
-def _instead(op: Op, known: Mapping[VarId, Var], var: VarId, made: Facts) -> str:
+def _instead(op: Op, known: Mapping[VarId, Var], var: VarId, made: DeclaredType) -> str:
     """Return in words what an op makes, where that is not what the var is declared to be."""
     declared = known[var]
     dtype, shape = made
@@ -252,7 +251,7 @@ def _elements(shape: Shape | None) -> int | None:
     return prod(sizes) if shape is not None and len(sizes) == len(shape) else None
 
 
-def _formatted(facts: Facts) -> str:
+def _formatted(facts: DeclaredType) -> str:
     dtype, shape = facts
     if shape is None:
         return f"{dtype} of some rank"

@@ -15,9 +15,9 @@ from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, s
 from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
-from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, with_shape
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import names_taken
-from memplan_cli.onnx_io.lazy_model import lazy
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.annotations import (
     Names,
@@ -28,11 +27,12 @@ from memplan_cli.onnx_io.shapes.given_values import as_constants, as_inputs
 from memplan_cli.onnx_io.shapes.lattice import has_holes
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
 from memplan_cli.onnx_io.shapes.workarounds import add_masks, forget_invented
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.bindings import Bindings
 
 

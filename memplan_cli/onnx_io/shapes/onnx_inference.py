@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.protobuf import compiled, messages
 from memplan_cli.onnx_io.shapes.workarounds import NEED_WORKAROUND, infer_with_workarounds
+from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

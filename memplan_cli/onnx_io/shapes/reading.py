@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.declared import declared_types
-from memplan_cli.onnx_io.lazy_model import lazy
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.read import declared_program, program_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.traversal import subgraphs
+from memplan_cli.onnx_io.types import declared_types
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Block, Program, VarId
-    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.contradictions import Contradiction
 
 

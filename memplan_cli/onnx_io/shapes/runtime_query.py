@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.shapes.given import (
     add_known,
     bind_graph,
@@ -21,6 +20,7 @@ from memplan_cli.onnx_io.shapes.given import (
     name_free_dims,
 )
 from memplan_cli.onnx_io.shapes.given_values import as_constants
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

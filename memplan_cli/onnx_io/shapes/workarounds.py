@@ -16,7 +16,8 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator
-from memplan_cli.onnx_io.load import graphs, standard_opset
+from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

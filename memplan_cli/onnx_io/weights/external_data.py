@@ -1,10 +1,4 @@
-"""Weights that a model keeps in files beside it: found, checked, copied along.
-
-Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
-link that leads out), and the checker refuses hard links too. So a model written into another
-folder needs its data there: it is copied, as a clone of the same blocks where the file
-system can do that. A model written beside its source just refers to the same file.
-"""
+"""Weights stored in files beside the model."""
 
 from __future__ import annotations
 
@@ -16,19 +10,53 @@ import shutil
 import zlib
 from copy import deepcopy
 from mmap import ACCESS_READ, mmap
+from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from memplan_cli.core.files import file_mode, same_bytes, temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
-from memplan_cli.onnx_io.weights.links import refuse_links_away, refuse_links_out
 from memplan_cli.onnx_io.weights.sizes import bytes_of, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import ModelProto, TensorProto
+
+
+def refuse_links_away(names: Iterable[str], model: Path) -> None:
+    """Refuse data files of a model that no runtime takes from where they are.
+
+    Raises:
+        ModelError: naming the file.
+    """
+    folders = model.parent.resolve(), model.resolve().parent
+    for path in (model.parent / name for name in names):
+        if not any(_end(path).is_relative_to(folder) for folder in folders):
+            raise ModelError(
+                f"{path} is a link out of the model's folder",
+                hint="runtimes refuse such a file; put the data itself beside the model",
+            )
+
+
+def refuse_links_out(names: Iterable[str], folder: Path) -> None:
+    """Refuse data files that a model which is written into their folder could not have.
+
+    Raises:
+        ModelError: naming the file.
+    """
+    for path in (folder / name for name in names):
+        if not _end(path).is_relative_to(folder.resolve()):
+            raise ModelError(
+                f"{path} is a link out of its folder: a model written beside it cannot load it",
+                hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
+            )
+
+
+def _end(path: Path) -> Path:
+    """Return where a path leads; links in a circle lead to themselves, where no file is."""
+    return Path(realpath(path))
 
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.constants import stored_tensor
-from memplan_cli.onnx_io.load import graphs, load_as_written
-from memplan_cli.onnx_io.weights.on_pages import packed_blobs
+from memplan_cli.onnx_io.load import load_as_written
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.weights.prepacked import packed_blobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

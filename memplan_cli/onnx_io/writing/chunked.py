@@ -10,7 +10,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.weights.cut import cut_weight
+from memplan_cli.onnx_io.weights.tensor_data import cut_weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,9 +28,9 @@ from memplan_cli.onnx_io.graph_editor import (
     drop_unread,
     replace_nodes,
 )
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.weights.folded import DataFile, inside
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-    from memplan_cli.onnx_io.weights.folded import Hold
+    from memplan_cli.onnx_io.weights.tensor_data import Hold
 
 PIECE = 5 << 16
 """Bytes of the least piece, about: little beside what a session takes to load any model."""

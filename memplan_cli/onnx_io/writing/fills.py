@@ -20,9 +20,10 @@ import numpy as np
 from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.graph_editor import FreshNames, replace_nodes
-from memplan_cli.onnx_io.load import captures, standard_opset
+from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.traversal import captures
 from memplan_cli.onnx_io.types import dtype_name
-from memplan_cli.onnx_io.weights.constants import read_tensor
+from memplan_cli.onnx_io.weights.tensor_data import read_tensor
 from memplan_cli.onnx_io.writing.columns import widest_of, width
 
 if TYPE_CHECKING:

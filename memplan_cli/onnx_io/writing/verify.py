@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.operators import canonical_domain, lookup
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.graph_editor import FreshNames
-from memplan_cli.onnx_io.load import defined, graphs, subgraphs
+from memplan_cli.onnx_io.traversal import defined, graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_as_written, load_model
-from memplan_cli.onnx_io.runs.runnable import give_every_output
+from memplan_cli.onnx_io.runs.prepared_models import give_every_output
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names

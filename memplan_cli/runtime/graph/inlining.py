@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.functions import Definitions, definitions_of, kind_of
 from memplan_cli.onnx_io.graph_editor import producers
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

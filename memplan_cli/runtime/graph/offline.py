@@ -16,13 +16,13 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
-from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
-from memplan_cli.onnx_io.weights.hoisted import hoist_packed
-from memplan_cli.onnx_io.weights.on_pages import write_on_pages
-from memplan_cli.onnx_io.weights.sparse import sparse_weights
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
+from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import bound_shapes, runtime_shapes
 from memplan_cli.runtime.installed import hardware

@@ -20,8 +20,7 @@ from memplan_cli.core.results.plan import check
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.runnable import random_ops
-from memplan_cli.onnx_io.runs.seeding import write_seeded
+from memplan_cli.onnx_io.runs.prepared_models import random_ops, write_seeded
 from memplan_cli.runtime.proofs.places import Place, heights, places_of
 from memplan_cli.runtime.run.record import differences_in
 from memplan_cli.runtime.run.run_model import require_weights, run_model

@@ -14,9 +14,8 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.arrays import array_dtype, unpacked
-from memplan_cli.onnx_io.runs.one_op import Cutter
-from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.runs.node_models import Cutter
+from memplan_cli.onnx_io.types import array_dtype, element_type, unpacked
 from memplan_cli.runtime.profile.type_names import word_of
 from memplan_cli.runtime.proofs.places import Place
 from memplan_cli.runtime.workers.memory import DeviceMemory, HostMemory, Memory

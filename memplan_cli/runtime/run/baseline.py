@@ -15,8 +15,8 @@ from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.runs.runnable import random_ops
+from memplan_cli.onnx_io.runs.prepared_models import random_ops
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.record import record_of
 from memplan_cli.runtime.run.run_model import require_weights, run_model, start_run
 from memplan_cli.runtime.workers.session import resolve_provider

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
-from memplan_cli.onnx_io.runs.seeding import seeded_twins
+from memplan_cli.onnx_io.runs.prepared_models import seeded_twins
 from memplan_cli.runtime.run.run_model import require_weights, run_model
 
 if TYPE_CHECKING:

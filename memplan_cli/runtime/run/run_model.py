@@ -8,7 +8,7 @@ from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.onnx_io.runs.runnable import missing_weights
+from memplan_cli.onnx_io.runs.prepared_models import missing_weights
 from memplan_cli.runtime.run.record import RunRecord, record_of
 from memplan_cli.runtime.workers.spec import RunSpec
 from memplan_cli.runtime.workers.worker import run_job, start_job

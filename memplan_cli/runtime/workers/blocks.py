@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan_cli.onnx_io.runs.blocks import model_in_blocks
+from memplan_cli.onnx_io.runs.prepared_models import model_in_blocks
 
 _CHANNELS = 64
 """A multiple of any block."""

@@ -59,8 +59,7 @@ def ort_value(array: Any, dtype: str) -> Any:  # noqa: ANN401 - ONNX Runtime has
     if dtype not in FOREIGN:
         return ort.OrtValue.ortvalue_from_numpy(array)
     # Loading onnx takes a third of a process's start, and few models have such types.
-    from memplan_cli.onnx_io.arrays import packed
-    from memplan_cli.onnx_io.types import element_type
+    from memplan_cli.onnx_io.types import element_type, packed
 
     # Elements of the right width, or wider: the runtime reads as many bytes as it needs.
     room = np.zeros(array.shape, np.uint16 if BITS[dtype] > 8 else np.uint8)
@@ -74,7 +73,7 @@ def array_of(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     dtype = dtype_of(value.data_type())
     if dtype not in FOREIGN:
         return value.numpy()
-    from memplan_cli.onnx_io.arrays import unpacked
+    from memplan_cli.onnx_io.types import unpacked
 
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     return unpacked(raw, dtype, value.shape())

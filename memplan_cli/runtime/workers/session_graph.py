@@ -61,7 +61,7 @@ def write_graph(spec: SessionSpec, out: Path) -> Types:
 def types_of(graph: Path, provider: str) -> Types:
     """Return type and dims of every value at the top of a graph; nothing where it is refused."""
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.runs.runnable import give_every_output
+    from memplan_cli.onnx_io.runs.prepared_models import give_every_output
     from memplan_cli.onnx_io.shapes.given import light_copy
 
     twin = light_copy(load_model(graph))

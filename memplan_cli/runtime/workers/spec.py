@@ -200,7 +200,7 @@ class RunConditions:
     def input_set(self, model: Path) -> InputSet:
         """Return the inputs of a model under these conditions."""
         from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.onnx_io.runs.feeds import feed_specs
+        from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
         if self.specs is not None:
             return InputSet(self.specs)

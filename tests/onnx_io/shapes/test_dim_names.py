@@ -10,7 +10,7 @@ from builders import parse
 from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import dim_names, free_dims, reject_unknown_dims
-from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 

@@ -23,7 +23,8 @@ from memplan_cli.features.training.forward.tensors import (
 )
 from memplan_cli.features.training.tape import Call, Phase, Pool, Tape
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, replace_nodes
-from memplan_cli.onnx_io.load import reads, standard_opset, subgraphs
+from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.traversal import reads, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

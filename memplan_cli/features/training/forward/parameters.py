@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from memplan_cli.core.operators import Family, operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.forward.tensors import FLOATS, tensor_of
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

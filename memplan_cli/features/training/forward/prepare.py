@@ -19,7 +19,8 @@ from memplan_cli.features.training.forward.tensors import FLOATS, UNKNOWN, infer
 from memplan_cli.onnx_io.constants import constant_tensors, named_constant
 from memplan_cli.onnx_io.functions import inlined
 from memplan_cli.onnx_io.graph_editor import rename_values, replace_nodes
-from memplan_cli.onnx_io.load import graphs, standard_opset
+from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
+from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

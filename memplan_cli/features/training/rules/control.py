@@ -11,7 +11,7 @@ from memplan_cli.core.operators import is_random
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tape import Tape
 from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
-from memplan_cli.onnx_io.load import captures, graphs, subgraphs
+from memplan_cli.onnx_io.traversal import captures, graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

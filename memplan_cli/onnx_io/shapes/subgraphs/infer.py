@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import CONTROL_FLOW
-from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.shapes.lattice import (
     merged,
     shape_in,
@@ -26,6 +25,7 @@ from memplan_cli.onnx_io.shapes.lattice import (
 from memplan_cli.onnx_io.shapes.skipped import NEVER_RUN
 from memplan_cli.onnx_io.shapes.subgraphs.carried import Carried
 from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, Level
+from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import SHAPE_QUERIES
 from memplan_cli.onnx_io.graph_editor import producer_nodes
-from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.onnx_io.shapes.lattice import is_complete
 from memplan_cli.onnx_io.shapes.symbolic.families import SHAPE_ARITHMETIC
+from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.lattice import slice_of, stack_of, widened, with_shape
 from memplan_cli.onnx_io.shapes.symbolic.values import (
@@ -22,6 +21,7 @@ from memplan_cli.onnx_io.shapes.symbolic.values import (
     int_attribute,
     ints_attribute,
 )
+from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TypeProto

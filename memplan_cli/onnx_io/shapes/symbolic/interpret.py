@@ -20,7 +20,7 @@ from memplan_cli.core.operators import (
     Family,
     names_of,
 )
-from memplan_cli.onnx_io.load import free_names, standard_opset, subgraphs
+from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.domains.table import made_by, rule_of
 from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
@@ -55,6 +55,7 @@ from memplan_cli.onnx_io.shapes.symbolic.windows import (
     transposed,
 )
 from memplan_cli.onnx_io.shapes.workarounds import NEED_WORKAROUND
+from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.onnx_io.runs.probes import Probe, probes
+from memplan_cli.onnx_io.runs.inplace_probes import Probe, probes
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.session import make_session
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
-from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.types import bytes_of, dtype_name
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.types import declared_bytes, dtype_name
 from memplan_cli.onnx_io.writing.columns import (
     cut_columns,
     has_large_operand,
@@ -156,7 +157,7 @@ def _bytes_inside(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
 def _bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes of the values whose dims are known."""
     said = cast("Mapping[str, tuple[str, list[int | str | None]]]", types)
-    sizes = {name: bytes_of(*kind, dims) for name, kind in said.items()}
+    sizes = {name: declared_bytes(*kind, dims) for name, kind in said.items()}
     return {name: size for name, size in sizes.items() if size is not None}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.onnx_io.runs.runnable import smallest_model
+from memplan_cli.onnx_io.runs.prepared_models import smallest_model
 from memplan_cli.runtime.workers.session import make_session
 
 if TYPE_CHECKING:

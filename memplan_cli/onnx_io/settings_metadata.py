@@ -1,8 +1,4 @@
-"""The runtime's settings in a model file: what the file needs to be run as planned.
-
-A file comes from anywhere, and options of a session can write files or load libraries. So
-only options that memplan writes itself are believed.
-"""
+"""The runtime settings stored in a model file."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ from memplan_cli.core.results.observations import CPU, PROVIDERS, RuntimeSetting
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, OWN_CONFIG, PREFIX, is_own
-from memplan_cli.onnx_io.scan import METADATA
-from memplan_cli.onnx_io.writing.wire import Entries
+from memplan_cli.onnx_io.wire_format import METADATA, Entries
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -1,8 +1,4 @@
-"""A model cut into models of one op each, as the replay runs them.
-
-Weights stay constants of the op that reads them: a kernel may pack them, and packed and
-plain weights need not give the same bits.
-"""
+"""Models of one node each."""
 
 from __future__ import annotations
 
@@ -10,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.constants import stored_tensor
-from memplan_cli.onnx_io.load import load_model, reads
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.traversal import reads
 from memplan_cli.onnx_io.weights.external_data import loaded
-from memplan_cli.onnx_io.weights.sparse import dense, sparse_weights
+from memplan_cli.onnx_io.weights.tensor_data import dense, sparse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

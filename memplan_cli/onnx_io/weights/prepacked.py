@@ -1,12 +1,4 @@
-"""External data written anew: every blob on a page of its own, equal ones once.
-
-ONNX Runtime writes packed weights behind one another and reads them from the mapped
-file with aligned vector loads: a small blob in front of a larger one crashes it (a swin
-transformer, 22 of 52 blobs). External data entries are ``location``, ``offset``, ``length``
-and, for packed weights, ``prepacked_<n>``, whose value is ``key|offset;length;checksum`` with
-a further ``|offset;length;checksum`` for each more blob. Written on pages, with these numbers
-changed accordingly, the same files load everywhere and share nothing with a neighbour.
-"""
+"""Prepacked weights."""
 
 from __future__ import annotations
 
@@ -16,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.traversal import captures, defined, graphs, subgraphs
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 
 if TYPE_CHECKING:
@@ -23,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from onnx import ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, TensorProto
 
 PAGE = 4096
 """Bytes of a page: data is mapped from where one begins."""
@@ -168,3 +161,35 @@ def _number(text: str, name: str) -> int:
     if not text.isdecimal() or len(text) > 19:
         raise ModelError(f"tensor {name[:120]!r} has {text[:40]!r} where a number is expected")
     return int(text)
+
+
+def hoist_packed(model: ModelProto) -> tuple[str, ...]:
+    """Move packed weights from subgraphs of the main graph into it, in place, and name them.
+
+    One stays where it is if its name is another value's too, if it is the subgraph's input or
+    output, and if a subgraph within reads it: there it would not be packed.
+    """
+    found = [
+        (inner, tensor)
+        for node in model.graph.node
+        for _, inner in subgraphs(node)
+        for tensor in _packed(inner)
+    ]
+    if not found:
+        return ()
+    values = Counter(name for graph in graphs(model.graph) for name in defined(graph))
+    moved = [(graph, tensor) for graph, tensor in found if values[tensor.name] == 1]
+    for graph, tensor in moved:
+        model.graph.initializer.append(tensor)
+        graph.initializer.remove(tensor)
+    return tuple(tensor.name for _, tensor in moved)
+
+
+def _packed(graph: GraphProto) -> list[TensorProto]:
+    """Return the weights of a subgraph that are packed, and are read by its own nodes alone."""
+    packed = [tensor for tensor in graph.initializer if any(packed_blobs(tensor))]
+    if not packed:
+        return []
+    others = {value.name for value in graph.output}
+    others.update(name for node in graph.node for name in captures(node))
+    return [tensor for tensor in packed if tensor.name not in others]

@@ -1,27 +1,31 @@
-"""Values of constant expressions: ONNX's own reference evaluator, one node at a time.
-
-Weights in other files are mapped, not read. A value is held until its last reader has run,
-so that besides the operands of one node there is little in memory.
-"""
+"""Folding."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.program import Origin
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.constants import stored_tensor
+from memplan_cli.onnx_io.graph_editor import keep, replace_nodes
 from memplan_cli.onnx_io.interface import opset_versions
 from memplan_cli.onnx_io.reference import evaluate_node
-from memplan_cli.onnx_io.weights.external_data import locations
+from memplan_cli.onnx_io.traversal import subgraphs
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.weights.tensor_data import inside, read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+    from memplan_cli.core.program import Block, Program, Var
+    from memplan_cli.onnx_io.weights.tensor_data import Hold
 
     Array = NDArray[Any]
 
@@ -210,43 +214,6 @@ def _order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]
     return list(found.values())
 
 
-def read_tensor(tensor: TensorProto, folder: Path) -> Array:
-    """Return a tensor's values; data in another file is mapped.
-
-    Raises:
-        ModelError: that file is not there or too short.
-    """
-    import numpy as np
-    from onnx import helper, numpy_helper
-
-    if tensor.data_location != tensor.EXTERNAL:
-        _refuse_without_data(tensor)
-        return np.asarray(numpy_helper.to_array(tensor))
-    (name,) = locations([tensor])
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    try:
-        offset = int(entries.get("offset", "0"))
-        return np.memmap(folder / name, dtype, "r", offset, shape)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"the weights in {folder / name} cannot be read: constants cannot be folded",
-            hint="bring the file, or leave --fold-constants out",
-        ) from error
-
-
-def _refuse_without_data(tensor: TensorProto) -> None:
-    if 0 not in tensor.dims and not any(len(getattr(tensor, part)) for part in _DATA):
-        raise ModelError(
-            f"{tensor.name[:120]!r} has no data: constants cannot be folded",
-            hint="give the model its weights, or leave --fold-constants out",
-        )
-
-
-_DATA = ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data")
-
 _REGISTERED = 2
 """What numpy says of a type that another library has brought."""
 
@@ -270,3 +237,114 @@ def _restored(value: Array, operands: Iterable[Array]) -> Array:
         if _carried(operand).dtype == value.dtype != operand.dtype:
             return value.view(operand.dtype)
     return value
+
+
+_MOST_INSIDE = 64 << 20
+"""Bytes of new weights up to which they are part of a model that has no other files."""
+
+
+def goes_outside(model: ModelProto, added: int) -> bool:
+    """Whether so many bytes of new weights go into a file beside the model."""
+    return added > _MOST_INSIDE or any(
+        tensor.data_location == tensor.EXTERNAL for tensor in model.graph.initializer
+    )
+
+
+def folded_model(
+    model: ModelProto, program: Program, evaluator: Evaluator, hold: Hold
+) -> tuple[ModelProto, Program]:
+    """Return a copy with the values of what a program calls weights, and the program for it.
+
+    Args:
+        model: The model that the program was read from, before it was folded.
+        program: Its ops, less those that were folded.
+        evaluator: Computes the values from the model's weights.
+        hold: Where values go; those of subgraphs stay inside the model.
+
+    Raises:
+        ModelError: a value cannot be computed, or is not of the type and shape that it has.
+    """
+    copy = deepcopy(model)
+    weights: dict[str, dict[str, Var]] = {}
+    for var in program.vars.values():
+        if var.origin is Origin.WEIGHT:
+            weights.setdefault(var.block, {})[var.name] = var
+    folder = _Folder(evaluator, weights, hold)
+    body = folder.fold(copy.graph, model.graph, program.body, None)
+    return copy, replace(program, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    evaluator: Evaluator
+    weights: Mapping[str, Mapping[str, Var]]
+    """By block and name."""
+    hold: Hold
+
+    def fold(
+        self, graph: GraphProto, source: GraphProto, block: Block, outer: Scope | None
+    ) -> Block:
+        """Fold a graph in place; return its block with the nodes' new indices.
+
+        ``source`` is the same graph before anything was folded, the one to compute from.
+        """
+        kept = sorted({op.source for op in block.ops if op.source >= 0})
+        scope, new = Scope.of(source, outer), {old: at for at, old in enumerate(kept)}
+        ops = []
+        for op in block.ops:
+            if op.source < 0:  # of no node: it slices or joins pieces
+                ops.append(op)
+                continue
+            bodies = zip(
+                subgraphs(graph.node[op.source]),
+                subgraphs(source.node[op.source]),
+                op.bodies,
+                strict=True,
+            )
+            folded = tuple(
+                self.fold(one, other, body, scope) for (_, one), (_, other), body in bodies
+            )
+            ops.append(op._replace(source=new[op.source], bodies=folded))
+        gone = {
+            name
+            for at, node in enumerate(source.node)
+            if at not in new
+            for name in node.output
+        }
+        self._replace(graph, scope, block.path, gone)
+        nodes = [graph.node[at] for at in kept]
+        if len(nodes) < len(graph.node):
+            replace_nodes(graph, nodes)
+        return replace(block, ops=tuple(ops))
+
+    def _replace(
+        self, graph: GraphProto, scope: Scope, path: str, gone: Collection[str]
+    ) -> None:
+        """Give a graph the new weights, and take away what nothing reads any more."""
+        weights = self.weights.get(path, {})
+        keep(graph.initializer, lambda tensor: tensor.name in weights)
+        keep(graph.value_info, lambda value: value.name not in gone)
+        wanted = [name for name in weights if name in gone and name in scope.makers]
+        for name, value in self.evaluator.values(scope, wanted):
+            tensor = graph.initializer.add()
+            _declare(tensor, weights[name], value)
+            (self.hold if not path else inside)(tensor, value)
+
+
+def _declare(tensor: TensorProto, var: Var, value: NDArray[Any]) -> None:
+    """Say what a tensor is that has no data yet.
+
+    Raises:
+        ModelError: the value is of another type or shape than the plan was made for.
+    """
+    from onnx import helper
+
+    kind = element_type(var.dtype)
+    if helper.tensor_dtype_to_np_dtype(kind) != value.dtype or var.shape != value.shape:
+        raise ModelError(
+            f"{var.name[:120]!r} cannot be folded: it is planned as {var.dtype}"
+            f"{list(var.shape or ())}, and comes to {value.dtype}{list(value.shape)}",
+            hint=f"leave it as it is: --exclude {var.name}",
+        )
+    tensor.name, tensor.data_type = var.name, kind
+    tensor.dims.extend(value.shape)

@@ -1,8 +1,4 @@
-"""Inputs that were given, held against what a model takes, and stored for its runs.
-
-Each array is written to a file of ours once: every process that runs the model reads those,
-and no untrusted file twice.
-"""
+"""Given inputs."""
 
 from __future__ import annotations
 
@@ -20,9 +16,7 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs
-from memplan_cli.onnx_io.runs.input_files.found import Found, within_limit
-from memplan_cli.onnx_io.runs.input_files.read import read_file
-from memplan_cli.onnx_io.runs.input_files.said import array_of
+from memplan_cli.onnx_io.runs.input_files import Found, array_of, read_file, within_limit
 from memplan_cli.onnx_io.types import tensor_type
 
 if TYPE_CHECKING:

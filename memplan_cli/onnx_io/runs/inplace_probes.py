@@ -1,9 +1,4 @@
-"""Models of one op each, made to see whether a runtime writes its result over an input.
-
-The input that is looked at is made by an op that must allocate (it reads a graph input,
-which nobody may overwrite), and the result is read by one more op, so that it is no graph
-output. With ``kept`` the input is read again later: then only an alias may share memory.
-"""
+"""Probes."""
 
 from __future__ import annotations
 
