@@ -1,8 +1,9 @@
 """Cost model of ops: FLOPs and bytes moved, from shapes alone.
 
-A formula counts what the operator's definition needs, a multiplication and an addition as
-two, not what one kernel does. Names in the formulas below: ``n`` elements of the first
-result, ``m`` of the first input, ``k`` the length of the axis that a product sums over.
+A formula counts the operations in the operator's definition (a multiplication and an addition
+are two), not those of a particular kernel. In the formulas ``n`` is the number of elements of
+the first output, ``m`` that of the first input, ``k`` the length of the axis that a product sums
+over.
 
 =====================================  ===================================================
 operators                              FLOPs
@@ -26,12 +27,12 @@ Resize, Upsample                       ``8 n``
 TopK, Sort, NonMaxSuppression          ``m log2 m``
 moves (Transpose, Concat, Gather ...)  0
 views (Reshape, Squeeze ...), Shape    0, and no bytes
-control-flow ops                        what the subgraphs cost, once
+ops with subgraphs                     the cost of the subgraphs, each run once
 anything else                          ``n``
 =====================================  ===================================================
 
-Bytes moved: every input read once and every result written once. Ops that read only what
-they pick (Gather, Slice, Split) move their results twice; scatters move the data twice.
+Bytes moved: every input is read once and every output is written once. Ops that read only the
+selected elements (Gather, Slice, Split) move their outputs twice; scatters move the data twice.
 """
 
 from __future__ import annotations
@@ -49,23 +50,27 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, Var, VarId
 
 FLOPS_PER_BYTE = 8
-"""What a core computes while it moves a byte: some 80 GFLOP/s against 10 GB/s."""
+"""FLOPs that a core computes in the time of moving one byte: about 80 GFLOP/s and 10 GB/s."""
 
 KERNEL_LAUNCH = 20_000
-"""What a core computes while a runtime calls a kernel: a quarter of a microsecond."""
+"""FLOPs that a core computes in the time of one kernel call: a quarter of a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of an op takes; unknown dims count as one."""
+    """The cost of running an op once. Unknown dims count as 1.
+
+    Attributes:
+        flops: floating-point operations.
+        moved: bytes that are read and written.
+    """
 
     flops: int
     moved: int
-    """Bytes read and written."""
 
     @property
     def work(self) -> int:
-        """One number: FLOPs, with each byte moved counted as what a core does meanwhile."""
+        """FLOPs and bytes moved as one number, in FLOPs (`FLOPS_PER_BYTE`)."""
         return self.flops + FLOPS_PER_BYTE * self.moved
 
     def __add__(self, other: Cost) -> Cost:
@@ -73,12 +78,12 @@ class Cost:
 
 
 def total_cost(program: Program) -> Cost:
-    """Return the cost of all ops of the top block: the graph's modelled work."""
+    """Return the cost of all ops of the main graph, their subgraphs included."""
     return sum((op_cost(op, program.vars) for op in program.body.ops), Cost(0, 0))
 
 
 def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
-    """Return what running an op once takes, by the table above."""
+    """Return the cost of running an op once, by the table of this module."""
     if op.bodies:
         inner = (op_cost(each, variables) for body in op.bodies for each in body.ops)
         return sum(inner, Cost(0, 0))
@@ -90,7 +95,7 @@ def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
 
 
 def node_work(op: Op, variables: Mapping[VarId, Var]) -> int:
-    """Return the modelled time of a node in FLOPs: its work and its launch, bodies run once."""
+    """Return the modelled time of a node in FLOPs: work and kernel calls, each subgraph run once."""
     if not op.bodies:
         return op_cost(op, variables).work + KERNEL_LAUNCH
     inner = (node_work(each, variables) for body in op.bodies for each in body.ops)
@@ -98,7 +103,14 @@ def node_work(op: Op, variables: Mapping[VarId, Var]) -> int:
 
 
 class _Shapes:
-    """An op's tensors as numbers; an omitted or unranked one is a scalar."""
+    """The numeric shapes of an op's inputs and outputs, as the formulas read them.
+
+    Symbolic dims count as 1; an omitted tensor, or one of unknown rank, is a scalar.
+
+    Attributes:
+        inputs, outputs: the shapes.
+        read, written: total bytes of the inputs (each once) and of the outputs.
+    """
 
     def __init__(self, op: Op, variables: Mapping[VarId, Var]) -> None:
         self.op = op
@@ -109,20 +121,25 @@ class _Shapes:
 
     @property
     def n(self) -> int:
+        """The number of elements of the first output."""
         return prod(self.outputs[0]) if self.outputs else 0
 
     @property
     def m(self) -> int:
+        """The number of elements of the first input."""
         return prod(self.inputs[0]) if self.inputs else 0
 
     def size(self, position: int) -> int:
+        """Return the number of elements of an input, 0 if the op does not have it."""
         return prod(self.inputs[position]) if position < len(self.inputs) else 0
 
     def attribute(self, name: str, default: int) -> int:
+        """Return an int attribute of the op."""
         value = self.op.attributes.get(name, default)
         return value if isinstance(value, int) else default
 
     def kernel(self) -> int:
+        """Return the number of positions of a pooling kernel."""
         value = self.op.attributes.get("kernel_shape", ())
         return prod(int(v) for v in value) if isinstance(value, tuple) else 1
 
@@ -187,7 +204,7 @@ def _einsum(s: _Shapes) -> int:
 
 
 def _recurrent(s: _Shapes) -> int:
-    # Each weight of every gate and direction is used once in every step of every sequence.
+    # Each weight of every gate and direction is used once per step and sequence.
     return 2 * prod(s.inputs[0][:2]) * (s.size(1) + s.size(2))
 
 
@@ -211,7 +228,7 @@ _BY_INPUT = frozenset(
         Family.SOFTMAX,
     }
 )
-"""Families that compute with each element of the input, not of the result."""
+"""Families whose cost grows with the elements of the input, not of the output."""
 
 _FORMULAS_OF_FAMILIES: Mapping[Family, Formula] = {
     Family.MATRIX_PRODUCT: _matmul,
@@ -228,4 +245,7 @@ _FORMULAS: Mapping[str, Formula] = {
     f"{MICROSOFT}.FusedGemm": _gemm,
     "ConvTranspose": _conv_transpose,
 }
-"""Operators that differ from their family; all others cost their trait ``flops`` an element."""
+"""Operators whose formula differs from that of their family.
+
+An operator without any formula costs its trait ``flops`` per element.
+"""

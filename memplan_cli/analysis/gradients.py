@@ -1,14 +1,18 @@
-"""Trained parameters and their final gradients, recognised by the graph's structure.
+"""Trained parameters and their final gradients, recognised by the structure of the graph.
 
-A gradient is recognised by what it needs, not by its name. The gradient of a parameter
-``P`` that an op multiplies with ``a`` needs ``a``, and it needs something the loss computes
-behind that op, and it has the shape and type of ``P``. A second head of an inference
-network has at most two of the three.
+Let ``f(a, P)`` be an op of the forward part with a parameter ``P``. A graph output is taken for
+the gradient of ``P``, or for the updated ``P``, if
+
+1. it has the dtype and shape of ``P``,
+2. it depends on ``a``, the other operand of ``f``, outside of the forward part, and
+3. it depends on a value between ``f`` and the loss, outside of the forward part.
 
     a ---+
          +--> f --> h --> loss
     P ---+          |
     a, h ---------> g (shape of P) --> new P
+
+A second head of an inference network has at most two of these properties.
 """
 
 from __future__ import annotations
@@ -32,225 +36,269 @@ OPTIMISERS = frozenset(
         "SGDOptimizerV2",
     }
 )  # fmt: skip
-"""Whole optimiser steps as one op: ai.onnx.preview.training and onnxruntime-training."""
+"""Operators of a whole optimiser step (ai.onnx.preview.training, onnxruntime-training)."""
 
 Certainty = Literal["known", "guessed"]
-"""A loss is known if somebody called it one, and guessed if it is only a scalar."""
+"""Whether the loss was named as such (``known``), or is just some scalar output (``guessed``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Parameters and their final gradients; both empty where nothing is trained."""
+    """Parameters and their final gradients; both are empty for an inference graph."""
 
     parameters: tuple[VarId, ...] = ()
     gradients: tuple[VarId, ...] = ()
 
 
 def find_trained(program: Program, forward: Collection[int], loss: Certainty) -> Trained:
-    """Return what a graph trains, given the ops that its loss needs.
+    """Return the parameters that a graph trains, and their final gradients.
 
-    The final gradient of a parameter is what the update reads: the last value before
-    something of the parameter's shape that the graph was given (the parameter, a momentum)
-    is mixed in, less its factors (a learning rate). Without an update it is the output.
+    The final gradient is the value that the parameter's update reads: the last one before a
+    graph input or initializer of the parameter's shape (the parameter, a momentum) is combined
+    with it, without scalar factors such as the learning rate. If the graph has no update, the
+    final gradient is a graph output.
+
+    Args:
+        program: The model; only its main graph is considered.
+        forward: The indices of the ops that the loss depends on.
+        loss: Whether the loss was named or guessed. A guessed loss needs stronger evidence.
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
     if not evidence.proves_gradients() and (
-        loss == "guessed" or not evidence.suggests_updates(updates.taint)
+        loss == "guessed" or not evidence.suggests_updates(updates.sources)
     ):
         return Trained()
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
-    for at, target in enumerate(evidence.targets):
-        alike = evidence.alike(target)
-        mixed = updates.taint.get(target, frozenset())
-        if changed := [var for var in alike if var in mixed]:
-            found = updates.gradients(target)
-            gradients.update(dict.fromkeys(found))
-            parameters.update(dict.fromkeys(changed if found else ()))
-        elif not mixed and (fitting := [v for v in alike if evidence.fits(v, at)]):
-            gradients[target] = None
-            parameters.update(dict.fromkeys(fitting))
+    for index, output in enumerate(evidence.outputs):
+        candidates = evidence.parameters_like(output)
+        sources = updates.sources.get(output, frozenset())
+        updated = [var for var in candidates if var in sources]
+        if updated:  # the output is the new value of these parameters
+            final_gradients = updates.gradients(output)
+            gradients.update(dict.fromkeys(final_gradients))
+            parameters.update(dict.fromkeys(updated if final_gradients else ()))
+        elif not sources:  # the output may itself be a gradient
+            fitting = [var for var in candidates if evidence.is_dependent(var, index)]
+            if fitting:
+                gradients[output] = None
+                parameters.update(dict.fromkeys(fitting))
     order = {var: place for place, var in enumerate(program.vars)}
     return Trained(tuple(sorted(parameters, key=order.__getitem__)), tuple(gradients))
 
 
 class _Evidence:
-    """For every parameter, the outputs that look like it; sets of outputs are bit masks."""
+    """The candidate parameters of a graph, and the outputs that depend on their op's values.
+
+    Attributes:
+        program, forward: the model, and the indices of the ops of its forward part.
+        outputs: the float graph outputs that are not computed by the forward part. Sets of them are
+            bit masks: bit i stands for ``outputs[i]``.
+        dataflow: producers and consumers of the main graph.
+        candidates: the vars that may be parameters.
+    """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
         self.program, self.forward = program, forward
-        self.flow = flow = program.dataflow
-        results = dict.fromkeys(program.body.outputs)
-        self.targets = tuple(
+        self.dataflow = dataflow = program.dataflow
+        self.outputs = tuple(
             var
-            for var in results
-            if var in flow.producer
-            and flow.producer[var] not in forward
+            for var in dict.fromkeys(program.body.outputs)
+            if var in dataflow.producer
+            and dataflow.producer[var] not in forward
             and is_float(program.vars[var])
         )
-        self.root = _roots(flow)
-        self._behind: dict[VarId, int] = {}
-        """Outputs that need something the loss computes behind the parameter."""
-        self._beside: dict[VarId, int] = {}
-        """Outputs that need something the parameter meets in an op."""
-        self.given: Collection[VarId] = self._behind
-        self._kinds: dict[tuple[str, Shape | None], list[VarId]] = {}
-        if self.targets:
-            self._collect()
+        self._root = _roots(dataflow)
+        self._on_results: dict[VarId, int] = {}
+        """Candidate parameter -> outputs that depend on a value between its op and the loss."""
+        self._on_operands: dict[VarId, int] = {}
+        """Candidate parameter -> outputs that depend on another operand of its op."""
+        self.candidates: Collection[VarId] = self._on_results
+        self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
+        if self.outputs:
+            self._find_candidates()
 
     def proves_gradients(self) -> bool:
-        """Whether some output can only be a gradient or an updated parameter."""
+        """Return whether some output can only be a gradient or an updated parameter.
+
+        That is: it has all three properties for a parameter of more than one element.
+        """
         return any(
-            (self._behind[var] & self._beside[var]) >> at & 1
-            for at, target in enumerate(self.targets)
-            for var in self.alike(target)
+            (self._on_results[var] & self._on_operands[var]) >> index & 1
+            for index, output in enumerate(self.outputs)
+            for var in self.parameters_like(output)
             if elements(self.program.vars[var]) != 1
         )
 
-    def suggests_updates(self, mixed: Mapping[VarId, Collection[VarId]]) -> bool:
-        """Whether some output is a given tensor changed by something it met.
+    def suggests_updates(self, sources: Mapping[VarId, Collection[VarId]]) -> bool:
+        """Return whether some output is a candidate combined with an operand of its op.
 
-        That is all that is left of a training step whose loss is linear: its gradients
-        need nothing that the loss computes.
+        If the loss is linear, no other trace of training is left: the gradients depend on no
+        value that the forward part computes.
         """
         return any(
-            var in mixed.get(target, ()) and self._beside[var] >> at & 1
-            for at, target in enumerate(self.targets)
-            for var in self.alike(target)
+            var in sources.get(output, ()) and self._on_operands[var] >> index & 1
+            for index, output in enumerate(self.outputs)
+            for var in self.parameters_like(output)
         )
 
-    def alike(self, target: VarId) -> tuple[VarId, ...]:
-        """Return what the loss was given that has the output's type and shape."""
-        var = self.program.vars[target]
-        return tuple(self._kinds.get((var.dtype, var.shape), ()))
+    def parameters_like(self, output: VarId) -> tuple[VarId, ...]:
+        """Return the candidate parameters with the dtype and shape of an output."""
+        var = self.program.vars[output]
+        return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
-    def fits(self, parameter: VarId, at: int) -> bool:
-        """Whether an output needs anything that a gradient of the parameter may need."""
-        return bool((self._behind[parameter] | self._beside[parameter]) >> at & 1)
+    def is_dependent(self, parameter: VarId, output_index: int) -> bool:
+        """Return whether an output depends on anything that a gradient of the parameter may."""
+        masks = self._on_results[parameter] | self._on_operands[parameter]
+        return bool(masks >> output_index & 1)
 
-    def _collect(self) -> None:
-        read = self._masks_of_reads()
-        below = self._masks_below(read)
-        varying = _varying(self.flow, self.program.body.inputs)
-        for at in sorted(self.forward):
-            if _is_carrier(self.flow.ops[at]):
+    def _find_candidates(self) -> None:
+        dataflow = self.dataflow
+        direct = self._outputs_by_var()
+        behind = self._outputs_by_op(direct)
+        varying = _varying(dataflow, self.program.body.inputs)
+        for index in sorted(self.forward):
+            if _is_value_preserving(dataflow.ops[index]):
                 continue
-            roots = {self.root.get(var, var) for var in self.flow.reads[at]}
-            for var in filter(self._may_be_parameter, roots):
-                beside = 0
-                for other in roots - {var}:
-                    beside |= read.get(other, 0) if other in varying else 0
-                self._behind[var] = self._behind.get(var, 0) | below[at]
-                self._beside[var] = self._beside.get(var, 0) | beside
-        for parameter in self._behind:
-            facts = self.program.vars[parameter]
-            self._kinds.setdefault((facts.dtype, facts.shape), []).append(parameter)
+            operands = {self._root.get(var, var) for var in dataflow.reads[index]}
+            for var in filter(self._may_be_parameter, operands):
+                on_operands = 0
+                for other in operands - {var}:
+                    if other in varying:
+                        on_operands |= direct.get(other, 0)
+                self._on_results[var] = self._on_results.get(var, 0) | behind[index]
+                self._on_operands[var] = self._on_operands.get(var, 0) | on_operands
+        for parameter in self._on_results:
+            var_facts = self.program.vars[parameter]
+            self._by_type.setdefault((var_facts.dtype, var_facts.shape), []).append(parameter)
 
-    def _may_be_parameter(self, identity: VarId) -> bool:
-        var = self.program.vars[identity]
+    def _may_be_parameter(self, name: VarId) -> bool:
+        """Return whether a var is a float graph input, or a float initializer of several elements.
+
+        A scalar initializer is a constant; a scalar input may be learned.
+        """
+        var = self.program.vars[name]
         if not is_float(var) or var.shape is None:
             return False
-        # A scalar in the file is a constant; one that is given may be learned.
         return var.origin is Origin.INPUT or (
             var.origin is Origin.WEIGHT and elements(var) != 1
         )
 
-    def _masks_of_reads(self) -> dict[VarId, int]:
-        """Return, for each var of the forward part, the outputs that need it directly."""
-        bit = {var: 1 << at for at, var in enumerate(self.targets)}
-        leads_to = [0] * len(self.flow.ops)
-        read: dict[VarId, int] = {}
-        for at in range(len(self.flow.ops) - 1, -1, -1):
-            if at in self.forward:
+    def _outputs_by_var(self) -> dict[VarId, int]:
+        """Return, per var, the outputs that depend on it through ops outside the forward part.
+
+        Vars that only reshape or cast another one count as that one.
+        """
+        dataflow = self.dataflow
+        bit = {var: 1 << index for index, var in enumerate(self.outputs)}
+        outputs_of_op = [0] * len(dataflow.ops)
+        outputs_of_var: dict[VarId, int] = {}
+        for index in range(len(dataflow.ops) - 1, -1, -1):
+            if index in self.forward:
                 continue
             mask = 0
-            for var in self.flow.ops[at].outputs:
+            for var in dataflow.ops[index].outputs:
                 mask |= bit.get(var, 0)
-                for consumer in self.flow.consumers.get(var, ()):
-                    mask |= leads_to[consumer]
-            leads_to[at] = mask
-            for var in self.flow.reads[at]:
-                origin = self.root.get(var, var)
-                read[origin] = read.get(origin, 0) | mask
-        return read
+                for consumer in dataflow.consumers.get(var, ()):
+                    mask |= outputs_of_op[consumer]
+            outputs_of_op[index] = mask
+            for var in dataflow.reads[index]:
+                root = self._root.get(var, var)
+                outputs_of_var[root] = outputs_of_var.get(root, 0) | mask
+        return outputs_of_var
 
-    def _masks_below(self, read: Mapping[VarId, int]) -> dict[int, int]:
-        """Return, for each forward op, the outputs that need what it makes, or later."""
-        below: dict[int, int] = {}
-        for at in sorted(self.forward, reverse=True):
+    def _outputs_by_op(self, direct: Mapping[VarId, int]) -> dict[int, int]:
+        """Return, per forward op, the outputs that depend on its results or on later ones.
+
+        ``direct`` is the result of `_outputs_by_var`.
+        """
+        outputs_of_op: dict[int, int] = {}
+        for index in sorted(self.forward, reverse=True):
             mask = 0
-            for var in self.flow.ops[at].outputs:
-                if var not in self.root:
-                    mask |= read.get(var, 0)
-                for consumer in self.flow.consumers.get(var, ()):
-                    mask |= below.get(consumer, 0)
-            below[at] = mask
-        return below
+            for var in self.dataflow.ops[index].outputs:
+                if var not in self._root:
+                    mask |= direct.get(var, 0)
+                for consumer in self.dataflow.consumers.get(var, ()):
+                    mask |= outputs_of_op.get(consumer, 0)
+            outputs_of_op[index] = mask
+        return outputs_of_op
 
 
 class _Updates:
-    """What optimisers mix: given tensors (parameters, momenta) and gradients."""
+    """How optimiser ops combine stored tensors (parameters, momenta) with gradients.
+
+    Attributes:
+        sources: per var outside the forward part, the graph inputs and initializers that were
+            combined into it by elementwise ops of its shape, or by a whole optimiser op.
+    """
 
     def __init__(self, evidence: _Evidence) -> None:
-        self._vars, self._flow = evidence.program.vars, evidence.flow
-        self._rest = frozenset(range(len(self._flow.ops))) - frozenset(evidence.forward)
-        self.taint: dict[VarId, frozenset[VarId]] = {}
-        for at, op in enumerate(self._flow.ops):
-            if at in self._rest and _may_update(op):
-                self._spread(op, evidence.given)
+        self._vars, self._dataflow = evidence.program.vars, evidence.dataflow
+        all_ops = frozenset(range(len(self._dataflow.ops)))
+        self._beyond_forward = all_ops.difference(evidence.forward)
+        self.sources: dict[VarId, frozenset[VarId]] = {}
+        for index, op in enumerate(self._dataflow.ops):
+            if index in self._beyond_forward and _may_update(op):
+                self._propagate(op, evidence.candidates)
 
-    def _spread(self, op: Op, trainable: Collection[VarId]) -> None:
-        for output in filter(None, op.outputs):
-            found: frozenset[VarId] = frozenset()
-            for var in self._alike(op, output):
-                facts, mixed = self._vars[var], self.taint.get(var)
-                if mixed:
-                    found = found | mixed if found else mixed
-                given = facts.origin is Origin.INPUT or facts.origin is Origin.WEIGHT
-                if given and (elements(facts) != 1 or var in trainable):
-                    found |= {var}
-            if found:
-                self.taint[output] = found
-
-    def gradients(self, target: VarId) -> tuple[VarId, ...]:
-        """Return the values of the backward part that an updated value is made of."""
-        found: dict[VarId, None] = {}
-        stack, seen = [target], {target}
+    def gradients(self, output: VarId) -> tuple[VarId, ...]:
+        """Return the final gradients from which an updated parameter is computed."""
+        final_gradients: dict[VarId, None] = {}
+        stack, seen = [output], {output}
         while stack:
             var = stack.pop()
-            for source in self._alike(self._flow.ops[self._flow.producer[var]], var):
-                if source in self.taint and source not in seen:
-                    seen.add(source)
-                    stack.append(source)
-                elif source not in self.taint and self._is_computed(source):
-                    found[self._without_factors(source)] = None
-        return tuple(found)
+            for operand in self._operands(
+                self._dataflow.ops[self._dataflow.producer[var]], var
+            ):
+                if operand in self.sources and operand not in seen:
+                    seen.add(operand)
+                    stack.append(operand)
+                elif operand not in self.sources and self._is_computed(operand):
+                    final_gradients[self._without_factors(operand)] = None
+        return tuple(final_gradients)
 
-    def _alike(self, op: Op, var: VarId) -> tuple[VarId, ...]:
-        sources = tuple(dict.fromkeys(filter(None, op.inputs)))
+    def _propagate(self, op: Op, candidates: Collection[VarId]) -> None:
+        """Set the sources of an op's outputs from those of its operands."""
+        for output in filter(None, op.outputs):
+            sources: frozenset[VarId] = frozenset()
+            for operand in self._operands(op, output):
+                sources |= self.sources.get(operand, frozenset())
+                var = self._vars[operand]
+                is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
+                if is_stored and (elements(var) != 1 or operand in candidates):
+                    sources |= {operand}
+            if sources:
+                self.sources[output] = sources
+
+    def _operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
+        """Return the inputs of an op with the shape of its output; all of an optimiser op's."""
+        operands = tuple(dict.fromkeys(filter(None, op.inputs)))
         if op.type in OPTIMISERS:
-            return sources
-        shape = self._vars[var].shape
-        return tuple([source for source in sources if self._vars[source].shape == shape])
+            return operands
+        shape = self._vars[output].shape
+        return tuple(var for var in operands if self._vars[var].shape == shape)
 
     def _is_computed(self, var: VarId) -> bool:
-        return self._flow.producer.get(var, -1) in self._rest and is_float(self._vars[var])
+        """Return whether a var is a float result of an op outside the forward part."""
+        producer = self._dataflow.producer.get(var, -1)
+        return producer in self._beyond_forward and is_float(self._vars[var])
 
     def _without_factors(self, var: VarId) -> VarId:
+        """Follow a gradient backwards through elementwise ops whose other operands are scalars."""
         while True:
-            op = self._flow.ops[self._flow.producer[var]]
-            others = {v for v in filter(None, op.inputs) if elements(self._vars[v]) != 1}
-            if not _may_update(op) or len(others) != 1:
+            op = self._dataflow.ops[self._dataflow.producer[var]]
+            tensors = {v for v in filter(None, op.inputs) if elements(self._vars[v]) != 1}
+            if not _may_update(op) or len(tensors) != 1:
                 return var
-            source = others.pop()
-            if not self._is_computed(source):
+            operand = tensors.pop()
+            if not self._is_computed(operand):
                 return var
-            var = source
+            var = operand
 
 
-def _is_carrier(op: Op) -> bool:
-    """Whether an op's result is the whole value of its first input in another form."""
+def _is_value_preserving(op: Op) -> bool:
+    """Return whether an op only reshapes, permutes, repeats or casts its first input."""
     traits = operator(op)
     return (
         traits.is_view
@@ -260,35 +308,35 @@ def _is_carrier(op: Op) -> bool:
 
 
 def _may_update(op: Op) -> bool:
-    """Whether an op may be part of an optimiser: its result's elements lie as its inputs' do."""
+    """Return whether an op may belong to an optimiser step: elementwise, or a whole step."""
     return op.type in OPTIMISERS or operator(op).is_elementwise
 
 
 def is_float(var: Var) -> bool:
-    """Whether gradients can flow through a var."""
+    """Return whether a var is a tensor of a floating-point type (not a sequence or optional)."""
     return "float" in var.dtype and "(" not in var.dtype
 
 
 def elements(var: Var) -> int | None:
-    """Return how many elements a var has, or None where that is not a number."""
+    """Return the number of elements of a var, or None if its shape is unknown or symbolic."""
     if var.shape is None or not all(isinstance(dim, int) for dim in var.shape):
         return None
     return prod(dim for dim in var.shape if isinstance(dim, int))
 
 
 def _roots(flow: Dataflow) -> dict[VarId, VarId]:
-    """Map each carried value to the value that it carries."""
+    """Map each result of reshapes, casts and the like to the var that they were applied to."""
     roots: dict[VarId, VarId] = {}
     for op in flow.ops:
-        if _is_carrier(op) and op.inputs and op.outputs:
+        if _is_value_preserving(op) and op.inputs and op.outputs:
             roots[op.outputs[0]] = roots.get(op.inputs[0], op.inputs[0])
     return roots
 
 
 def _varying(flow: Dataflow, inputs: Collection[VarId]) -> set[VarId]:
-    """Return what depends on an input of the graph; the rest is constant."""
-    found = set(inputs)
-    for at, op in enumerate(flow.ops):
-        if not found.isdisjoint(flow.reads[at]):
-            found.update(op.outputs)
-    return found
+    """Return the vars that depend on a graph input; all others are constant."""
+    varying = set(inputs)
+    for op, reads in zip(flow.ops, flow.reads, strict=True):
+        if not varying.isdisjoint(reads):
+            varying.update(op.outputs)
+    return varying

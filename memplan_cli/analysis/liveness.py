@@ -1,9 +1,13 @@
-"""Liveness: the live range of each var, on one clock over all blocks, half-open.
+"""Live ranges of all vars on one clock that runs through all blocks.
 
-Every op takes one tick; a control-flow op takes a first tick, then its subgraphs' ticks one
-subgraph after the other, then a last tick at which its results are made. So nested blocks are
-flat in time, branches that exclude one another are at different ticks (and may share
-memory), and no code after this module knows of If, Loop or Scan.
+An op takes one tick. An op with subgraphs takes a first tick, then the ticks of its subgraphs,
+one subgraph after the other, then a last tick at which its results are written:
+
+    tick   0     1    2       3      4    5
+    op     Relu  If   then:0  else:0 If   Add
+
+So the branches of an If are at different ticks and may share memory, and allocators need not
+know about If, Loop or Scan.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
 
 _OMITTED = VarId("")
-"""What an op reads or makes where the file leaves an input or output out."""
+"""Stands for an optional input or output that a node leaves out."""
 
 
 class Step(NamedTuple):
-    """One op on the clock: ``start`` is its tick, ``end`` its last one.
+    """One op on the clock: its first tick ``start`` and its last tick ``end``, inclusive.
 
-    They differ only for a control-flow op.
+    They differ for ops with subgraphs only.
     """
 
     start: int
@@ -40,13 +44,13 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """A program on the clock: what several analyses ask of it, each worked out once."""
+    """The ticks of a program's ops and the live ranges of its vars, computed on first use."""
 
     program: Program
 
     @cached_property
     def steps(self) -> Sequence[Step]:
-        """Every op of every block with its ticks, in order of their start."""
+        """Every op of every block with its ticks, ascending by first tick."""
         return steps(self.program)
 
     @cached_property
@@ -56,14 +60,17 @@ class Timeline:
 
     @cached_property
     def ending(self) -> Mapping[int, Op] | Sequence[Op]:
-        """The op whose last tick a tick is: no two end at one."""
-        if isinstance(self.steps, _Straight):
+        """The op that ends at each tick: no two ops end at the same tick."""
+        if isinstance(self.steps, _StraightLine):
             return self.program.body.ops
         return {step.end: step.op for step in self.steps}
 
 
-class _Straight(Sequence[Step]):
-    """The steps of a block without subgraphs: an op's tick is its place; nothing is stored."""
+class _StraightLine(Sequence[Step]):
+    """The steps of a program without subgraphs: the tick of an op is its index.
+
+    Steps are made on demand, so that a program of 65,000 ops needs no memory for them.
+    """
 
     def __init__(self, block: Block) -> None:
         self._block, self.ops = block, block.ops
@@ -72,83 +79,86 @@ class _Straight(Sequence[Step]):
         return len(self.ops)
 
     @overload
-    def __getitem__(self, at: int) -> Step: ...
+    def __getitem__(self, index: int) -> Step: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Step]: ...
-    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
-        if isinstance(at, slice):
-            return tuple(self)[at]
-        tick = range(len(self))[at]
-        return Step(tick, tick, self._block, self.ops[at])
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        tick = range(len(self))[index]
+        return Step(tick, tick, self._block, self.ops[index])
 
     def __iter__(self) -> Iterator[Step]:
         ticks = range(len(self))
         return rows(Step, zip(ticks, ticks, repeat(self._block), self.ops, strict=False))
 
 
-def timed(clock: Sequence[Step]) -> Iterable[tuple[int, int, Op]]:
-    """Yield the first and the last tick of each step, and its op."""
-    if isinstance(clock, _Straight):
+def ops_with_ticks(clock: Sequence[Step]) -> Iterable[tuple[int, int, Op]]:
+    """Return the (first tick, last tick, op) of each step. Faster than reading the steps."""
+    if isinstance(clock, _StraightLine):
         ticks = range(len(clock))
         return zip(ticks, ticks, clock.ops, strict=True)
     return ((start, end, op) for start, end, _, op in clock)
 
 
 def steps(program: Program) -> Sequence[Step]:
-    """Return every op of every block with its ticks, in order of their start."""
+    """Return every op of every block with its ticks, ascending by first tick."""
     if not any(op.bodies for op in program.body.ops):  # nearly all large programs
-        return _Straight(program.body)
-    found: list[Step] = []
-    _collect(program.body, 0, found)
-    return tuple(found)
+        return _StraightLine(program.body)
+    collected: list[Step] = []
+    _append_steps(program.body, 0, collected)
+    return tuple(collected)
 
 
-def _collect(block: Block, tick: int, found: list[Step]) -> int:
-    """Append the steps of a block that begins at a tick, and return the tick after it."""
+def _append_steps(block: Block, tick: int, collected: list[Step]) -> int:
+    """Append the steps of a block whose first op runs at ``tick``; return the tick after it."""
     if not any(op.bodies for op in block.ops):  # most blocks, and all large ones
         end = tick + len(block.ops)
         ticks = range(tick, end)
-        found += rows(Step, zip(ticks, ticks, repeat(block), block.ops, strict=False))
+        collected += rows(Step, zip(ticks, ticks, repeat(block), block.ops, strict=False))
         return end
     for op in block.ops:
         if not op.bodies:
-            found.append(Step(tick, tick, block, op))
+            collected.append(Step(tick, tick, block, op))
             tick += 1
             continue
-        place, start = len(found), tick
-        found.append(Step(tick, tick, block, op))
+        index, start = len(collected), tick
+        collected.append(Step(tick, tick, block, op))
         tick += 1
         for body in op.bodies:
-            tick = _collect(body, tick, found)
-        found[place] = Step(start, tick, block, op)
+            tick = _append_steps(body, tick, collected)
+        collected[index] = Step(start, tick, block, op)  # its last tick is known now
         tick += 1
     return tick
 
 
 def duration(program: Program) -> int:
-    """Return the number of ticks of the whole run."""
+    """Return the number of ticks that a run of the program takes."""
     return _duration(program.body)
 
 
 def _duration(block: Block) -> int:
-    control_flow = [op for op in block.ops if op.bodies]
-    inside = sum(_duration(body) for op in control_flow for body in op.bodies)
-    return len(block.ops) + len(control_flow) + inside
+    with_bodies = [op for op in block.ops if op.bodies]  # two ticks each, and their bodies'
+    in_bodies = sum(_duration(body) for op in with_bodies for body in op.bodies)
+    return len(block.ops) + len(with_bodies) + in_bodies
 
 
 def live_ranges(
     program: Program, clock: Sequence[Step] | None = None
 ) -> dict[VarId, LiveRange]:
-    """Return the half-open live range of every var that the program touches.
+    """Return the half-open live range of every var that an op or the graph's interface names.
 
-    A var is live from the tick of its producer to after the tick of its last consumer, the
-    producer's own tick if nothing reads it. What the graph is given is live from tick 0 or
-    earlier, what it gives is live to the end. ``clock`` is the program's steps, if the caller
-    has them.
+    A var is live from the tick of its producer to the tick after its last consumer, or after
+    the producer if it has no consumer. Graph inputs are live from tick 0, graph outputs to the
+    end of the run.
+
+    Args:
+        program: The ops in the order in which they run.
+        clock: ``steps(program)``, if the caller has it already.
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
-    for start, end, op in timed(steps(program) if clock is None else clock):
+    for start, end, op in ops_with_ticks(steps(program) if clock is None else clock):
         if not op.bodies:  # nearly every op: reads and writes at one tick
             for var in (*op.inputs, *op.outputs):
                 if var not in first:
@@ -173,10 +183,11 @@ def live_ranges(
 
 
 def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
-    """Yield (tick, var) for every read and write of one op, its subgraphs' edges included.
+    """Yield (tick, var) for every read and write of an op with subgraphs.
 
-    A subgraph that repeats reads its captures and inputs again on the next turn, and may
-    append to the op's outputs on every turn: all of them last the whole op.
+    Inputs and outputs of the subgraphs count as accesses of the op. A body that repeats reads
+    its captures and inputs again in the next iteration and may append to the op's outputs in
+    each, so all of these are live for the whole op.
     """
     yield from ((start, var) for var in op.inputs)
     yield from ((end, var) for var in op.outputs)
@@ -191,65 +202,54 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
 
 
 def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
-    """Return the last tick of the op after which each var can be released, in its own block.
+    """Return, per var, the last tick of the op of its own block after which it can be freed.
 
-    That is later than the end of its live range only where the last consumer is inside a
-    branch that may not be taken: releasing there would leak the var on the other branch.
-    A var that the graph gives, or that crosses the end of its subgraph, is not in the table.
+    This is later than the end of the live range if the last consumer is inside a subgraph: a
+    branch may not be taken, and freeing the var there would leak it on the other branch. Graph
+    outputs and vars that enter or leave a subgraph have no release tick.
     """
-    if not isinstance(timeline.steps, _Straight):
+    if not isinstance(timeline.steps, _StraightLine):
         return _nested_release_ticks(timeline)
-    live, kept = timeline.live, set(timeline.program.body.outputs)
+    live, graph_outputs = timeline.live, set(timeline.program.body.outputs)
     return {
-        var: live[var][1] - 1
+        var: live[var].end - 1
         for op in timeline.program.body.ops
         for var in op.outputs
-        if var and var not in kept
+        if var and var not in graph_outputs
     }
 
 
 def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
-    control_flow: dict[str, Step] = {}
-    last: dict[VarId, Step] = {}
-    block_of: dict[VarId, str] = {}
+    owner: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
+    block_of: dict[VarId, str] = {}  # var -> path of the block that defines it
+    last_use: dict[VarId, Step] = {}  # var -> its last use, as a step of its own block
+
+    def use(var: VarId, step: Step) -> None:
+        """Note that a step reads a var, by the op of the var's own block that contains the step."""
+        path = block_of.get(var)
+        if path is None:  # a graph input or an initializer
+            return
+        while step.block.path != path:
+            if step.block.path not in owner:
+                return
+            step = owner[step.block.path]
+        if var not in last_use or last_use[var].start <= step.start:
+            last_use[var] = step
+
     for step in timeline.steps:
         _, _, block, op = step
-        path = block.path
         for body in op.bodies:
-            control_flow[body.path] = step
+            owner[body.path] = step
             block_of.update(dict.fromkeys(body.inputs, body.path))
         for var in op.outputs:
-            block_of[var] = path
-            last[var] = step
-        for var in op.inputs:
-            if block_of.get(var) == path:  # nearly always; steps come in order of their start
-                last[var] = step
-            else:
-                _release_after(var, step, control_flow, block_of, last)
-        for body in op.bodies:
-            for var in body.outputs:
-                _release_after(var, step, control_flow, block_of, last)
-    kept = set(timeline.program.body.outputs)
-    for step in control_flow.values():
+            block_of[var] = block.path
+            last_use[var] = step
+        for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
+            use(var, step)
+    not_freed = set(timeline.program.body.outputs)
+    for step in owner.values():
         for body in step.op.bodies:
-            # What a subgraph passes out without having made it still belongs to its producer.
-            kept.update(var for var in body.outputs if block_of.get(var) == body.path)
-            kept.update(body.inputs)
-    return {var: step.end for var, step in last.items() if var and var not in kept}
-
-
-def _release_after(
-    var: VarId,
-    step: Step,
-    control_flow: Mapping[str, Step],
-    block_of: Mapping[VarId, str],
-    last: dict[VarId, Step],
-) -> None:
-    if var not in block_of:
-        return
-    while step.block.path != block_of[var]:
-        if step.block.path not in control_flow:
-            return
-        step = control_flow[step.block.path]
-    if var not in last or last[var].start <= step.start:
-        last[var] = step
+            # A capture that a body returns still belongs to its producer's block.
+            not_freed.update(var for var in body.outputs if block_of.get(var) == body.path)
+            not_freed.update(body.inputs)
+    return {var: step.end for var, step in last_use.items() if var and var not in not_freed}

@@ -1,8 +1,9 @@
-"""Phases of ops: forward, backward, or update of parameters, read off the structure.
+"""The phase of each op: forward, backward, or update of parameters.
 
-Forward is what the loss needs, the loss included; update is what needs a final parameter
-gradient; backward is what these gradients need beyond the forward part. Not "what needs the
-loss": a gradient may read log-probabilities and never the loss itself.
+- forward: the ops that the loss depends on;
+- update: the ops that depend on a final parameter gradient;
+- backward: the other ops that the final gradients depend on. They need not depend on the loss:
+  a gradient may read log-probabilities instead.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ Part = Literal["forward", "backward", "update"]
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The parts of a program, and what it trains; of an inference graph all is forward.
+    """The phases of a program, and what it trains. An inference graph is forward only.
 
-    ``of`` holds the part of every op that is not forward, by each of its outputs, so it
-    stays true when ops change places.
+    Attributes:
+        kind: whether the graph trains (``train``) or is an inference graph (``test``).
+        loss: the value that is minimised, if there is one.
+        of: the phase of every op that is not forward, by each of its outputs. Keyed by var,
+            it stays valid if ops are reordered.
+        parameters: the trained parameters.
+        gradients: their final gradients: read by the update, or graph outputs.
     """
 
     kind: Kind = "test"
@@ -43,10 +49,9 @@ class Phases:
     of: Mapping[VarId, Part] = field(default_factory=dict)
     parameters: tuple[VarId, ...] = ()
     gradients: tuple[VarId, ...] = ()
-    """The final ones: what the update reads, or what the graph gives."""
 
     def part(self, op: Op) -> Part:
-        """Return the part of an op of the top block."""
+        """Return the phase of an op of the main graph."""
         for var in op.outputs:
             if var in self.of:
                 return self.of[var]
@@ -59,22 +64,23 @@ def find_phases(
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
 ) -> Phases:
-    """Return the parts of a program.
+    """Return the phases of a program.
 
-    The loss is the one named, else a scalar float output with ``loss`` in its name, else
-    another scalar float output; and the graph trains only if some output is provably a
-    gradient of it or an updated parameter, or ops of an onnxruntime-training graph say so.
+    The loss is the named one, else a scalar float output with ``loss`` in its name, else
+    another scalar float output. The graph counts as training only if some output is provably a
+    gradient or an updated parameter (`find_trained`), or if its operators are those of
+    onnxruntime-training.
 
     Args:
-        program: The model; only its top block has phases.
-        loss: The name of the value that is minimised; None to find it.
-        recorded: Parts written into the file by the program that made it, by op label.
+        program: The model; only ops of the main graph have phases.
+        loss: The name of the loss; None to search for it.
+        recorded: Phases that the exporter wrote into the file, by op label.
 
     Raises:
-        SettingsError: no op of the top block makes a value of the loss's name.
+        SettingsError: no op of the main graph computes a value named ``loss``.
     """
     flow = program.dataflow
-    candidates = (_named(program, loss),) if loss else tuple(_losses(program))
+    candidates = (_loss_named(program, loss),) if loss else tuple(_losses(program))
     if recorded and not {"backward", "update"}.isdisjoint(recorded.values()):
         return _from_records(program, candidates, recorded)
     for candidate in candidates:
@@ -83,14 +89,15 @@ def find_phases(
         trained = find_trained(program, forward, "known" if is_known else "guessed")
         if trained.gradients:
             return _train(flow, candidate, forward, trained)
-    hinted = frozenset(at for at, op in enumerate(flow.ops) if _is_hinted(op))
+    hinted = frozenset(index for index, op in enumerate(flow.ops) if _is_hinted(op))
     if hinted:
         return _from_hints(program, candidates, hinted)
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
 
 
-def _named(program: Program, loss: str) -> VarId:
+def _loss_named(program: Program, loss: str) -> VarId:
+    """Return the computed value with a name, or raise a `SettingsError` with the nearest ones."""
     producer = program.dataflow.producer
     found = next((var for var in producer if program.vars[var].name == loss), None)
     if found is not None:
@@ -98,13 +105,17 @@ def _named(program: Program, loss: str) -> VarId:
     names = [program.vars[var].name for var in producer]
     near = get_close_matches(loss, names, 3, 0.0)
     raise SettingsError(
-        f"the loss {loss!r} is no value that the model computes",
-        hint=f"the nearest names are {', '.join(near)}" if near else "it computes none",
+        f"the model computes no value named {loss!r}, which was given as the loss",
+        hint=f"the nearest names are {', '.join(near)}" if near else "it computes no values",
     )
 
 
 def _losses(program: Program) -> Iterator[VarId]:
-    """Yield the outputs that may be the loss, likely ones first, whole ones before parts."""
+    """Yield the scalar float outputs that may be the loss, the likeliest first.
+
+    Outputs with ``loss`` in their name come first; then those that depend on more ops, so that
+    a total loss comes before its terms.
+    """
     flow = program.dataflow
     scalars = [
         var
@@ -120,42 +131,49 @@ def _losses(program: Program) -> Iterator[VarId]:
 def _train(
     flow: Dataflow, loss: VarId | None, forward: Collection[int], trained: Trained
 ) -> Phases:
-    """Divide what is not forward, given the gradients between backward and update."""
-    needed = flow.ancestors(trained.gradients)
-    after = flow.descendants(trained.gradients)
+    """Return the phases of a training graph, given its forward ops and its final gradients."""
+    before_gradients = flow.ancestors(trained.gradients)
+    after_gradients = flow.descendants(trained.gradients)
     parts: dict[int, Part] = {}
     backward: set[VarId] = set()
-    for at, op in enumerate(flow.ops):
-        if at in forward:
+    for index, op in enumerate(flow.ops):
+        if index in forward:
             continue
-        if at in after:
-            parts[at] = "update"
-        elif at in needed or not backward.isdisjoint(flow.reads[at]):
-            parts[at] = "backward"
+        if index in after_gradients:
+            parts[index] = "update"
+        elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
+            parts[index] = "backward"
             backward.update(op.outputs)
-    # What only the update reads is part of it: a step count's power, a decayed momentum.
-    # The others, running statistics and metrics, need nothing but the forward part.
-    for at in range(len(flow.ops) - 1, -1, -1):
-        if at in forward or at in parts:
+    # Ops that only the update reads belong to it, such as the power of a step count. The ops that
+    # remain, for running statistics and metrics, depend on the forward part only and count as
+    # forward.
+    for index in range(len(flow.ops) - 1, -1, -1):
+        if index in forward or index in parts:
             continue
-        below = (r for var in flow.ops[at].outputs for r in flow.consumers.get(var, ()))
-        if "update" in map(parts.get, below):
-            parts[at] = "update"
-    of = {var: part for at, part in parts.items() for var in flow.ops[at].outputs if var}
+        consumers = (
+            op for var in flow.ops[index].outputs for op in flow.consumers.get(var, ())
+        )
+        if "update" in map(parts.get, consumers):
+            parts[index] = "update"
+    of = {var: part for index, part in parts.items() for var in flow.ops[index].outputs if var}
     return Phases("train", loss, of, trained.parameters, trained.gradients)
 
 
 def _is_hinted(op: Op) -> bool:
-    """Whether onnxruntime-training's vocabulary calls an op backward."""
+    """Return whether an op is marked as backward by the conventions of onnxruntime-training."""
     if "__backwardpass" in op.attributes:
         return True
     return bool(op.domain) and op.type.endswith("Grad") and op.type != "Grad"
 
 
 def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[int]) -> Phases:
-    """Divide a graph whose backward ops are named as such, and may have unknown shapes."""
+    """Return the phases of a graph whose backward ops (``hinted``) are marked as such.
+
+    No shapes are needed: the final gradients are the results of backward ops that the graph
+    returns or that an optimiser op reads.
+    """
     flow = program.dataflow
-    behind = flow.descendants(var for at in hinted for var in flow.ops[at].outputs)
+    behind = flow.descendants(var for index in hinted for var in flow.ops[index].outputs)
     loss = next((var for var in losses if flow.producer[var] not in hinted | behind), None)
     forward = (
         flow.ancestors((loss,)) if loss else frozenset(range(len(flow.ops))) - hinted - behind
@@ -163,10 +181,10 @@ def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[i
     results = frozenset(program.body.outputs)
     gradients: list[VarId] = []
     parameters: list[VarId] = []
-    for at in sorted((hinted | behind) - forward):
-        if flow.ops[at].type in OPTIMISERS:
+    for index in sorted((hinted | behind) - forward):
+        if flow.ops[index].type in OPTIMISERS:
             continue
-        for var in filter(None, flow.ops[at].outputs):
+        for var in filter(None, flow.ops[index].outputs):
             consumers = [flow.ops[consumer].type for consumer in flow.consumers.get(var, ())]
             if var in results or not OPTIMISERS.isdisjoint(consumers):
                 gradients.append(var)
@@ -175,11 +193,11 @@ def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[i
 
 
 def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
-    """Yield the given tensor that a gradient is named after."""
+    """Yield the graph input or initializer that a gradient is named after, if there is one."""
     for suffix in ("_grad", "_Grad", ".grad"):
         for var in program.vars.values():
-            given = var.origin in (Origin.INPUT, Origin.WEIGHT)
-            if given and gradient.startswith(f"{var.id}{suffix}"):
+            is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
+            if is_stored and gradient.startswith(f"{var.id}{suffix}"):
                 yield var.id
                 return
 
@@ -189,19 +207,23 @@ def _from_records(
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
-    """Believe the file; what an op without a record is follows from its neighbours."""
+    """Return the phases that the file records; ops without a record follow their neighbours."""
     flow = program.dataflow
-    backward = {at for at, op in enumerate(flow.ops) if recorded.get(op.label) == "backward"}
-    update = {at for at, op in enumerate(flow.ops) if recorded.get(op.label) == "update"}
+    backward = {
+        index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "backward"
+    }
+    update = {index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "update"}
     beyond = backward | update
     loss = next((var for var in losses if flow.producer[var] not in beyond), None)
-    forward = {at for at, op in enumerate(flow.ops) if recorded.get(op.label) == "forward"}
+    forward = {
+        index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "forward"
+    }
     forward |= flow.ancestors((loss,)) - beyond if loss else frozenset()
     results = frozenset(program.body.outputs)
     made = (
         var
-        for at in sorted(backward)
-        for var in flow.ops[at].outputs
+        for index in sorted(backward)
+        for var in flow.ops[index].outputs
         if var in results or not update.isdisjoint(flow.consumers.get(var, ()))
     )
     trained = find_trained(program, forward, "known")
@@ -209,12 +231,12 @@ def _from_records(
         flow, loss, forward, trained if trained.gradients else Trained((), tuple(made))
     )
     of = dict(phases.of)
-    for at, op in enumerate(flow.ops):
+    for index, op in enumerate(flow.ops):
         part: Part | None = (
-            "backward" if at in backward else "update" if at in update else None
+            "backward" if index in backward else "update" if index in update else None
         )
         of.update(dict.fromkeys(filter(None, op.outputs), part) if part else {})
-        if at in forward:
+        if index in forward:
             for var in op.outputs:
                 of.pop(var, None)
     return Phases("train", loss, of, trained.parameters, phases.gradients)

@@ -1,54 +1,57 @@
-"""Precedence between the ops of a block: edges, and what a runtime adds to them.
+"""Precedence between the ops of a block, and topological orders that respect it.
 
-Random ops draw from one generator. A runtime may change a sequence where it stands. And
-ONNX Runtime writes the running statistics that a BatchNormalization in training mode
-gives over those that it reads, unless they are results of the graph: whoever reads the old
-ones or the new ones reads one place in memory, and must not change places with another.
+Besides data dependencies, some ops must keep their relative order:
+
+- Random ops draw from one generator.
+- Sequence ops may change a sequence in place.
+- ONNX Runtime writes the new running statistics of a BatchNormalization in training mode over
+  the old ones, unless they are graph outputs. Readers of either read the same memory.
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId, blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op
 
-_NONE = -1
-"""Stands for no op."""
+_NO_PRODUCER = -1
 
-_STATISTICS = ((3, 1), (4, 2))
-"""Where a BatchNormalization reads its running mean and variance, and gives the new ones."""
+_RUNNING_STATISTICS = ((3, 1), (4, 2))
+"""Of BatchNormalization: (input, output) positions of the running mean and variance."""
 
 Edges = tuple[tuple[int, ...], ...]
-"""For each op of a block, by its index, the indices of others."""
+"""Per op of a block, by index, the indices of the ops that it is connected to."""
 
 
 def predecessors(block: Block) -> Edges:
-    """Return which ops each op of a block has to follow, ascending."""
+    """Return, per op of a block, the indices of the ops that must run before it, ascending."""
     producer = block.dataflow.producer
-    last: dict[str, int] = {}
-    changing = overwritten(block)
+    overwritten_vars = overwritten(block)
+    last_of_class: dict[str, int] = {}  # the last op of each class whose order must be kept
     preds = []
-    for index, (op, read) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
-        before = {producer.get(var, _NONE) for var in read}
-        before.discard(_NONE)
-        kinds = _kept_in_turn(op)
-        if changing:
-            kinds += tuple(dict.fromkeys(changing[var] for var in read if var in changing))
-        for kind in kinds:
-            if kind in last:
-                before.add(last[kind])
-            last[kind] = index
+    for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
+        before = {producer.get(var, _NO_PRODUCER) for var in reads}
+        before.discard(_NO_PRODUCER)
+        order_classes = list(_side_effects(op))
+        if overwritten_vars:
+            shared = (overwritten_vars[var] for var in reads if var in overwritten_vars)
+            order_classes += dict.fromkeys(shared)
+        for order_class in order_classes:
+            if order_class in last_of_class:
+                before.add(last_of_class[order_class])
+            last_of_class[order_class] = index
         preds.append(tuple(sorted(before)) if len(before) > 1 else tuple(before))
     return tuple(preds)
 
 
 def successors(preds: Sequence[Iterable[int]]) -> Edges:
-    """Return which ops have to follow each op, ascending."""
+    """Return, per op, the indices of the ops that must run after it, ascending."""
     succs: list[list[int]] = [[] for _ in preds]
     for op, before in enumerate(preds):
         for pred in before:
@@ -57,31 +60,61 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 
 
 def overwritten(block: Block) -> Mapping[VarId, VarId]:
-    """Return the vars that may be written over while others read them, old and new ones.
+    """Return the running statistics that a BatchNormalization may write over, old and new.
 
-    Each is mapped to the oldest var of its bytes.
+    Each is mapped to the oldest var on the same bytes.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):
         for op in inner.ops:
             if op.type != "BatchNormalization":
                 continue
-            for read, made in _STATISTICS:
-                new = op.outputs[made] if made < len(op.outputs) else VarId("")
+            for old_position, new_position in _RUNNING_STATISTICS:
+                if new_position >= len(op.outputs):
+                    continue
+                new = op.outputs[new_position]
                 if new and new not in block.outputs:
-                    old = op.inputs[read]
+                    old = op.inputs[old_position]
                     oldest[new] = oldest.setdefault(old, old)
     return oldest
 
 
-def _kept_in_turn(op: Op) -> tuple[str, ...]:
-    """Name the kinds of ops that this one must not overtake."""
-    kinds = ("random",) if op.is_random else ()
-    if op.type.startswith("Sequence") or (op.bodies and _holds_sequence_ops(op)):
-        kinds = (*kinds, "sequence")
-    return kinds
+def nearest_order(
+    succs: Sequence[Collection[int]], rank: Callable[[int], int] = int
+) -> list[int]:
+    """Return the topological order of nodes 0, 1, ... that stays nearest to a ranking.
+
+    Kahn's algorithm with a heap. Nodes on a cycle, and nodes after a cycle, are left out.
+
+    Args:
+        succs: Per node, the nodes that have to come after it, each once.
+        rank: Of the nodes that may come next, the one of least rank does; ties go to the least
+            node. The default keeps the given order where it is topological.
+    """
+    missing_preds = [0] * len(succs)
+    for successors_of_node in succs:
+        for node in successors_of_node:
+            missing_preds[node] += 1
+    ready = [(rank(node), node) for node, count in enumerate(missing_preds) if not count]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        for succ in succs[node]:
+            missing_preds[succ] -= 1
+            if not missing_preds[succ]:
+                heappush(ready, (rank(succ), succ))
+    return order
 
 
-def _holds_sequence_ops(op: Op) -> bool:
-    inside = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]
-    return any(inner.type.startswith("Sequence") for inner in inside)
+def _side_effects(op: Op) -> tuple[str, ...]:
+    """Return the classes of side effects (``random``, ``sequence``) that an op has.
+
+    Ops with the same side effect keep their order.
+    """
+    effects = ("random",) if op.is_random else ()
+    nested = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]
+    if any(each.type.startswith("Sequence") for each in (op, *nested)):
+        effects = (*effects, "sequence")
+    return effects

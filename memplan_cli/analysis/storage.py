@@ -1,7 +1,6 @@
-"""Buffers of a program with their sizes and live ranges: the planner's problem, from facts.
+"""The buffers of a program, with their sizes and live ranges.
 
-`live_peak` of these buffers is the number that ordering minimises and the report prints:
-one definition, used by both.
+`live_peak` of these buffers is the number that ordering minimises and that the report prints.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Storage = tuple[dict["VarId", BufferId], dict[str, tuple[Buffer, ...]]]
-"""The buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...)."""
+"""The buffer id of each planned var; the buffers by unit (``"1"`` for bytes, ``"batch"`` ...)."""
 
 
 def storage_of(
@@ -34,58 +33,62 @@ def storage_of(
     aliasing: Aliasing = SHARE_SAFELY,
     timeline: Timeline | None = None,
 ) -> Storage:
-    """Return the buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...).
+    """Return the buffer id of each var in ``sizes``, and the buffers by unit.
 
     Args:
-        program: The ops in the order in which they will run.
-        sizes: The vars to plan; a buffer's size is the coefficient of its unit. What the
-            graph gives may be among them: it has bytes of its own, from its producer on.
+        program: The ops in the order in which they run.
+        sizes: The vars to plan. The size of a buffer is the coefficient of its unit. Graph
+            outputs may be among them; they share bytes with no other var.
         pinned: Vars that keep storage of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
-        timeline: The program on the clock, if the caller has it.
+        timeline: ``Timeline(program)``, if the caller has it already.
     """
     timeline = timeline or Timeline(program)
-    live, alone = timeline.live, frozenset(pinned)
-    apart = alone.union(var for var in program.body.outputs if var in sizes)
+    live, whole_run_vars = timeline.live, frozenset(pinned)
+    unshared = whole_run_vars.union(var for var in program.body.outputs if var in sizes)
     sharing = (
-        {var: size for var, size in sizes.items() if var not in apart} if apart else sizes
+        {var: size for var, size in sizes.items() if var not in unshared}
+        if unshared
+        else sizes
     )
     buffer_of = share_storage(program, sharing, aliasing, live, timeline.steps)
-    ranges = _ranges(buffer_of, live)
-    if apart:
+    ranges = _buffer_ranges(buffer_of, live)
+    if unshared:
         buffer_of = {var: buffer_of.get(var, BufferId(var)) for var in sizes}
         whole_run = LiveRange(0, max(duration(program), 1))
-        ranges.update(dict.fromkeys(alone, whole_run))
+        ranges.update(dict.fromkeys(whole_run_vars, whole_run))
     units: dict[str, list[tuple[Any, ...]]] = {}
-    for var, size in sizes.items():
-        identity = buffer_of[var]
-        if str(identity) != var:
+    for name, size in sizes.items():
+        buffer_id = buffer_of[name]
+        if str(buffer_id) != name:  # the buffer of an older var
             continue
-        facts = program.vars[var]
-        shape = facts.shape or ()  # what has a size has no dim that is not known
-        buffer = identity, size.coefficient, ranges[identity], facts.dtype, shape
-        units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
+        var = program.vars[name]
+        fields = buffer_id, size.coefficient, ranges[buffer_id], var.dtype, var.shape or ()
+        units.setdefault(size.unit if size.symbols else "1", []).append(fields)
     return buffer_of, {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
 
 
-def _ranges(
+def _buffer_ranges(
     buffer_of: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
 ) -> dict[Any, LiveRange]:
-    """Return when each buffer is live: from the first use of its vars to the last."""
-    ranges: dict[Any, LiveRange] = dict(live)  # a buffer's id is that of its first var
-    others: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
-    for var, identity in buffer_of.items():
-        if str(identity) != var:
-            others[identity].append(live[var])
-    for identity, found in others.items():
-        starts, ends = zip(ranges[identity], *found, strict=True)
-        ranges[identity] = LiveRange(min(starts), max(ends))
+    """Return the live range of each buffer: from the first use of any of its vars to the last.
+
+    The id of a buffer is that of its oldest var.
+    """
+    ranges: dict[Any, LiveRange] = dict(live)
+    younger: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
+    for var, buffer_id in buffer_of.items():
+        if str(buffer_id) != var:
+            younger[buffer_id].append(live[var])
+    for buffer_id, live_of_vars in younger.items():
+        starts, ends = zip(ranges[buffer_id], *live_of_vars, strict=True)
+        ranges[buffer_id] = LiveRange(min(starts), max(ends))
     return ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A program on the clock, and its storage where some operators share bytes."""
+    """The timeline of a program, and its buffers under one set of sharing operators."""
 
     timeline: Timeline
     aliasing: Aliasing
@@ -93,7 +96,7 @@ class Measured:
 
     @property
     def live_peak(self) -> int:
-        """The most bytes of intermediates live at one tick, all sizes being numbers."""
+        """The most bytes of planned vars that are live at one tick. Sizes must be numbers."""
         _, units = self.storage
         return lower_bound(Problem(units.get("1", ())))
 
@@ -104,7 +107,7 @@ def measured(
     pinned: Collection[VarId] = (),
     aliasing: Aliasing = SHARE_SAFELY,
 ) -> Measured:
-    """Return `storage_of` a program with what it was made from, for those who need it too."""
+    """Return the buffers of a program together with its timeline; arguments as `storage_of`."""
     timeline = Timeline(program)
     storage = storage_of(program, sizes, pinned, aliasing, timeline)
     return Measured(timeline, aliasing, storage)
@@ -116,24 +119,24 @@ def live_peak(
     pinned: Collection[VarId] = (),
     aliasing: Aliasing = SHARE_SAFELY,
 ) -> int:
-    """Return the most bytes of intermediates live at one tick, all sizes being numbers.
+    """Return the most bytes of planned vars that are live at one tick. Sizes must be numbers.
 
-    What shares bytes counts once, what is pinned counts at every tick.
+    Vars on the same bytes count once, pinned vars count at every tick. Arguments as `storage_of`.
     """
     return measured(program, sizes, pinned, aliasing).live_peak
 
 
 def result_sizes(program: Program) -> dict[VarId, Size]:
-    """Return the bytes of what ops make for the graph's outputs, where a shape tells them.
+    """Return the sizes of the graph outputs that ops compute and whose shape is known.
 
-    A runtime allocates them when they are made and holds them to the end: with them in its
-    sizes, the `live_peak` of a program is its ``resident``.
+    A runtime allocates such an output when its producer runs and holds it to the end. With
+    these sizes among the planned ones, the `live_peak` of a program is its ``resident``.
     """
-    found: dict[VarId, Size] = {}
-    for var in program.body.outputs:
-        facts = program.vars[var]
-        if facts.origin is Origin.OP:
-            size = size_of(facts.shape, facts.dtype)
+    sizes: dict[VarId, Size] = {}
+    for name in program.body.outputs:
+        var = program.vars[name]
+        if var.origin is Origin.OP:
+            size = size_of(var.shape, var.dtype)
             if size is not None:
-                found[var] = size
-    return found
+                sizes[name] = size
+    return sizes

@@ -73,7 +73,7 @@ class MemoryLimit:
     of: str = "auto"
 
 
-def fit(  # noqa: PLR0913 - what the command takes, by name
+def fit(
     model: ModelSource,
     memory: int | str,
     unknown: str | Sequence[str],

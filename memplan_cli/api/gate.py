@@ -92,7 +92,7 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 
 
-def gate(  # noqa: PLR0913 - what the command takes, by name
+def gate(
     models: ModelSource | Sequence[FilePath],
     rules: Mapping[str, object] | None = None,
     *,

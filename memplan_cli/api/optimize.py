@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-def optimize(  # noqa: PLR0913 - what the command takes, by name
+def optimize(
     model: ModelSource,
     settings: Settings | None = None,
     *,
@@ -90,7 +90,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     return on_files((model,), work)
 
 
-def _optimize_file(  # noqa: PLR0913, PLR0917 - one call, above
+def _optimize_file(
     path: Path,
     settings: Settings,
     targets: Targets,

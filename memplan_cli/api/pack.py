@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.packing.problem_file import Packed
 
 
-def pack(  # noqa: PLR0913 - what the command takes, by name
+def pack(
     problem: FilePath,
     *,
     capacity: int | None = None,

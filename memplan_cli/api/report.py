@@ -115,7 +115,7 @@ def interface_of(model: FilePath, settings: Settings) -> Interface:
     return Interface(tuple(map(port, inputs)), tuple(map(port, program.body.outputs)))
 
 
-def report(  # noqa: PLR0913 - what the command takes, by name
+def report(
     path: ModelSource | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,

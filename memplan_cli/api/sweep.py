@@ -29,7 +29,7 @@ class Rows(tuple["Row", ...]):
         return all(row.passed for row in self)
 
 
-def sweep(  # noqa: PLR0913 - what the command takes, by name
+def sweep(
     paths: FilePath | Sequence[FilePath],
     profiles: Profiles | None = None,
     *,

@@ -53,7 +53,7 @@ class _Files:
     state: Path | None
 
 
-def train_step(  # noqa: PLR0913 - what the command takes, by name
+def train_step(
     model: ModelSource,
     out: FilePath,
     *,

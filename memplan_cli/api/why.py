@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.findings.why import PeakStory, TensorStory
 
 
-def why(  # noqa: PLR0913 - what the command takes, by name
+def why(
     model: ModelSource | Plan,
     tensor: str | None = None,
     *,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.analysis.precedence import successors
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.onnx_io.traversal import reads, subgraphs
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.precedence import successors
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
 from memplan_cli.errors import ModelError

@@ -61,7 +61,7 @@ _OTHER_SAMPLES = (1, 1024)
 """Other values of symbols, for which a new order must not need more than the file's either."""
 
 
-def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with defaults
+def best_order(
     program: Program,
     sizes: Mapping[VarId, Size],
     *,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import Aliasing, share_storage
-from memplan_cli.analysis.branches import find_places
+from memplan_cli.analysis.defining_blocks import defining_blocks
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import VarId, blocks
@@ -93,9 +93,9 @@ def storage_facts(
         buffers = share_storage(program, sharing, replace(aliasing, in_place={}), any_range)
         shared = ((var, str(buffer)) for var, buffer in buffers.items())
         from_branches = frozenset(v for v, buffer in shared if roots[v] == v and buffer != v)
-        places = find_places(program, aliasing.runs_one)
+        blocks = defining_blocks(program, aliasing.runs_one)
         # A result on the bytes of another branch's result needs none of its own.
-        free = (v for v in from_branches if places.are_exclusive(v, VarId(buffers[v])))
+        free = (v for v in from_branches if blocks.are_exclusive(v, VarId(buffers[v])))
         numbers = {**numbers, **dict.fromkeys(free, 0)}
     return StorageFacts(
         roots,
@@ -249,7 +249,7 @@ class _TensorNumbering:
         reader, which depends on the order.
         """
         facts = self._facts
-        positions = facts.aliasing.replaced_by(op)
+        positions = facts.aliasing.in_place_inputs(op)
         if not positions or not op.outputs:
             return ()
         if op.outputs[0] not in self._number or op.outputs[0] in facts.results:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
     BlockProof,
@@ -263,10 +263,12 @@ class _FlowNetwork:
 
     def dual(self, overwritten: int) -> Dual:
         """Return the flow that was computed as shares of tensors and terms of dependencies."""
-        room = self.network.room
-        # The room of an edge's reverse is the edge's flow.
-        shares = [Share(t, r, room[e ^ 1]) for e, t, r in self.share_edges if room[e ^ 1]]
-        holds = [Hold(p, q, room[e ^ 1]) for e, p, q in self.hold_edges if room[e ^ 1]]
+        residual = self.network.residual
+        # The residual capacity of an edge's reverse is the flow through the edge.
+        shares = [
+            Share(t, r, residual[e ^ 1]) for e, t, r in self.share_edges if residual[e ^ 1]
+        ]
+        holds = [Hold(p, q, residual[e ^ 1]) for e, p, q in self.hold_edges if residual[e ^ 1]]
         return Dual(
             tuple(shares), tuple(holds), None if overwritten == _NO_TENSOR else overwritten
         )

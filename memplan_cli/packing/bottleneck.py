@@ -191,7 +191,7 @@ def _searched(subset: Subset, capacity: int, budget: Budget) -> Mapping[BufferId
 
 
 @compiled
-def _lowest_gap(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
+def _lowest_gap(
     start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, count: int, buffer: int
 ) -> int:
     """Return the lowest offset at which a buffer overlaps none of those in ``stacked``.
@@ -217,9 +217,7 @@ def _lowest_gap(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
 
 
 @compiled
-def fill(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
-    start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, order: Ints
-) -> int:
+def fill(start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, order: Ints) -> int:
     """Place every buffer whose offset is NOWHERE, first fit; return the height.
 
     Args:

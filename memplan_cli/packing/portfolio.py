@@ -27,7 +27,7 @@ DEFAULT_WORK = 1_500_000_000
 """Units of work for the search, about one buffer or section looked at: some ten seconds."""
 
 
-def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
+def portfolio(
     problem: Problem,
     *,
     work: int = DEFAULT_WORK,

@@ -69,7 +69,7 @@ class _Means(NamedTuple):
     progress: Progress | None
 
 
-def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
+def make_plan(
     program: Program,
     settings: Settings,
     source: Source,

@@ -123,7 +123,7 @@ RENDERERS: Mapping[str, Renderer] = {
 _FORMATS_WITH_LOG = ("text", "json", "markdown")
 
 
-def render(  # noqa: PLR0913 - one parameter an option
+def render(
     plan: Plan,
     form: str,
     *,

@@ -7,7 +7,7 @@ import pytest
 from analysis.test_aliasing import groups
 from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, share_storage
-from memplan_cli.analysis.branches import find_places
+from memplan_cli.analysis.defining_blocks import defining_blocks
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, VarId
 
@@ -160,15 +160,15 @@ def test_only_branches_of_one_op_are_exclusive() -> None:
         op("m <- x", block("", "f", op("f <- x")), block("", "g", op("g <- x")), kind="Both"),
         op("z <- y k m"),
     )  # fmt: skip
-    places = find_places(program(top), SHARE_SAFELY.runs_one)
+    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one)
     met = {
         f"{one} {other}"
         for one in "abcefgy"
         for other in "abcefgy"
-        if one < other and places.are_exclusive(VarId(one), VarId(other))
+        if one < other and blocks.are_exclusive(VarId(one), VarId(other))
     }
     assert met == {"a c", "a e"}
-    assert [choice.op.outputs for choice in places.choices] == [("c",), ("y",), ("k",)]
+    assert [choice.op.outputs for choice in blocks.branch_ops] == [("c",), ("y",), ("k",)]
 
 
 def test_branches_in_subgraphs_that_both_run_are_not_exclusive() -> None:
@@ -178,5 +178,5 @@ def test_branches_in_subgraphs_that_both_run_are_not_exclusive() -> None:
         return block("", name, op(f"{name} <- x", *swapped, kind="If"))
 
     top = block("x", "z", op("y k <- x", branching("p"), branching("q"), kind="Both"), END)
-    places = find_places(program(top), SHARE_SAFELY.runs_one)
-    assert not places.are_exclusive(VarId("p1"), VarId("q1"))
+    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one)
+    assert not blocks.are_exclusive(VarId("p1"), VarId("q1"))

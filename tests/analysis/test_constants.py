@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import read
-from memplan_cli.analysis.constants import constants
+from memplan_cli.analysis.constant_vars import constants
 
 W = "float[2,3] w = {1,2,3,4,5,6}"
 

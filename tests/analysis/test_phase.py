@@ -117,7 +117,7 @@ def test_a_known_loss_goes_before_a_larger_scalar() -> None:
 
 def test_an_unknown_loss_is_refused_with_the_nearest_names() -> None:
     program = training_step("float z, float[4,6] n1, float[6,1] n2")
-    with pytest.raises(SettingsError, match="'slopes' is no value") as caught:
+    with pytest.raises(SettingsError, match="no value named 'slopes'") as caught:
         find_phases(program, loss="slopes")
     assert "slope" in caught.value.hint
 

@@ -97,7 +97,7 @@ def bomb(head: bytes, megabytes: int, path: Path, name: str = "x.npy") -> None:
     _member(path, name, data, len(head) + (megabytes << 20), digest, method=8)
 
 
-def _member(  # noqa: PLR0913 - the fields of an archive's entry
+def _member(
     path: Path, name: str, data: bytes, size: int, digest: int = 0, *, method: int = 0,
     flags: int = 0,
 ) -> None:  # fmt: skip

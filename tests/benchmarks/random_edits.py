@@ -153,9 +153,7 @@ def _sites(
             yield from _sites(child, below, inner)
 
 
-def _is_left_out(  # noqa: PLR0911 - one return a kind of node
-    node: ast.AST, parent: ast.AST, names: tuple[str, ...]
-) -> bool:
+def _is_left_out(node: ast.AST, parent: ast.AST, names: tuple[str, ...]) -> bool:
     """Whether nothing of a node is code that a test could need."""
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert | ast.Global):
         return True

@@ -285,7 +285,7 @@ def test_a_new_elementwise_operator_is_one_row() -> None:
         x, y = VarId("x"), VarId("y")
         op = Op("", "Wobble", (x,), (y,))
         table = {var: Var(var, "float32", (3, 4), Origin.OP) for var in (x, y)}
-        assert SHARE_SAFELY.replaced_by(op) == (0,)
+        assert SHARE_SAFELY.in_place_inputs(op) == (0,)
         assert op_cost(op, table).flops == 120
         assert "Wobble" in RULES
         assert "Wobble" in {each.type for each in ONE_OPS}

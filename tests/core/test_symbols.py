@@ -34,7 +34,7 @@ def leaf_number(number: int) -> Expression:
     return Expression(str(number), lambda _: number)
 
 
-def combine(  # noqa: PLR0911 - one return an operator
+def combine(
     parts: tuple[str, Expression, Expression, int],
 ) -> Expression:
     operator, a, b, number = parts

@@ -254,7 +254,7 @@ def _reshape(draw: Draw, kind: str) -> Case:
     return Case(kind, (draw.floats(*read), np.array(made, np.int64)), constants=(1,))
 
 
-def _move(draw: Draw, kind: str) -> Case:  # noqa: PLR0911 - one for each operator
+def _move(draw: Draw, kind: str) -> Case:
     a, b, c = draw.dims(3)
     x, axis = draw.floats(a, b, c), draw.one_of(0, 1, -1)
     if kind == "Transpose":

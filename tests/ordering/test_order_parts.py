@@ -2,7 +2,7 @@
 
 import pytest
 
-from memplan_cli.analysis.flow import SINK, SOURCE, Network
+from memplan_cli.analysis.max_flow import SINK, SOURCE, Network
 from memplan_cli.ordering.block_search import BlockOrder
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds

@@ -14,7 +14,13 @@ from math import prod
 from re import findall
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.analysis.demands import LADDER, STRIDES, Wanted, demands, least_agreeing
+from memplan_cli.analysis.dim_constraints import (
+    COMMON_LENGTHS,
+    STRIDES,
+    UnboundDims,
+    dim_constraints,
+    smallest_satisfying_dims,
+)
 from memplan_cli.api.files.binding import bind
 from memplan_cli.api.files.reading import (
     completed,
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.analysis.demands import Demand
+    from memplan_cli.analysis.dim_constraints import DimConstraint
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.load import LazyModel
@@ -90,7 +96,9 @@ def settle(
     if known is not None and not (gaps and search.may_run):
         return Settled(_assuming(settings, known), loaded)
     if not search.may_run:
-        least = least_agreeing(demands(loaded.program), Wanted(free, search.fixed))
+        least = smallest_satisfying_dims(
+            dim_constraints(loaded.program), UnboundDims(free, search.fixed)
+        )
         return Settled(_assuming(settings, least), loaded)
     if trust == "believed" and not gaps:
         return Settled(_assuming(settings, search.first(loaded)), loaded)
@@ -196,7 +204,7 @@ class _Search:
         from memplan_cli.onnx_io.shapes.runtime_query import numbered
 
         gaps = self.gaps(loaded.program)
-        asked = demands(loaded.program) if self.free and known is None else ()
+        asked = dim_constraints(loaded.program) if self.free and known is None else ()
         every = [dict(known)] if known is not None else list(self._candidates(asked))
         first = self._with_places(every, loaded.program)
         copy = numbered(self.source.model) if gaps else None
@@ -227,7 +235,7 @@ class _Search:
         if _without_empty([least], loaded.program, self.fixed):
             return least
         program = loaded.program
-        candidates = self._candidates(demands(program))
+        candidates = self._candidates(dim_constraints(program))
         found = (dims for dims in candidates if _without_empty([dims], program, self.fixed))
         return next(found, least)
 
@@ -254,16 +262,16 @@ class _Search:
                 found[key] = specs
         return [(dict(key), specs) for key, specs in found.items()]
 
-    def _candidates(self, asked: Sequence[Demand]) -> Iterator[Dims]:
+    def _candidates(self, asked: Sequence[DimConstraint]) -> Iterator[Dims]:
         """Yield numbers for the free dims, the least first."""
         yield dict.fromkeys(self.free, 1)
         if not self.free:
             return
-        wanted = Wanted(self.free, self.fixed)
-        yield least_agreeing(asked, wanted)
-        for length in LADDER[1:]:
+        wanted = UnboundDims(self.free, self.fixed)
+        yield smallest_satisfying_dims(asked, wanted)
+        for length in COMMON_LENGTHS[1:]:
             if len(asked) <= _MOST_SOLVED and length in _SOLVED:
-                yield least_agreeing(asked, wanted, length)
+                yield smallest_satisfying_dims(asked, wanted, length)
             yield {name: 1 if leads else length for name, leads in self.free.items()}
         for length in (2, 4, 8, 16):
             yield dict.fromkeys(self.free, length)
@@ -289,7 +297,7 @@ class _Search:
         single = [
             {**dims, name: length}
             for name in self.free
-            for length in LADDER
+            for length in COMMON_LENGTHS
             if length < dims[name]
         ]
         tries = self._possible(single)
@@ -300,7 +308,11 @@ class _Search:
         return best[works[0]][0] if works else dims
 
     def _not_run(
-        self, loaded: Loaded, asked: Sequence[Demand], tried: ProbeResult, gaps: Sequence[str]
+        self,
+        loaded: Loaded,
+        asked: Sequence[DimConstraint],
+        tried: ProbeResult,
+        gaps: Sequence[str],
     ) -> Settled:
         """Assume what the ops agree with; say why the model was not run, where that matters.
 
@@ -316,7 +328,7 @@ class _Search:
                 f"{what}{given_text(self.settings.inputs.feeds or {})}: {reason}",
                 hint="--no-run plans without a run; give other inputs",
             )
-        dims = least_agreeing(asked, Wanted(self.free, self.fixed))
+        dims = smallest_satisfying_dims(asked, UnboundDims(self.free, self.fixed))
         where = f" at {binding_text(dims)}" if dims else ""
         note = f"the model does not load in ONNX Runtime: {reason}"
         if tried.loaded:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @open_dims
 @settings_options
 @output_options
-def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
+def fit(
     model: Path,
     *,
     unknown: tuple[str, ...],

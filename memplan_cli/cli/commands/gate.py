@@ -57,7 +57,7 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
     help="Write the results in another format too; repeatable.",
 )
 @output_options
-def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
+def gate(
     models: tuple[Path, ...],
     *,
     baseline: Path | None,

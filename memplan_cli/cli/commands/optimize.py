@@ -88,7 +88,7 @@ def _why_not(plan: Plan) -> str:
 @detail_options
 @format_option("text", "json")
 @output_options
-def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
+def optimize(
     model: Path,
     *,
     out: Path | None,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @format_option("text", "json")
 @output_options
-def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
+def pack(
     problem: Path,
     *,
     out: Path | None,

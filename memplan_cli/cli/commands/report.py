@@ -40,7 +40,7 @@ FORMATS = (
 @format_option(*FORMATS)
 @result_option
 @output_options
-def report(  # noqa: PLR0913 - one parameter an option, as click wants it
+def report(
     path: Path | None,
     *,
     profiles: Profiles,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @result_option
 @format_option("text", "json", "c", "cpp")
 @output_options
-def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
+def settings(
     model: Path,
     *,
     bounds: tuple[str, ...],

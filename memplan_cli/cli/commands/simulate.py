@@ -37,7 +37,7 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
 @timeout_option
 @format_option("text", "json")
 @output_options
-def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
+def simulate(
     model: Path,
     *,
     allocators: tuple[str, ...],

@@ -58,7 +58,7 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
 @result_option
 @format_option("text", "json", "html")
 @output_options
-def soak(  # noqa: PLR0913 - one parameter an option, as click wants it
+def soak(
     model: Path,
     *,
     bounds: tuple[str, ...],

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @profile_dims
 @settings_options
 @output_options
-def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
+def sweep(
     paths: tuple[Path, ...],
     *,
     profiles: Profiles,

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 )
 @format_option("text", "json")
 @output_options
-def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
+def train_step(
     model: Path,
     *,
     out: Path,

@@ -62,7 +62,7 @@ _TOLERANCE = Finite(0)
 @timeout_option
 @format_option("text", "json")
 @output_options
-def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
+def validate(
     planned: Path,
     *,
     original: Path | None,

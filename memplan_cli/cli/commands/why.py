@@ -35,7 +35,7 @@ FORMATS = ("text", "json", "markdown")
 @settings_options
 @format_option(*FORMATS)
 @output_options
-def why(  # noqa: PLR0913 - one parameter an option, as click wants it
+def why(
     path: Path,
     *,
     tensor: str | None,

@@ -111,7 +111,7 @@ class _Needs:
         if not self.aliasing.views or not op.outputs:
             return 0
         graph, made = self.graph, op.outputs[0]
-        in_place = self.aliasing.replaced_by(op)
+        in_place = self.aliasing.in_place_inputs(op)
         may = range(len(op.inputs)) if operator(op).is_view else in_place
         inputs = {op.inputs[at] for at in may if at < len(op.inputs)}
         return max((min(graph.bytes(v), graph.bytes(made)) for v in inputs if v), default=0)

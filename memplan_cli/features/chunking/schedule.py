@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.core.operators import operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.recompute.values import repeatable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.constants import constants
+from memplan_cli.analysis.constant_vars import constants
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.folded import ConstantTensor
 from memplan_cli.core.selection import select

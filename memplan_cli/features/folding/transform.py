@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.constants import constants
+from memplan_cli.analysis.constant_vars import constants
 from memplan_cli.core.operators import Exactness, operator
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.results.folded import ConstantTensor, Folded, Unfolded

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
 from memplan_cli.features.recompute.values import find_values
@@ -219,8 +219,10 @@ class _Cut:
 
     def passages(self) -> Iterable[tuple[int, int, int]]:
         """Return what flows: from a value, to one made of it (-1: it is wanted), how much."""
-        room = self.network.room
-        return ((one, other, room[e ^ 1]) for e, one, other in self._passed if room[e ^ 1])
+        residual = self.network.residual
+        return (
+            (one, other, residual[e ^ 1]) for e, one, other in self._passed if residual[e ^ 1]
+        )
 
     def want(self, value: int) -> None:
         """Say that a value has to be there at the end."""
@@ -275,7 +277,7 @@ def _overwritten(values: Values, op: Op, terms: Terms) -> int:
         place < len(op.inputs)
         and op.inputs[place] in values.of
         and sizes.get(op.inputs[place]) == sizes.get(result)
-        for place in terms.aliasing.replaced_by(op)
+        for place in terms.aliasing.in_place_inputs(op)
     )
     return number(sizes, result) if replaceable else 0
 

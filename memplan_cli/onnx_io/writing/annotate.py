@@ -8,7 +8,7 @@ from itertools import chain, islice
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.liveness import steps, timed
+from memplan_cli.analysis.liveness import ops_with_ticks, steps
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
@@ -327,7 +327,7 @@ def _taken_after(message: ModelProto | GraphProto, field: int) -> bytes:
 
 def _noted(graph: GraphProto, block: Block, notes: Notes) -> Iterator[bytes]:
     """Yield the bytes of each node of the top graph with its notes and those of its subgraphs."""
-    clock = timed(notes.steps.get(block.path, ()))
+    clock = ops_with_ticks(notes.steps.get(block.path, ()))
     said = notes.in_words(block.path, len(graph.node))
     for node, (start, end, op) in zip(graph.node, clock, strict=True):
         whole = node

@@ -172,7 +172,7 @@ def _has_room(state: State, buffers: int, sections: int) -> bool:
 
 
 @compiled
-def _enter(  # noqa: PLR0913, PLR0917 - compiled code takes plain numbers
+def _enter(
     board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
 ) -> None:
     """Work on [LEFT, RIGHT) until there is a choice to make, or none is left."""
@@ -267,7 +267,7 @@ def _settle(state: State, kind: int) -> None:
 
 
 @compiled
-def search(  # noqa: PLR0913, PLR0917 - compiled code takes plain numbers
+def search(
     board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
 ) -> int:
     """Search until WORK is used up; return the mode, SOLVED or FAILED when it has ended.

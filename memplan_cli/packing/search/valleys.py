@@ -202,7 +202,7 @@ def basin_overflows(board: Board, state: State, left: int, right: int, capacity:
 
 
 @compiled
-def _basin_overflows(  # noqa: PLR0913, PLR0917 - compiled code takes plain numbers
+def _basin_overflows(
     board: Board, state: State, begin: int, stop: int, cap: int, capacity: int
 ) -> bool:
     if state.scratch[STOP, begin] >= stop:

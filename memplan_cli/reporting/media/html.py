@@ -41,7 +41,7 @@ def _section(blocks: Sequence[doc.Block]) -> str:
     return f"<section{wide}>{''.join(map(_block, blocks))}</section>\n"
 
 
-def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
+def _block(block: doc.Block) -> str:
     match block:
         case doc.Heading(text):
             return f"<h2>{said(text)}</h2>"

@@ -26,7 +26,7 @@ def draw(document: doc.Document) -> str:
     return "\n\n".join([*title, *found]) + "\n"
 
 
-def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
+def _block(block: doc.Block) -> str:
     match block:
         case doc.Heading(text):
             return f"### {_said(text)}"

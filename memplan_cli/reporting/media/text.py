@@ -96,7 +96,7 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
         previous = block
 
 
-def _block(block: doc.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one a kind of block
+def _block(block: doc.Block, width: int) -> RenderableType:
     match block:
         case doc.Paragraph(text, tone):
             return Text(_said(text), style=_STYLES[tone])

@@ -221,7 +221,7 @@ class Arena:
         """Whether the arena is one free region: the next run finds it as the last one did."""
         return len(self._sizes) == len(self._free) == 1
 
-    def run(self, trace: AllocationTrace) -> bool:  # noqa: C901 - the innermost loop
+    def run(self, trace: AllocationTrace) -> bool:
         """Serve one run. Return False if the arena exceeded its limit and stopped."""
         free, idle, sizes = self._free, self._idle, self._sizes
         before, after, max_dead = self._before, self._after, self._max_dead

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.precedence import successors
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.program import Block, Origin, captures
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.record import PROFILE

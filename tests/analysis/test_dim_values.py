@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import parse
-from memplan_cli.analysis.demands import (
-    LADDER,
+from memplan_cli.analysis.dim_constraints import (
+    COMMON_LENGTHS,
     STRIDES,
-    Demand,
-    Wanted,
-    demands,
-    least_agreeing,
+    DimConstraint,
+    UnboundDims,
+    dim_constraints,
+    smallest_satisfying_dims,
 )
 from memplan_cli.onnx_io.shapes.reading import read_program
 
@@ -30,7 +30,7 @@ def agreed(text: str, **fixed: int) -> dict[str, int]:
         if dim.dim_param and dim.dim_param not in fixed
     }
     program = read_program(model).program
-    return least_agreeing(demands(program), Wanted(first, fixed))
+    return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed))
 
 
 def test_what_nothing_is_demanded_of_is_one() -> None:
@@ -62,37 +62,37 @@ def test_a_length_is_never_below_one() -> None:
 
 
 def test_a_demand_that_nothing_meets_leaves_the_others_met() -> None:
-    never = Demand("alike", ((2,), ("2*a + 1",)))
-    other = Demand("alike", (("a",), (7,)))
-    assert least_agreeing((never, other), Wanted({"a": False}, {})) == {"a": 7}
+    never = DimConstraint("equal", ((2,), ("2*a + 1",)))
+    other = DimConstraint("equal", (("a",), (7,)))
+    assert smallest_satisfying_dims((never, other), UnboundDims({"a": False}, {})) == {"a": 7}
 
 
 DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4) + 1", "a*b"])
 
 
 @given(
-    pairs=st.lists(st.tuples(DIM, st.sampled_from(LADDER[:30])), max_size=2),
-    kind=st.sampled_from(["alike", "broadcast"]),
+    pairs=st.lists(st.tuples(DIM, st.sampled_from(COMMON_LENGTHS[:30])), max_size=2),
+    kind=st.sampled_from(["equal", "broadcastable"]),
 )
 def test_what_one_dim_can_meet_is_met(pairs: list[tuple[str, int]], kind: str) -> None:
-    lengths = [Demand("lengths", ((text,),)) for text, _ in pairs]
-    asked = [*lengths, *(Demand(kind, ((text,), (size,))) for text, size in pairs[:1])]
-    found = least_agreeing(asked, Wanted({"a": True, "b": False}, {}))
+    lengths = [DimConstraint("positive", ((text,),)) for text, _ in pairs]
+    asked = [*lengths, *(DimConstraint(kind, ((text,), (size,))) for text, size in pairs[:1])]
+    found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}))
     assert all(value >= 1 for value in found.values())
-    single = [{"a": 1, "b": 1, name: value} for name in "ab" for value in LADDER]
-    if any(all(demand.is_met(dims) for demand in asked) for dims in single):
-        assert all(demand.is_met(found) for demand in asked)
+    single = [{"a": 1, "b": 1, name: value} for name in "ab" for value in COMMON_LENGTHS]
+    if any(all(demand.is_satisfied(dims) for demand in asked) for dims in single):
+        assert all(demand.is_satisfied(found) for demand in asked)
 
 
-@pytest.mark.parametrize("kind", ["alike", "broadcast"])
+@pytest.mark.parametrize("kind", ["equal", "broadcastable"])
 def test_what_is_not_known_is_no_reason_to_refuse(kind: str) -> None:
-    assert Demand(kind, (("u0",), (4,))).is_met({"a": 1})
+    assert DimConstraint(kind, (("u0",), (4,))).is_satisfied({"a": 1})
 
 
 def test_lengths_rise_and_hold_what_models_are_made_for() -> None:
-    assert all(low < high for low, high in pairwise(LADDER))
-    assert all(1 << power in LADDER for power in range(15))
-    assert all(side in LADDER for side in range(64, 641, 64))
+    assert all(low < high for low, high in pairwise(COMMON_LENGTHS))
+    assert all(1 << power in COMMON_LENGTHS for power in range(15))
+    assert all(side in COMMON_LENGTHS for side in range(64, 641, 64))
     # Images of classifiers, and their patches with a class token; sounds of Whisper.
-    assert {224, 197, 384, 577, 257, 1500, 3000, 16000, 48000} <= set(LADDER)
+    assert {224, 197, 384, 577, 257, 1500, 3000, 16000, 48000} <= set(COMMON_LENGTHS)
     assert all(224 % stride == 0 for stride in STRIDES)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memplan_cli.analysis.precedence import successors
-from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.analysis.precedence import nearest_order, successors
 
 
 def test_nodes_in_order_stay_where_they_are() -> None:
