@@ -3,10 +3,11 @@
 What it reads wrongly is kept from it or rephrased; what it leaves out, and names that it
 makes up, are repaired in its answer.
 
-Two operators are read wrongly (onnx 1.23.2, each found by holding inference against what
+Three operators are read wrongly (onnx 1.23.2, each found by holding inference against what
 runs): Attention's scores get the length of the keys as a number where it is not known, 0 for a
 free one and the past's left out, and where its heads lie side by side, a width that has a name is
-taken for 0 (a rule of ours says these shapes); STFT's default for ``onesided``, 1, is taken for 0.
+taken for 0 (a rule of ours says these shapes); STFT's default for ``onesided``, 1, is taken for 0;
+a Slice of a shape takes a start for 0 if data propagation does not know it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from onnx import (
         GraphProto,
@@ -33,8 +34,17 @@ if TYPE_CHECKING:
 
     Dim = TensorShapeProto.Dimension
 
-NEED_WORKAROUND = ("Attention", "STFT")
-"""Operators that inference reads wrongly."""
+WRONG_TYPES = ("Attention", "STFT")
+"""Operators for which inference may return wrong types."""
+
+NEED_WORKAROUND = (*WRONG_TYPES, "Slice")
+"""Operators for which inference may return wrong types or propagate wrong values."""
+
+_STARTS, _ENDS = 1, 2
+"""Inputs of Slice (opset 10 on)."""
+
+_UNKNOWN = "memplan: unknown"
+"""Name of a value that no node defines: data propagation stops at it."""
 
 _SCORES = 3
 """Attention's output of scores: batch, heads of the queries, queries, keys with the past."""
@@ -79,11 +89,12 @@ def infer_with_workarounds(
     The answer has the model's own nodes. Scores whose length is not known get no number for
     it; what is said of scores is inferred on, as often as there are Attentions in a row.
     """
+    computed = _computed_names(model)
     touched = [
         _Touched(at, index, original)
         for at, graph in enumerate(graphs(model.graph))
         for index, node in enumerate(graph.node)
-        if (original := _rephrased(node)) is not None
+        if (original := _rephrased(node, computed)) is not None
     ]
     inferred = infer(model)
     for _ in touched:
@@ -131,8 +142,29 @@ def _is_in_rows(node: NodeProto) -> bool:
     return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
 
 
-def _rephrased(node: NodeProto) -> NodeProto | None:
-    """Change a node that needs a workaround; return what it was, None where it stays so."""
+def _computed_names(model: ModelProto) -> frozenset[str]:
+    """Return the names of all values that are not constants, subgraphs included."""
+    names: set[str] = set()
+    for graph in graphs(model.graph):
+        names.update(value.name for value in graph.input)
+        for node in graph.node:
+            if node.op_type != "Constant":
+                names.update(node.output)
+    return frozenset(names)
+
+
+def _rephrased(node: NodeProto, computed: Collection[str]) -> NodeProto | None:
+    """Change a node that needs a workaround; return what it was, None where it stays so.
+
+    A Slice whose starts are computed gets unknown ends. The inferred type stays the same: it
+    depends on the ends only if the starts are constant.
+    """
+    if node.op_type == "Slice" and node.domain in STANDARD_DOMAINS:
+        if len(node.input) <= _ENDS or node.input[_STARTS] not in computed:
+            return None
+        original = deepcopy(node)
+        node.input[_ENDS] = _UNKNOWN
+        return original
     if not _unreliable_outputs(node):
         return None
     original = deepcopy(node)

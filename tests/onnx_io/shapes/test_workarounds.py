@@ -78,6 +78,21 @@ def test_a_spectrum_is_one_sided_unless_said_otherwise() -> None:
         assert list(found.graph.node) == list(asked.graph.node)
 
 
+@pytest.mark.parametrize("start", ["Reshape (minus_one, flat)", "Identity (start)"])
+def test_slice_of_a_shape_from_an_unknown_start_has_no_propagated_value(start: str) -> None:
+    """ONNX's data propagation takes a start that it does not know for 0."""
+    body = f"s = Shape (x) b = {start} d = Slice (s, b, end) y = ConstantOfShape (d)"
+    weights = "int64 minus_one = {-1}, int64[1] flat = {-1}, int64[1] end = {-1}"
+    sliced = model("float[n,m,3] x, int64[1] start", body, weights)
+    inferred = infer_shapes(sliced.SerializeToString())
+    assert not inferred.graph.output[0].type.tensor_type.HasField("shape")
+    assert list(inferred.graph.node) == list(sliced.graph.node)
+    shapes = {
+        name: var.shape for name, var in read_program(sliced, Bindings()).program.vars.items()
+    }
+    assert shapes[VarId("y")] == (() if "Reshape" in start else None)
+
+
 def test_no_right_declaration_is_contradicted() -> None:
     asked = model(f"{QUERIES}, {FRESH}", "r,,,w = Attention(q,k,v) y = Neg(w)")
     asked.graph.value_info.extend(

@@ -54,7 +54,7 @@ from memplan_cli.onnx_io.shapes.symbolic.windows import (
     pooled,
     transposed,
 )
-from memplan_cli.onnx_io.shapes.workarounds import NEED_WORKAROUND
+from memplan_cli.onnx_io.shapes.workarounds import WRONG_TYPES
 from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
@@ -115,9 +115,7 @@ _SAY_SHAPES = (INT32, INT64, BOOL)
 _MOST_INSIDE = 4096
 """Nodes of subgraphs that are looked at, each as often as it runs."""
 
-_NOT_ALONE = frozenset(
-    {*CONTROL_FLOW, *names_of(lambda each: each.is_random), *NEED_WORKAROUND}
-)
+_NOT_ALONE = frozenset({*CONTROL_FLOW, *names_of(lambda each: each.is_random), *WRONG_TYPES})
 """Operators that ONNX's inference is not asked about node by node."""
 
 
