@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.candidate import Runtime
+    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
@@ -116,7 +119,19 @@ def plan_of_text(text: str, settings: Settings | None = None) -> Plan:
 
 
 def plan_program(made: Program, settings: Settings) -> Plan:
+    return planned_program(made, settings).plan
+
+
+def planned_program(
+    made: Program,
+    settings: Settings,
+    source: Source | None = None,
+    runtime: Runtime | None = None,
+) -> Planned:
+    """Plan a program with all rewrites of the package."""
+    from memplan_cli.api.rewrites import REWRITES
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import make_plan
 
-    return make_plan(made, settings, Source("model.onnx", "0" * 64, "1" * 64)).plan
+    source = source or Source("model.onnx", "0" * 64, "1" * 64)
+    return make_plan(made, settings, source, REWRITES, runtime=runtime)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.checking.certificates.planned_graph import CertifiedModel
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.certificate import Certificate
+    from memplan_cli.core.results.certificate import Certificate, RecomputeProof
     from memplan_cli.core.results.certified import Certified
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.planner import Planned
 
 
@@ -31,8 +32,12 @@ def certificate_for(file: ModelFile, planned: Planned) -> Certificate:
         MemplanError: the model cannot be read once more.
     """
     from memplan_cli.features.certificates.certify import certificate_of
+    from memplan_cli.features.recompute.bound import Bound
 
-    return certificate_of(planned, _original(file, planned))
+    def prove_recompute(program: Program, terms: Terms, bound: int) -> RecomputeProof:
+        return Bound(program, terms).witness(bound)
+
+    return certificate_of(planned, _original(file, planned), prove_recompute)
 
 
 def _original(file: ModelFile, planned: Planned) -> Program | None:

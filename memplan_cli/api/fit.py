@@ -16,6 +16,7 @@ from memplan_cli.api.files.model_file import refuse_caches
 from memplan_cli.api.files.sources import on_files
 from memplan_cli.api.fit_by_run import SOURCE, SizesOfRuns
 from memplan_cli.api.request import settings_of
+from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import (
     dim_option,
     input_shapes,
@@ -246,7 +247,7 @@ class _Search:
             loaded.program, names_left_open(file.lazy, path, settings), settings
         )
         _check_symbols(loaded.program, (*limit.unknown, *told), settings)
-        planned = make_plan(loaded.program, settings, SOURCE, progress=progress)
+        planned = make_plan(loaded.program, settings, SOURCE, REWRITES, progress=progress)
         by_run = None
         by_data = set(told) - set(limit.unknown)
         if planned.plan.report.coverage < 1.0 or None in ends or by_data:
@@ -291,7 +292,7 @@ class _Search:
     def _planned(self, dims: Mapping[str, int]) -> Need | None:
         try:
             bound = bind_program(self.program, dims)
-            memory = make_plan(bound, self.settings, SOURCE).plan.report.memory
+            memory = make_plan(bound, self.settings, SOURCE, REWRITES).plan.report.memory
             # What is too large by the sizes known need not be run for the others.
             if self.by_run and memory.weights + (memory.planned or 0) <= self.limit:
                 memory = self.by_run.memory(dims)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import LOOK_AT_A_RUN
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import UnknownSizeError
@@ -51,7 +52,7 @@ class SizesOfRuns:
 
         bound = replace(self.settings, dims={**self.settings.dims, **dims})
         found = settle(self.source, self.path, bound)
-        report = make_plan(found.loaded.program, found.settings, SOURCE).plan.report
+        report = make_plan(found.loaded.program, found.settings, SOURCE, REWRITES).plan.report
         warnings = found.loaded.warnings
         if report.coverage < 1.0:
             first = next(iter(report.unplanned))

@@ -218,6 +218,7 @@ class TargetCandidates:
         return read_seen(file.lazy, Bindings(dims), known, program, _RUN).program
 
     def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
+        from memplan_cli.api.rewrites import REWRITES
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.graph.offline import offline_metadata
@@ -232,7 +233,7 @@ class TargetCandidates:
         if self._seen:
             source = replace(source, warnings=(*source.warnings, _OF_ONE_RUN))
             settings = replace(settings, profile_shapes=True)
-        planned = make_plan(program, settings, source, runtime=runtime)
+        planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
         return Rewriting(
             file,
             planned,

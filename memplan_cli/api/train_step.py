@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.api.files.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.files.sources import on_files
+from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.errors import SettingsError
@@ -22,8 +23,7 @@ from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
 from memplan_cli.onnx_io.writing.write import rewrite
-from memplan_cli.planning.choosing.candidate import Question
-from memplan_cli.planning.choosing.candidates import transformed
+from memplan_cli.planning.choosing.candidate import PlanningTask
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.scope import find_scope
@@ -141,7 +141,8 @@ def _planned(step: TrainStep, target: Path) -> Report:
     """Return what the step takes as it is written: its own order, at level 2."""
     program = read_program(step.model).program
     source = Source(str(target), "", "", recorded_phases=recorded_phases(step.model))
-    return make_plan(program, Settings(order="keep", loss=step.loss), source).plan.report
+    settings = Settings(order="keep", loss=step.loss)
+    return make_plan(program, settings, source, REWRITES).plan.report
 
 
 def _contents(model: ModelProto, step: TrainStep, files: _Files) -> Mapping[Path, Content]:
@@ -176,6 +177,7 @@ def recompute_step(
     recorded = recorded_phases(step.model)
     phases = find_phases(program, loss=step.loss, recorded=recorded)
     scope = find_scope(program, settings, phases)
-    terms = terms_of(program, scope, settings)
-    found = transformed(Question(program, terms, phases, settings))
+    terms = terms_of(program, scope, settings, REWRITES)
+    recompute = REWRITES.recompute[settings.recompute]
+    found = recompute(PlanningTask(program, terms, phases, settings))
     return replace(step, model=rewrite(step.model, found.program)), found.recompute

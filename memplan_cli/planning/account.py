@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import blocks, intermediates
+from memplan_cli.core.program import VarId, blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.features.folding.plan import foldable_at
 from memplan_cli.planning.certainty import certainty_of
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
@@ -36,15 +36,24 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Buffer
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.chunks import Chunks
+    from memplan_cli.core.results.folded import ConstantTensor
     from memplan_cli.core.results.recomputed import Recompute
+    from memplan_cli.core.results.report import LiveTensor
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
 
 
-def report_of(decided: Decided, reuses: int) -> Report:
-    """Return the report, told how many tensors reuse memory."""
+FoldableTensors = Callable[
+    ["Program", "Settings", "VarId | None", Sequence["LiveTensor"]],
+    tuple["ConstantTensor", ...],
+]
+"""Which of the tensors live at the peak are constant expressions: `Rewrites.foldable_tensors`."""
+
+
+def report_of(decided: Decided, reuses: int, foldable_tensors: FoldableTensors) -> Report:
+    """Return the report of a plan in which ``reuses`` tensors reuse memory."""
     program, needs = decided.program, decided.needs
     inner = intermediates(program)
     count = len(inner)
@@ -53,7 +62,9 @@ def report_of(decided: Decided, reuses: int) -> Report:
     silent = open_sizes and not decided.settings.allow_partial
     dims = _numbers(decided.settings)
     peak = peak_of(needs, decided.allocation, dims)
-    foldable = foldable_at(decided, peak)
+    at_peak = peak.tensors if peak else ()
+    unpinned = [tensor for tensor in at_peak if VarId(tensor.name) not in needs.pinned]
+    foldable = foldable_tensors(program, decided.settings, decided.phases.loss, unpinned)
     memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(

@@ -1,7 +1,12 @@
-"""The pipeline: candidates -> evaluate -> choose -> Plan.
+"""The pipeline from a program to its plan: rewrite, order, allocate, choose, and write down.
 
-What is planned is decided by one search over candidates: programs in some order, with or
-without copies, each evaluated by the same code. No step looks back; each can be called alone.
+1. Constant expressions become weights, if the settings ask for it.
+2. Regions are computed in chunks, if the settings ask for it.
+3. Candidates are made: the program in several orders, perhaps with values computed again.
+4. Each candidate is allocated, and the one that needs the least memory is chosen.
+5. The choice is written down as a plan, and the plan is checked.
+
+If the settings exclude the model's phase, the order is kept and no memory is reused.
 """
 
 from __future__ import annotations
@@ -11,16 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
-from memplan_cli.features.chunking.plan import Chunking, chunk
-from memplan_cli.features.folding.plan import fold_constants
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
-from memplan_cli.planning.choosing.candidate import Candidate, Question
+from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
-from memplan_cli.planning.choosing.levels import allocate, heights_by_level
+from memplan_cli.planning.choosing.levels import allocate as allocate_level
+from memplan_cli.planning.choosing.levels import heights_by_level
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.notes import (
     fallbacks,
@@ -30,6 +33,7 @@ from memplan_cli.planning.notes import (
     weights_notes,
 )
 from memplan_cli.planning.record import plan_of
+from memplan_cli.planning.rewrites import Chunking, Folding
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.planning.terms import terms_of
 
@@ -46,33 +50,30 @@ if TYPE_CHECKING:
     from memplan_cli.planning.choosing.candidate import Runtime
     from memplan_cli.planning.choosing.choose import Evaluated
     from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.rewrites import Rewrites
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, the program in the order that it is about, and the settings that it is for."""
+    """A plan, the program in the planned order, and the settings of the plan.
+
+    Attributes:
+        constants: Values of the constants that chunks read.
+    """
 
     program: Program
     plan: Plan
     settings: Settings
     constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
-    """Values of the constants that pieces of regions read."""
-
-
-class _Means(NamedTuple):
-    """What a caller brings along, each None for the planner's own."""
-
-    runtime: Runtime | None
-    allocator: Allocator | None
-    progress: Progress | None
 
 
 def make_plan(
     program: Program,
     settings: Settings,
     source: Source,
+    rewrites: Rewrites,
     *,
     runtime: Runtime | None = None,
     allocate: Allocator | None = None,
@@ -83,18 +84,21 @@ def make_plan(
     Args:
         program: In the order of the file.
         settings: What is asked for.
-        source: The file it came from.
+        source: The file of the program.
+        rewrites: The features' rewrites, `memplan_cli.api.rewrites.REWRITES`.
         runtime: The runtime that the order is made for; None makes it for the plan.
         allocate: Packs the arenas of level 2; None searches with the portfolio.
-        progress: Told what is being done.
+        progress: Called with the name of each stage.
 
     Raises:
-        SettingsError: an exclusion or the loss names no tensor of the model.
-        InvalidLayoutError: an allocator broke its promise.
+        SettingsError: an exclusion or the loss names no tensor of the model, or options
+            contradict each other.
+        InvalidLayoutError: an allocator returned a layout that is not safe.
     """
-    means = _Means(runtime, allocate, progress)
-    decided = _decided(program, settings, source, means)
-    program, plan, constants = decided.program, plan_of(decided), decided.constants
+    context = _Context(settings, source, rewrites, runtime, allocate, progress)
+    decided = _decide(program, context)
+    plan = plan_of(decided, rewrites.foldable_tensors)
+    program, constants = decided.program, decided.constants
     del decided  # of a large program, most of what is in memory
     # A copy of the block has no cached dataflow, which writing does not need.
     program = replace(program, body=replace(program.body))
@@ -102,142 +106,154 @@ def make_plan(
     return Planned(program, plan, settings, constants)
 
 
-def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
-    """Decide everything; how it is written down, and whether it is safe, is for others."""
-    tell = means.progress or silent
-    tell("planning")
-    phases, scope = _looked_at(program, settings, source)
-    refusal = tuple(left_alone(settings, phases))
-    folded, chunking = Folded(), Chunking(program)
-    if refusal:
-        chosen = _as_it_is(program, scope, settings)
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """The arguments of `make_plan` apart from the program."""
+
+    settings: Settings
+    source: Source
+    rewrites: Rewrites
+    runtime: Runtime | None
+    allocator: Allocator | None
+    progress: Progress | None
+
+    def tell(self, stage: str) -> None:
+        """Report the stage that begins."""
+        (self.progress or silent)(stage)
+
+    def phases(self, program: Program) -> Phases:
+        """Return which ops are forward, backward and update."""
+        recorded = self.source.recorded_phases
+        return find_phases(program, loss=self.settings.loss, recorded=recorded)
+
+
+class _Selection(NamedTuple):
+    """The candidate that is planned, and its allocation at the level of the settings.
+
+    Attributes:
+        levels: The height of each arena by unit, at levels 0, 1 and 2, in the planned order.
+        before: The allocation at the level of the settings, in the order of the file.
+    """
+
+    phases: Phases
+    scope: Scope
+    candidate: Candidate
+    needs: Needs
+    allocation: Allocation
+    levels: tuple[Heights, ...]
+    before: Allocation
+
+
+def _decide(program: Program, context: _Context) -> Decided:
+    """Rewrite, order and allocate a program."""
+    settings = context.settings
+    context.tell("planning")
+    phases = context.phases(program)
+    reasons_to_keep = tuple(left_alone(settings, phases))
+    folding, chunking = Folding(program), Chunking(program)
+    if reasons_to_keep:
+        selection = _without_reuse(program, phases, settings)
     else:
         if settings.fold_constants:
-            folding = fold_constants(program, settings, phases.loss)
-            program, folded = folding.program, folding.facts
-            chunking = Chunking(program)
-            phases, scope = _looked_at(program, settings, source)
+            folding = context.rewrites.fold_constants(program, settings, phases.loss)
         if settings.chunk == "auto":
-            chunking = chunk(program, scope, settings, source, tell)
-        chunking, chosen = _cheaper(chunking, program, settings, source, means)
-        phases, scope = _looked_at(chunking.program, settings, source)
-        if chunking.facts.regions:
-            chosen = chosen._replace(before=_as_given(program, settings, source))
+            chunking, selection = _chunked(folding.program, context)
+        else:
+            chunking = Chunking(folding.program)
+            selection = _best_candidate(folding.program, context)
+    candidate, allocation = selection.candidate, selection.allocation
     return Decided(
-        source=source,
+        source=context.source,
         settings=settings,
-        phases=phases,
-        original=program,
-        scope=scope,
-        candidate=chosen.candidate,
-        needs=chosen.needs,
-        allocation=chosen.allocation,
-        levels=chosen.levels,
-        before=chosen.before,
+        phases=selection.phases,
+        original=folding.program,
+        scope=selection.scope,
+        candidate=candidate,
+        needs=selection.needs,
+        allocation=allocation,
+        levels=selection.levels,
+        before=selection.before,
         warnings=(
-            *refusal,
-            *settings_notes(program, settings),
-            *weights_notes(program),
-            *chosen.candidate.warnings,
-            *plan_notes(chosen.candidate, chosen.allocation),
+            *reasons_to_keep,
+            *settings_notes(folding.program, settings),
+            *weights_notes(folding.program),
+            *candidate.warnings,
+            *plan_notes(candidate, allocation),
         ),
-        fallbacks=()
-        if refusal
-        else tuple(fallbacks(chosen.candidate, chosen.allocation, settings)),
-        folded=folded,
+        fallbacks=() if reasons_to_keep else tuple(fallbacks(candidate, allocation, settings)),
+        folded=folding.facts,
         chunked=chunking.facts,
         constants=chunking.constants,
     )
 
 
-def _cheaper(
-    chunking: Chunking, program: Program, settings: Settings, source: Source, means: _Means
-) -> tuple[Chunking, _Chosen]:
-    """Return what is put in pieces, and the candidate: a budget is met by what adds less work.
-
-    Where ops may be recomputed too, what pieces leave above the budget is recomputed.
-    """
-    if settings.chunk == "auto":
-        settings = replace(settings, budget=chunking.facts.budget)
-    chosen = _planned_as(chunking.program, settings, source, means)
-    if not chunking.facts.regions or settings.recompute != "auto":
-        return chunking, chosen
-    alone = _planned_as(program, settings, source, means)
-    budget = chunking.facts.budget or 0
-    added = chunking.facts.flops_increase
-    if _cost(alone, budget, 0.0) < _cost(chosen, budget, added):
-        return Chunking(program), alone
-    return chunking, chosen
-
-
-def _cost(chosen: _Chosen, budget: int, added: float) -> tuple[int, float]:
-    """Return the bytes above a budget, then the work that was added."""
-    above = max(chosen.allocation.live_peak - budget, 0)
-    return above, added + chosen.candidate.recompute.flops_increase
-
-
-def _planned_as(
-    program: Program, settings: Settings, source: Source, means: _Means
-) -> _Chosen:
-    """Return the best candidate of a program."""
-    phases, scope = _looked_at(program, settings, source)
-    terms = terms_of(program, scope, settings)
-    question = Question(program, terms, phases, settings, means.runtime, means.progress)
-    return _chosen(question, scope, Limits.of(settings, scope.pinned, means.allocator))
-
-
-def _as_given(program: Program, settings: Settings, source: Source) -> Allocation:
-    """Return the allocation of the program before regions were put in pieces."""
-    _, scope = _looked_at(program, settings, source)
-    needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
-    return allocate(needs, settings.level)
-
-
-def _looked_at(program: Program, settings: Settings, source: Source) -> tuple[Phases, Scope]:
-    """Return what is known before anything moves: the parts, and what is planned."""
-    phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
-    return phases, find_scope(program, settings, phases)
-
-
-class _Chosen(NamedTuple):
-    """The candidate that is planned, and its allocation at the level asked for."""
-
-    candidate: Candidate
-    needs: Needs
-    allocation: Allocation
-    levels: tuple[Heights, ...]
-    """The height of each arena by unit, at levels 0, 1 and 2, in the order that is planned."""
-    before: Allocation
-    """The allocation at the level asked for, in the order of the file."""
-
-
-def _as_it_is(program: Program, scope: Scope, settings: Settings) -> _Chosen:
-    """Leave the model as it is: its order, and no memory reused."""
+def _without_reuse(program: Program, phases: Phases, settings: Settings) -> _Selection:
+    """Return the order of the file, with storage of its own for each tensor."""
+    scope = find_scope(program, settings, phases)
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     apart = allocate_apart(needs, settings.level)
-    return _Chosen(Candidate(program, scope.sizes), needs, apart, (apart.heights,) * 3, apart)
+    candidate = Candidate(program, scope.sizes)
+    return _Selection(phases, scope, candidate, needs, apart, (apart.heights,) * 3, apart)
 
 
-def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
-    """Evaluate the candidates, take the least, and find what the file's order would take."""
-    evaluated = choose(candidates(question), limits, question.tell)
+def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]:
+    """Compute regions in chunks, and return the best candidate of the new program.
+
+    With recomputation, chunks reduce the peak first and recomputation the rest. If the
+    program without chunks needs less memory above the budget, or as much with less added
+    work, it is returned instead.
+    """
+    settings, rewrites = context.settings, context.rewrites
+    scope = find_scope(program, settings, context.phases(program))
+    terms = terms_of(program, scope, settings, rewrites)
+    chunking = rewrites.chunk(program, terms, settings, context.source, context.tell)
+    budget = chunking.facts.budget
+    context = replace(context, settings=replace(settings, budget=budget))
+    selection = _best_candidate(chunking.program, context)
+    if not chunking.facts.regions:
+        return chunking, selection
+    if settings.recompute == "auto":
+
+        def cost(selection: _Selection, chunking: Chunking) -> tuple[int, float]:
+            bytes_above_budget = max(selection.allocation.live_peak - (budget or 0), 0)
+            recomputed = selection.candidate.recompute.flops_increase
+            return bytes_above_budget, chunking.facts.flops_increase + recomputed
+
+        whole = _best_candidate(program, context)
+        if cost(whole, Chunking(program)) < cost(selection, chunking):
+            return Chunking(program), whole
+    needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
+    return chunking, selection._replace(before=allocate_level(needs, settings.level))
+
+
+def _best_candidate(program: Program, context: _Context) -> _Selection:
+    """Evaluate the candidates of a program, and return the one that needs the least memory."""
+    settings = context.settings
+    phases = context.phases(program)
+    scope = find_scope(program, settings, phases)
+    terms = terms_of(program, scope, settings, context.rewrites)
+    task = PlanningTask(program, terms, phases, settings, context.runtime, context.progress)
+    limits = Limits.of(settings, scope.pinned, context.allocator)
+    evaluated = choose(candidates(task, context.rewrites), limits, task.tell)
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peaks)
-    levels = heights_by_level(best.needs, best.allocation, question.settings.level)
-    before = _before(question, scope, evaluated)
-    return _Chosen(candidate, best.needs, best.allocation, levels, before)
+    levels = heights_by_level(best.needs, best.allocation, settings.level)
+    before = _original_allocation(task, scope, evaluated)
+    return _Selection(phases, scope, candidate, best.needs, best.allocation, levels, before)
 
 
-def _before(question: Question, scope: Scope, evaluated: Sequence[Evaluated]) -> Allocation:
-    """Return the allocation in the order of the file, at the level asked for."""
+def _original_allocation(
+    task: PlanningTask, scope: Scope, evaluated: Sequence[Evaluated]
+) -> Allocation:
+    """Return the allocation in the order of the file, from a candidate if one has that order."""
     best = evaluated[0]
-    if best.candidate.program is question.program:
+    if best.candidate.program is task.program:
         return best.allocation
-    for found in evaluated:
-        if found.candidate.program is question.program:
-            return found.searched(DEFAULT_WORK).allocation
-    needs = replace(best.needs, program=question.program, sizes=scope.sizes, measured=None)
-    return allocate(needs, question.settings.level)
+    for contender in evaluated:
+        if contender.candidate.program is task.program:
+            return contender.searched(DEFAULT_WORK).allocation
+    needs = replace(best.needs, program=task.program, sizes=scope.sizes, measured=None)
+    return allocate_level(needs, task.settings.level)

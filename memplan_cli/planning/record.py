@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.liveness import Timeline
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.program import Program
+    from memplan_cli.planning.account import FoldableTensors
     from memplan_cli.planning.decided import Decided
     from memplan_cli.settings.settings import Settings
 
 
-def plan_of(decided: Decided) -> Plan:
-    """Write decisions down as a plan."""
+def plan_of(decided: Decided, foldable_tensors: FoldableTensors) -> Plan:
+    """Return the plan file's content: what was decided, and the report about it."""
     tensors = _placements(decided)
     refused = sum(1 for _ in refusals(tensors))
     return Plan(
@@ -41,7 +42,7 @@ def plan_of(decided: Decided) -> Plan:
         ),
         tensors=tensors,
         releases=releases(decided.needs.timeline, decided.needs.unpinned),
-        report=report_of(decided, len(tensors) - refused),
+        report=report_of(decided, len(tensors) - refused, foldable_tensors),
     )
 
 

@@ -11,21 +11,17 @@ from memplan_cli.planning.choosing.allocation import aliasing_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
+    from memplan_cli.planning.rewrites import Rewrites
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
 
-def terms_of(program: Program, scope: Scope, settings: Settings) -> Terms:
-    """Return what is planned, what shares bytes, and what the graph gives.
+def terms_of(program: Program, scope: Scope, settings: Settings, rewrites: Rewrites) -> Terms:
+    """Return what is planned, what shares bytes, and the bytes of the graph's outputs.
 
     Outputs that are to be donated lie in their inputs' memory, and are left out.
     """
-    donated = frozenset[str]()
-    if settings.donate:
-        from memplan_cli.features.donation.transform import donations
-
-        pairs = donations(program, tuple(settings.donate.items())).pairs
-        donated = frozenset(made for _, made in pairs)
+    donated = rewrites.donated_outputs(program, settings.donate) if settings.donate else ()
     results = {
         var: at_most(size, settings.bounds)
         for var, size in result_sizes(program).items()

@@ -33,12 +33,13 @@ import onnx
 from onnx import helper
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.repetition import may_run_twice
 from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.core.program import Block, Op, Program, VarId, captures, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import MemplanError
 from memplan_cli.features.recompute.build import build
-from memplan_cli.features.recompute.values import find_values, may_run_twice
+from memplan_cli.features.recompute.values import find_values
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.settings.settings import Settings

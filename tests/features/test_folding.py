@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from builders import read
 from memplan_cli.core.program import Origin, VarId
-from memplan_cli.features.folding.transform import Folding, fold
+from memplan_cli.features.folding.transform import fold
+
+if TYPE_CHECKING:
+    from memplan_cli.planning.rewrites import Folding
 
 W = "float[2,3] w = {1,2,3,4,5,6}"
 HEAD = f"a (float[3,2] x) => (float[3,2] y) <{W}>"

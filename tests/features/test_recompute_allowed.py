@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memplan_cli.analysis.repetition import may_run_twice, repeatable
 from memplan_cli.core.program import Block, Op, Program, VarId
-from memplan_cli.features.recompute.values import may_run_twice, repeatable
 
 
 def batch_norm(*outputs: str) -> Op:

@@ -37,6 +37,7 @@ def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
     from memplan_cli.api.files.model_file import read_model as read
     from memplan_cli.api.files.model_file import source_of
+    from memplan_cli.api.rewrites import REWRITES
     from memplan_cli.onnx_io.shapes.bindings import Bindings
     from memplan_cli.onnx_io.shapes.reading import read_checked
     from memplan_cli.onnx_io.writing.write import written_model
@@ -49,7 +50,7 @@ def read_model(data: bytes) -> None:
         file = read(path)
         loaded = read_checked(file.model, Bindings())
         source = source_of(file, loaded.warnings)
-        planned = make_plan(loaded.program, Settings(allow_partial=True), source)
+        planned = make_plan(loaded.program, Settings(allow_partial=True), source, REWRITES)
         written_model(file.model, planned.program, planned.plan)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import pytest
 
-from builders import parse
+from builders import parse, planned_program
 from memplan_cli.core.results.placements import Placement, in_words
 from memplan_cli.onnx_io.load import graph_digest
 from memplan_cli.onnx_io.metadata import (
@@ -28,8 +28,10 @@ from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
 from memplan_cli.planning.decided import Source
-from memplan_cli.planning.planner import Planned, make_plan
 from memplan_cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from memplan_cli.planning.planner import Planned
 
 NESTED = """g (bool c, float[8,8] x) => (float[8,8] z) {
     w0 = Exp(x) w1 = Sin(x) w2 = Cos(x)
@@ -55,7 +57,7 @@ Model = Any
 def plan(model: Model, settings: Settings) -> Planned:
     loaded = read_program(model, Bindings(settings.dims, settings.shapes))
     source = Source("model.onnx", "0" * 64, graph_digest(model))
-    return make_plan(loaded.program, settings, source)
+    return planned_program(loaded.program, settings, source)
 
 
 def written(model: Model, **settings: Any) -> Model:  # noqa: ANN401 - as Settings

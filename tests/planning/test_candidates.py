@@ -10,7 +10,7 @@ from memplan_cli.analysis.phase import Phases
 from memplan_cli.ordering import best_order as order
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.terms import Ordering, Terms
-from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
+from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.planning.choosing.tied_orders import for_runtime
 from memplan_cli.settings.settings import Settings
 
@@ -71,5 +71,5 @@ def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
 def _for_runtime() -> Candidate:
     terms = Terms(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
     runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
-    question = Question(BRANCHES, terms, Phases(), Settings(), runtime)
-    return for_runtime(question, runtime, Candidate(BRANCHES, terms.sizes))
+    task = PlanningTask(BRANCHES, terms, Phases(), Settings(), runtime)
+    return for_runtime(task, runtime, Candidate(BRANCHES, terms.sizes))

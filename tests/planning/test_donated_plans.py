@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from builders import planned_program
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.results.recomputed import Recompute
-from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
-from memplan_cli.planning.choosing.tied_orders import with_donations
-from memplan_cli.planning.decided import Source
-from memplan_cli.planning.planner import Planned, make_plan
+from memplan_cli.features.donation.transform import donate
+from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
-
-SOURCE = Source("model.onnx", "0" * 64, "1" * 64)
+    from memplan_cli.planning.planner import Planned
 
 READ_AND_UPDATED = (
     ("MatMul", "x in4", "b4"),
@@ -28,7 +26,7 @@ READ_AND_UPDATED = (
 
 
 def planned(tested: Program, pairs: dict[str, str], runtime: Runtime | None = None) -> Planned:
-    return make_plan(tested, Settings(donate=pairs), SOURCE, runtime=runtime)
+    return planned_program(tested, Settings(donate=pairs), runtime=runtime)
 
 
 def order_of(found: Planned) -> list[str]:
@@ -95,9 +93,9 @@ def test_a_pair_never_breaks_a_budget() -> None:
     )
     tested = program("x in40", "new40 y4", *lines)
     start = Candidate(tested, terms(tested).sizes)
-    question = Question(tested, terms(tested), Phases(), Settings(donate={"in40": "new40"}))
-    assert with_donations(start, question).donated.pairs
+    task = PlanningTask(tested, terms(tested), Phases(), Settings(donate={"in40": "new40"}))
+    assert donate(start, task).donated.pairs
     kept = replace(start, recompute=Recompute(budget=4))
-    found = with_donations(kept, question)
+    found = donate(kept, task)
     assert not found.donated.pairs
     assert found.program is tested

@@ -7,10 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from builders import parse, plan_of_text, read
+from builders import parse, plan_of_text, plan_program, read
 from memplan_cli.planning.checking.plan_file import plan_from_json
-from memplan_cli.planning.decided import Source
-from memplan_cli.planning.planner import make_plan
 from memplan_cli.settings.settings import MemParam, Settings
 from planning.planner_cases import CHAIN, STEP, TENSOR
 
@@ -94,7 +92,7 @@ def test_free_dims_give_expressions_and_no_numbers() -> None:
 @pytest.mark.parametrize("batch", [1, 7])
 def test_expressions_hold_for_every_value_of_their_symbols(batch: int) -> None:
     free, made = plan_of_text(FREE, Settings(order="keep")), read(FREE, dims={"batch": batch})
-    bound = make_plan(made, Settings(order="keep"), Source("m", "", "")).plan
+    bound = plan_program(made, Settings(order="keep"))
     height = sum(a.height * (batch if a.unit == "batch" else 1) for a in free.arenas)
     assert bound.report.memory.naive == 96 * batch + 256
     assert bound.report.memory.planned is not None
@@ -211,7 +209,7 @@ def test_a_body_whose_path_looks_like_a_name_at_the_top_is_no_clash() -> None:
     from memplan_cli.onnx_io.shapes.reading import read_program
 
     made = read_program(model).program
-    plan = make_plan(made, Settings(), Source("m", "", "")).plan
+    plan = plan_program(made, Settings())
     assert {t.name for t in plan.tensors} == {"pick.then_branch/v", "v", "one", "two", "y"}
 
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import allocated_at_each_level, block, op, plan_program, program, var_sizes
+from builders import (
+    allocated_at_each_level,
+    block,
+    op,
+    plan_program,
+    planned_program,
+    program,
+    var_sizes,
+)
 from memplan_cli.core.program import VarId, captures, intermediates, walk
 from memplan_cli.planning.choosing.allocation import Needs
 from memplan_cli.settings.settings import Settings
@@ -59,10 +67,7 @@ def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
 def test_no_read_is_clobbered_in_the_plans_own_order(
     made: Program, seed: int, level: int
 ) -> None:
-    from memplan_cli.planning.decided import Source
-    from memplan_cli.planning.planner import make_plan
-
-    done = make_plan(made, Settings(level=level), Source("m", "", ""))  # type: ignore[arg-type]
+    done = planned_program(made, Settings(level=level))  # type: ignore[arg-type]
     spans = {VarId(t.id): (t.offset, t.bytes) for t in done.plan.tensors}
     replay(done.program, spans, seed)
     assert done.plan.report.memory.planned == sum(a.height for a in done.plan.arenas)

@@ -127,6 +127,7 @@ def plan_settled(
     Raises:
         MemplanError: a setting is wrong.
     """
+    from memplan_cli.api.rewrites import REWRITES
     from memplan_cli.planning.planner import make_plan
 
     settings = replace(found.settings, profile_shapes=found.loaded.observed)
@@ -134,7 +135,12 @@ def plan_settled(
     source = replace(source, seen=found.loaded.seen)
     file.lazy.release()
     return make_plan(
-        found.loaded.program, settings, source, allocate=allocate, progress=progress
+        found.loaded.program,
+        settings,
+        source,
+        REWRITES,
+        allocate=allocate,
+        progress=progress,
     )
 
 

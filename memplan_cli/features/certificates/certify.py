@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -29,18 +30,26 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import ArenaFacts, Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.planner import Planned
+
+ProveRecompute = Callable[["Program", "Terms", int], RecomputeProof]
+"""The proof that no order of a program, with any copies, has a live peak below a bound."""
 
 _COUNTED = 50_000_000
 """Slots of a kind are counted size by size, in all sections, up to so many of both."""
 
 
-def certificate_of(planned: Planned, original: Program | None = None) -> Certificate:
-    """Return what shows the bounds of a plan.
+def certificate_of(
+    planned: Planned, original: Program | None, prove_recompute: ProveRecompute
+) -> Certificate:
+    """Return the certificate of a plan.
 
     Args:
         planned: The plan, and the program in its order.
-        original: The program before nodes were copied; a bound on recomputation is about it.
+        original: The program before nodes were copied, which a bound on recomputation is
+            about; None: it is not available, and that bound stays without a proof.
+        prove_recompute: Returns the proof of a bound on recomputation.
     """
     plan, bounds = planned.plan, planned.settings.bounds
     order, blocks = _order(planned, bounds)
@@ -51,7 +60,7 @@ def certificate_of(planned: Planned, original: Program | None = None) -> Certifi
         order=order,
         blocks=blocks,
         arenas=tuple(_arena(plan, arena) for arena in plan.arenas),
-        recompute=_recompute(planned, bounds, original),
+        recompute=_recompute(planned, bounds, original, prove_recompute),
     )
 
 
@@ -145,7 +154,10 @@ def _slots_of(members: Sequence[Placement], level: int, alignment: int) -> Itera
 
 
 def _recompute(
-    planned: Planned, bounds: Bounds, original: Program | None
+    planned: Planned,
+    bounds: Bounds,
+    original: Program | None,
+    prove_recompute: ProveRecompute,
 ) -> RecomputeProof | None:
     bound = planned.plan.report.recompute.bound
     if bound is None:
@@ -153,11 +165,10 @@ def _recompute(
     if original is None:
         why = "the program without copies is not at hand"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
-    from memplan_cli.features.recompute.bound import Bound
     from memplan_cli.ordering.terms import Terms
 
     rows = [row for row in planned.plan.tensors if row.id in original.vars]
     pinned = frozenset(VarId(row.id) for row in rows if row.pinned is not None)
     sizes = _sizes(original, (VarId(row.id) for row in rows), bounds)
     terms = Terms(sizes, pinned, aliasing_of(planned.plan.report.level))
-    return Bound(original, terms).witness(bound)
+    return prove_recompute(original, terms, bound)

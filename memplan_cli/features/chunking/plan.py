@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.terms import terms_of
+from memplan_cli.planning.rewrites import Chunking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.features.chunking.search import Found
     from memplan_cli.features.chunking.state import Choice
+    from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.decided import Source
-    from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Chunking:
-    """A program in pieces, the values of its new constants, and what is reported."""
-
-    program: Program
-    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
-    facts: Chunks = field(default_factory=Chunks)
-
-
 def chunk(
-    program: Program, scope: Scope, settings: Settings, source: Source, tell: Progress
+    program: Program, terms: Terms, settings: Settings, source: Source, progress: Progress
 ) -> Chunking:
     """Rewrite a program so that regions are computed in chunks until its live peak fits the budget.
 
@@ -55,18 +43,18 @@ def chunk(
             "--chunk auto finds nothing to compute in pieces: the model has no nodes",
             hint="leave --chunk out",
         )
-    _require_fixed_sizes(program, scope, settings)
-    tell("chunking")
+    _require_fixed_sizes(program, terms, settings)
+    progress("chunking")
     facts = Facts(source.constants, source.opset, source.block)
-    graph = Graph.of(made_late(program), facts, scope.pinned)
-    terms = terms_of(program, scope, settings).resident
-    by_rows = search(graph, terms, budget)
+    graph = Graph.of(made_late(program), facts, terms.pinned)
+    resident = terms.resident
+    by_rows = search(graph, resident, budget)
     allowed = int(budget * by_rows.before) if isinstance(budget, float) else budget
     found = by_rows
     if found.peak > allowed:
-        found = search_by_columns(graph, terms, found, allowed)
+        found = search_by_columns(graph, resident, found, allowed)
     if found is by_rows:
-        found = search_nested(graph, terms, found, allowed)
+        found = search_nested(graph, resident, found, allowed)
     return Chunking(
         found.chunked.program if found.choices else program,
         found.chunked.constants,
@@ -85,13 +73,13 @@ def chunk(
     )
 
 
-def _require_fixed_sizes(program: Program, scope: Scope, settings: Settings) -> None:
+def _require_fixed_sizes(program: Program, terms: Terms, settings: Settings) -> None:
     """Refuse a program whose sizes are not all numbers: a chunk is cut at fixed indices.
 
     Raises:
         SettingsError: naming the dimensions that have bounds or no value.
     """
-    units = {unit for size in scope.sizes.values() for unit in size.symbols}
+    units = {unit for size in terms.sizes.values() for unit in size.symbols}
     free = {name for unit in units for name in names_in(parse_dim(unit))}
     names = sorted({*settings.bounds, *free})
     if not names:

@@ -8,20 +8,25 @@ value is made, wherever the edges of the graph allow it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import nearest_order
+from memplan_cli.analysis.repetition import repeatable
+from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.operators import operator
+from memplan_cli.core.results.report import Donated, Refusal
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.recompute.values import repeatable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,54 @@ class Donations:
     """``(input, output)``."""
     refused: tuple[tuple[VarId, VarId, str], ...]
     """``(input, output, reason)``."""
+
+
+def donated_outputs(program: Program, patterns: Mapping[str, str]) -> frozenset[VarId]:
+    """Return the graph outputs that may be written over graph inputs in the best order."""
+    pairs = donations(program, tuple(patterns.items())).pairs
+    return frozenset(output for _, output in pairs)
+
+
+def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
+    """Return a candidate in an order in which the donations of the settings are safe.
+
+    This must be the last rewrite: a pair is safe in one order of the ops, and another order
+    may undo it. If the order in which most pairs are safe needs more memory than they save,
+    or breaks the budget, only the pairs that are safe in the present order are donated.
+    """
+    terms, program = task.terms, candidate.program
+    patterns = tuple(task.settings.donate.items())
+    result = donations(program, patterns)
+    resident = replace(terms, sizes=candidate.sizes).resident
+    peak_of = partial(
+        live_peak,
+        sizes=resident.sizes,
+        pinned=resident.pinned,
+        aliasing=resident.aliasing,
+    )
+    if result.program is not program:
+        before, peak = peak_of(program), peak_of(result.program)
+        budget = candidate.recompute.budget
+        breaks_budget = candidate.recompute.met and budget is not None and peak > budget
+        if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
+            result = donations_in_place(program, patterns)
+        candidate = replace(candidate, program=result.program, measured=None)
+    vars_ = program.vars
+    facts = Donated(
+        tuple((vars_[given].name, vars_[made].name) for given, made in result.pairs),
+        tuple(
+            Refusal(f"{vars_[given].name}={vars_[made].name}", reason)
+            for given, made, reason in result.refused
+        ),
+    )
+    return replace(candidate, donated=facts)
+
+
+def _saved_bytes(program: Program, pairs: Iterable[tuple[VarId, VarId]]) -> int:
+    """Return the bytes of the outputs of donated pairs; symbolic sizes count as 0."""
+    outputs = (program.vars[output] for _, output in pairs)
+    sizes = [size_of(var.shape, var.dtype) for var in outputs]
+    return sum(size.coefficient for size in sizes if size is not None and size.unit == "1")
 
 
 def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:

@@ -8,19 +8,23 @@ lose nothing. How a sum of floats is rounded is a matter of the kernel, so float
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.constant_vars import constants
 from memplan_cli.core.operators import Exactness, operator
-from memplan_cli.core.program import Origin, walk
+from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.core.results.folded import ConstantTensor, Folded, Unfolded
+from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.sizes import BITS, size_of
+from memplan_cli.planning.rewrites import Folding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from memplan_cli.core.program import Block, Op, Program, Var, VarId
+    from memplan_cli.core.program import Block, Op, Program, Var
+    from memplan_cli.core.results.report import LiveTensor
+    from memplan_cli.settings.settings import Settings
 
 _SIGNED = ("int8", "int16", "int32", "int64")
 _WHOLE = frozenset({*_SIGNED, "uint8", "uint16", "uint32", "uint64", "bool"})
@@ -37,12 +41,36 @@ _EXACT_CASTS: Mapping[str, Collection[str]] = {
 """From which type to which a cast has one right answer; whole numbers round to nearest even."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folding:
-    """A program without the ops that were folded: what they made are weights."""
+def fold_constants(program: Program, settings: Settings, loss: VarId | None) -> Folding:
+    """Fold the constant expressions of a program, except those of named tensors and the loss.
 
-    program: Program
-    facts: Folded = field(default_factory=Folded)
+    Tensors that the settings exclude or name as checkpoints stay results of ops.
+    """
+    named = select(program, (*settings.excluded, *settings.checkpoints))
+    kept = {var: f"{pattern!r} names it" for var, pattern in named.items()}
+    if loss is not None:
+        kept[loss] = "the loss"
+    return fold(program, kept)
+
+
+def foldable_tensors(
+    program: Program,
+    settings: Settings,
+    loss: VarId | None,
+    tensors: Sequence[LiveTensor],
+) -> tuple[ConstantTensor, ...]:
+    """Return which tensors are constant expressions, and why some of these cannot be folded."""
+    expressions = constants(program)
+    sizes = {VarId(tensor.name): tensor.bytes for tensor in tensors}
+    constant_vars = [var for var in sizes if var in expressions]
+    if not constant_vars:
+        return ()
+    folding = fold_constants(program, settings, loss)
+    refusals = {var.name: var.reason for var in folding.facts.left}
+    return tuple(
+        ConstantTensor(var, expressions[var].type, sizes[var], refusals.get(var, ""))
+        for var in constant_vars
+    )
 
 
 def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from memplan_cli.features.recompute.values import repeatable
+from memplan_cli.analysis.repetition import repeatable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

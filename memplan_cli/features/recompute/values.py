@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import node_work
-from memplan_cli.analysis.precedence import overwritten
-from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, STANDARD_DOMAINS, operator
+from memplan_cli.analysis.repetition import repeatable
+from memplan_cli.core.operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Dataflow, Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-
-_RUNTIME_DOMAINS = STANDARD_DOMAINS | {MICROSOFT, NCHWC, ML}
-"""Domains whose ops are known to have neither side effects nor state, if not random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +46,6 @@ class Values:
     def flow(self) -> Dataflow:
         """The producers and consumers of the top block."""
         return self.program.dataflow
-
-
-def may_run_twice(op: Op) -> bool:
-    """Whether a copy gives the same values and changes nothing else.
-
-    Random ops draw again, ops on sequences may change them where they stand, and subgraphs
-    are left alone: what they cost is not known. ONNX Runtime writes the running
-    statistics of a BatchNormalization that trains over the old ones: twice gives others.
-    """
-    return not (
-        op.is_random
-        or op.bodies
-        or op.domain not in _RUNTIME_DOMAINS
-        or op.type.startswith("Sequence")
-        or op.type.startswith("InPlace")
-        or (op.type == "BatchNormalization" and len(op.outputs) > 1)
-    )
-
-
-def repeatable(program: Program) -> tuple[bool, ...]:
-    """Say of each op of the top block whether it may run twice, or at another place."""
-    changing = overwritten(program.body).keys()
-    return tuple(
-        [
-            may_run_twice(op) and (not changing or changing.isdisjoint(reads))
-            for op, reads in zip(program.body.ops, program.dataflow.reads, strict=True)
-        ]
-    )
 
 
 def find_values(

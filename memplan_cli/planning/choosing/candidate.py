@@ -1,4 +1,4 @@
-"""One program that may be planned, and the question that it answers."""
+"""One program that may be planned, and the task that it answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanningTask:
     """What the candidates are for.
 
     Attributes:

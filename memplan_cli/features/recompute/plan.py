@@ -1,0 +1,99 @@
+"""Candidates of a plan in which values are computed again, in the form in which planning calls them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
+from memplan_cli.core.results.recomputed import CurvePoint, Recompute
+from memplan_cli.errors import SettingsError
+from memplan_cli.planning.choosing.candidate import FILE, Candidate
+from memplan_cli.planning.choosing.candidates import in_best_order
+
+if TYPE_CHECKING:
+    from memplan_cli.planning.choosing.candidate import PlanningTask
+
+
+def recompute_within_budget(task: PlanningTask) -> Candidate:
+    """Return the program with values computed again until its resident peak fits the budget.
+
+    Without a budget, the candidate is the knee of the curve of memory and work.
+
+    Raises:
+        SettingsError: a size of the program is not a number.
+    """
+    from memplan_cli.features.recompute.auto import auto
+
+    terms = task.terms
+    _require_numbers(task)
+    before = task.resident(task.program)
+    budget = task.settings.budget
+    max_bytes = int(budget * before) if isinstance(budget, float) else budget
+    task.tell("recomputing")
+    result = auto(task.program, terms, task.phases, max_bytes, task.progress)
+    facts = Recompute(
+        nodes=len(result.copies),
+        flops_increase=result.chosen.extra,
+        budget=max_bytes,
+        met=result.met,
+        bound=result.bound,
+        resident_bound=result.resident_bound,
+        curve=tuple(CurvePoint(p.peak, p.extra, p.nodes) for p in result.curve),
+    )
+    peaks = {
+        FILE: task.live_peak(task.program),
+        "recompute": live_peak(result.program, result.sizes, terms.pinned, terms.aliasing),
+    }
+    return Candidate(
+        result.program,
+        result.sizes,
+        "recompute",
+        peaks,
+        recompute=facts,
+        resident=result.chosen.peak,
+    )
+
+
+def _require_numbers(task: PlanningTask) -> None:
+    """Refuse a program with symbolic sizes, which no budget in bytes can be compared with.
+
+    Raises:
+        SettingsError: naming the symbols, and the options that give them numbers.
+    """
+    sizes = task.terms.resident.sizes
+    symbols = {name for size in sizes.values() for name in size.symbols}
+    if not symbols:
+        return
+    hint = sizing_options(input_shapes(task.program), symbols)
+    if task.settings.run and hint == LOOK_AT_A_RUN:  # a run did not show these sizes
+        hint = "no option says these: no tensor that is an input has them, and no run told"
+    raise SettingsError(
+        f"--recompute auto needs sizes that are numbers, not {', '.join(sorted(symbols))}",
+        hint=hint,
+    )
+
+
+def recompute_between_checkpoints(task: PlanningTask) -> Candidate:
+    """Return the program with the forward ops between checkpoints run again, in the best order.
+
+    Raises:
+        SettingsError: the program has no backward part, or a checkpoint is no forward tensor.
+    """
+    from memplan_cli.features.recompute.checkpoints import checkpoints
+
+    program = task.program
+    result = checkpoints(program, task.terms, task.settings.checkpoints, task.phases)
+    work = total_cost(program).work
+    added_work = sum(op_cost(op, result.program.vars).work for op in result.copies)
+    return replace(
+        in_best_order(task, result.program, result.sizes),
+        recompute=Recompute(
+            nodes=len(result.copies), flops_increase=added_work / work if work else 0.0
+        ),
+        warnings=tuple(
+            f"checkpoint {name!r} buys nothing: {why}" for name, why in result.useless
+        ),
+    )

@@ -1,0 +1,83 @@
+"""The rewrites of programs that planning applies, without knowledge of the features behind them.
+
+The table of the features' functions is `memplan_cli.api.rewrites`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.chunks import Chunks
+from memplan_cli.core.results.folded import Folded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.chunks import NewWeight
+    from memplan_cli.core.results.folded import ConstantTensor
+    from memplan_cli.core.results.report import LiveTensor
+    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
+    from memplan_cli.planning.decided import Source
+    from memplan_cli.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A program whose constant expressions are weights: the ops that made them are removed."""
+
+    program: Program
+    facts: Folded = field(default_factory=Folded)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """A program in which regions of ops are computed in chunks.
+
+    Attributes:
+        program: The rewritten program.
+        constants: Values of the constants that the chunks read.
+        facts: The regions, as they are reported.
+    """
+
+    program: Program
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    facts: Chunks = field(default_factory=Chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """The features' functions that planning calls. Each default leaves the program as it is.
+
+    Attributes:
+        fold_constants: Turns constant expressions into weights. Arguments: the program, the
+            settings, and the loss if there is one.
+        foldable_tensors: Returns which of the tensors live at the peak are constant
+            expressions, and whether they can be folded. Arguments: the program, the settings,
+            the loss if there is one, and the tensors.
+        chunk: Computes regions in chunks until the live peak fits the budget. Arguments: the
+            program, its terms, the settings, the model file, and a progress callback.
+        recompute: By the value of the setting ``recompute``: returns a candidate in which
+            values are computed again.
+        donated_outputs: Returns the graph outputs that are written over graph inputs.
+            Arguments: the program, and globs of outputs by globs of inputs.
+        donate: Returns a candidate in an order in which outputs may be written over inputs.
+    """
+
+    fold_constants: Callable[[Program, Settings, VarId | None], Folding] = (
+        lambda program, _settings, _loss: Folding(program)
+    )
+    foldable_tensors: Callable[
+        [Program, Settings, VarId | None, Sequence[LiveTensor]], tuple[ConstantTensor, ...]
+    ] = lambda _program, _settings, _loss, _tensors: ()
+    chunk: Callable[[Program, Terms, Settings, Source, Progress], Chunking] = (
+        lambda program, _terms, _settings, _source, _progress: Chunking(program)
+    )
+    recompute: Mapping[str, Callable[[PlanningTask], Candidate]] = field(default_factory=dict)
+    donated_outputs: Callable[[Program, Mapping[str, str]], Collection[VarId]] = (
+        lambda _program, _patterns: ()
+    )
+    donate: Callable[[Candidate, PlanningTask], Candidate] = lambda candidate, _task: candidate
