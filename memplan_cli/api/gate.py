@@ -36,7 +36,7 @@ from memplan_cli.reporting.findings.gate import (
 )
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.settings.sources import layers, read_overrides
+from memplan_cli.settings.sources import file_layers, read_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -244,7 +244,7 @@ def _cases(paths: tuple[Path, ...], gate: _Gate, request: Request) -> tuple[_Cas
 def _terms(model: Path, gate: _Gate, request: Request) -> _Terms:
     values: dict[str, Any] = {}
     folder = Path.cwd()
-    for layer in layers(model, request.config_file):
+    for layer in file_layers(model, request.config_file):
         own = {
             key.removeprefix("gate."): value
             for key, value in layer.values.items()

@@ -30,7 +30,7 @@ from memplan_cli.planning.scope import find_scope
 from memplan_cli.planning.terms import terms_of
 from memplan_cli.settings.keys import budget as read_budget
 from memplan_cli.settings.settings import Settings
-from memplan_cli.settings.written import Place, Value
+from memplan_cli.settings.values import Place, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Kind = Literal["train", "test"]
-"""What a model counts as: with a backward part, or without."""
+"""Whether a model is a training step or an inference graph."""
 
 Level = Literal[0, 1, 2]
 PhaseChoice = Literal["auto", "train", "test"]
@@ -18,4 +18,4 @@ NotesChoice = Literal["model", "plan"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64
-"""Bytes; what CPU kernels want for their widest loads."""
+"""Bytes; the alignment of the widest loads of CPU kernels."""

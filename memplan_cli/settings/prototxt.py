@@ -1,7 +1,7 @@
 """Parser of the ``mem_param`` block of a Caffe prototxt, with the place of each value.
 
-The file may be a whole net: every other field is skipped, whatever it holds, by a
-tokenizer that knows strings, comments and nested braces.
+The file may hold a whole net. All other fields are skipped by a tokenizer that knows strings,
+comments and nested braces.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.settings.written import Entry, Place, Value, wrong
+from memplan_cli.settings.values import Entry, Place, Value, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,10 +42,10 @@ class _Token:
 
 
 def parse_prototxt(text: str, source: str) -> Value:
-    """Return a table with the ``mem_param`` of a prototxt, as the YAML would say it.
+    """Return a table with the ``mem_param`` block of a prototxt, as the same YAML would give it.
 
     Raises:
-        SettingsError: there is no such block, or it is not in order.
+        SettingsError: there is no such block, or a brace or a quote is not closed.
     """
     tokens = _tokens(text, source)
     blocks: list[Entry] = []
@@ -53,40 +53,41 @@ def parse_prototxt(text: str, source: str) -> Value:
     for token in tokens:
         depth += (token.kind == "open") - (token.kind == "close")
         if depth < 0:
-            raise wrong(token.at, f"{token.text!r} closes nothing")
+            raise invalid(token.at, f"{token.text!r} closes nothing")
         if token.kind == "word" and token.text == "mem_param":
             if depth:
-                raise wrong(
+                raise invalid(
                     token.at, "mem_param belongs to the net, not inside another message"
                 )
             blocks.append(Entry("mem_param", token.at, _block(tokens, token)))
     if depth:
-        raise wrong(Place(source), "a brace is never closed")
+        raise invalid(Place(source), "a brace is never closed")
     if not blocks:
         hint = "write mem_param { optimize_train: true } at the top level of the net"
-        raise wrong(Place(source), "no mem_param block", hint)
+        raise invalid(Place(source), "no mem_param block", hint)
     return Value(tuple(blocks), Place(source, 1, 1), kind="table")
 
 
 def _block(tokens: Iterator[_Token], name: _Token) -> Value:
+    """Read ``{ field: value ... }`` after the name of a message."""
     token = _next(tokens, name)
     if token.kind == "colon":
         token = _next(tokens, token)
     if token.kind != "open":
-        raise wrong(token.at, f"expected {{ after mem_param, not {token.text!r}")
+        raise invalid(token.at, f"expected {{ after mem_param, not {token.text!r}")
     entries: list[Entry] = []
     while (token := _next(tokens, token)).kind != "close":
         entries.extend(_field(tokens, token))
-    return Value(_joined(entries), name.at, kind="table")
+    return Value(_with_lists(entries), name.at, kind="table")
 
 
 def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
     """Yield a field, one entry for each of its values: ``name: "a"`` or ``name: ["a", "b"]``."""
     if key.kind != "word":
-        raise wrong(key.at, f"expected a field name, not {key.text!r}")
+        raise invalid(key.at, f"expected a field name, not {key.text!r}")
     colon = _next(tokens, key)
     if colon.kind != "colon":
-        raise wrong(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
+        raise invalid(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
     token = _next(tokens, colon)
     if token.text != "[" or key.text not in _REPEATED:
         yield Entry(key.text, key.at, _value(token, key))
@@ -96,6 +97,7 @@ def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
 
 
 def _value(token: _Token, key: _Token) -> Value:
+    """Return the value of a field: a quoted name, true or false, or an integer."""
     if token.kind == "string":
         return Value(_unquoted(token.text), token.at)
     if token.kind == "word":
@@ -103,13 +105,18 @@ def _value(token: _Token, key: _Token) -> Value:
         if re.fullmatch(r"-?[0-9]{1,18}", token.text):
             content = int(token.text)
         elif isinstance(content, str):
-            raise wrong(token.at, f"expected true, false or a quoted name, not {token.text!r}")
+            raise invalid(
+                token.at, f"expected true, false or a quoted name, not {token.text!r}"
+            )
         return Value(content, token.at)
-    raise wrong(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
+    raise invalid(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
 
 
-def _joined(entries: list[Entry]) -> tuple[Entry, ...]:
-    """Make one list of a repeated field; what may not repeat is left for the reader."""
+def _with_lists(entries: list[Entry]) -> tuple[Entry, ...]:
+    """Return the fields with all values of a repeated field in one list.
+
+    Other fields that occur twice stay as they are: reading the table refuses them.
+    """
     once: list[Entry] = []
     lists: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -124,6 +131,8 @@ def _joined(entries: list[Entry]) -> tuple[Entry, ...]:
 
 
 def _unquoted(token: str) -> str:
+    """Return the text of a quoted token, with C escapes replaced."""
+
     def replaced(match: re.Match[str]) -> str:
         code = match.group(1)
         if code[0] == "x" and len(code) > 1:
@@ -136,12 +145,13 @@ def _unquoted(token: str) -> str:
 
 
 def _tokens(text: str, source: str) -> Iterator[_Token]:
+    """Yield the tokens of a text with their places, without spaces and comments."""
     position, line, line_start = 0, 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         at = Place(source, line, position - line_start + 1)
         if match is None:
-            raise wrong(at, "a quote is never closed")
+            raise invalid(at, "a quote is never closed")
         if match.lastgroup != "space":
             yield _Token(str(match.lastgroup), match.group(), at)
         newlines = match.group().count("\n")
@@ -152,7 +162,8 @@ def _tokens(text: str, source: str) -> Iterator[_Token]:
 
 
 def _next(tokens: Iterator[_Token], after: _Token) -> _Token:
+    """Return the next token, or raise that the file ends after ``after``."""
     token = next(tokens, None)
     if token is None:
-        raise wrong(after.at, f"the file ends after {after.text!r}")
+        raise invalid(after.at, f"the file ends after {after.text!r}")
     return token

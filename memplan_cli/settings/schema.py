@@ -1,4 +1,4 @@
-"""The JSON schema of a settings file, from the table of its keys."""
+"""The JSON schema of settings files, generated from the table of keys."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def settings_schema() -> Json:
 
 
 def _keys_schema(readers: Mapping[str, Reader]) -> Json:
-    """Return the schema of a table; keys with a dot are in a table of their own, or in none."""
+    """Return the schema of a table; dotted keys make nested tables."""
     properties: Json = {}
     for key, reader in readers.items():
         table = key.partition(".")[0]

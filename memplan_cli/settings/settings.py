@@ -1,7 +1,4 @@
-"""Settings of a plan as one frozen value, wherever they were written.
-
-Whoever makes one, `settings.judge` reads its values as it reads those of a file.
-"""
+"""`Settings`: everything that decides a plan, as one frozen record."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Inputs, inputs_of
-from memplan_cli.settings.judge import judge
+from memplan_cli.settings.fields import read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,33 +28,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemParam:
-    """The Caffe block: which phases to optimise, and which vars to leave alone."""
+    """Caffe's ``mem_param`` block: the phases to optimise and the vars to exclude from reuse."""
 
     optimize_train: bool = True
     optimize_test: bool = True
     exclude_blob: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no file may say.
+        """Validate the fields.
 
         Raises:
-            SettingsError: naming the key.
+            SettingsError: a value is not allowed; the message names its key.
         """
-        judge(self, "mem_param.")
+        read_fields(self, "mem_param.")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that decides a plan. The same model and settings give the same bytes.
+    """Everything that decides a plan: the same model and settings give the same bytes.
 
-    A value may be written as in a file (``budget="60%"``, ``exclude="fc*"``); what no file may
-    say is a `SettingsError` that names it.
+    Values may be written as in a settings file (``budget="60%"``, ``exclude="fc*"``) and are
+    validated in the same way.
     """
 
     mem_param: MemParam = field(default_factory=MemParam)
     level: Level = 2
     exclude: tuple[str, ...] = ()
-    """Names and globs from the command line; they add to ``mem_param.exclude_blob``."""
+    """Names and globs from the command line, in addition to ``mem_param.exclude_blob``."""
     expose: bool = False
     """Whether excluded vars become graph outputs."""
     phase: PhaseChoice = "auto"
@@ -66,56 +63,58 @@ class Settings:
     loss: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Least and greatest value of symbols: the plan holds for all values between them."""
+    """Smallest and largest value of symbolic dims: the plan holds for all values between."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
-    """Real inputs: files, or values by name; a path or a mapping will do."""
+    """Input tensors: files, or arrays by name. A path or a mapping is converted."""
     profile_shapes: bool = False
     """Accepted for what is the default: one run says the shapes that depend on data."""
     run: bool = True
-    """Whether the model may be run to find what the file does not say of its sizes."""
+    """Whether the model may be run to observe sizes that depend on data."""
     order: OrderChoice = "auto"
     fold_constants: bool = False
-    """Whether expressions of initializers and constants become initializers."""
+    """Whether expressions of initializers and constants are computed when the model is written."""
     recompute: RecomputeChoice = "none"
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""
     chunk: ChunkChoice = "none"
-    """Whether long activations are computed in pieces to meet the budget."""
+    """Whether large activations are computed in chunks to meet the budget."""
     kv_cache: CacheChoice = "keep"
     """Whether decoder caches become buffers that a step updates in place."""
     capacity: int | None = None
-    """Entries that such a buffer holds."""
+    """Sequence length that the cache buffers hold; for ``kv_cache: in-place``."""
     budget: int | float | None = None
     """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before."""
     donate: Mapping[str, str] = field(default_factory=dict)
-    """Globs, input to output: the output may reuse the memory of the input it replaces."""
+    """Glob of inputs -> glob of outputs: the output may overwrite the input that it replaces."""
     target: TargetChoice = "portable"
-    """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
+    """``portable``: the model's own graph, reordered. Otherwise the graph that ONNX Runtime makes
+    of it for this provider, reordered."""
     external_weights: ExternalWeightsChoice = "auto"
-    """Whether weights leave a portable file where that lowers the peak of loading it."""
+    """Whether weights become external data if that lowers the peak of loading the model."""
     notes: NotesChoice = "model"
-    """Whether nodes and values of the file say their plan too: a session holds what they say."""
+    """Where the plan is written: beside the model only, or also as metadata of nodes and values,
+    which a session keeps in memory."""
     alignment: int | None = None
-    """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
+    """Bytes, a power of two. None: 64, or less for models of tiny tensors (levels must not grow)."""
     time_limit: float | None = None
-    """Seconds that may cut the searches short; they are bounded by work anyway."""
+    """Seconds after which searches stop. Without it they are bounded by work, and reproducible."""
     allow_partial: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no file may say, and read what it may.
+        """Validate the fields and convert those that are written as in a file.
 
         Raises:
-            SettingsError: naming the setting.
+            SettingsError: a value is not allowed; the message names the setting.
         """
         object.__setattr__(self, "inputs", inputs_of(self.inputs))
-        judge(self)
+        read_fields(self)
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Every exclusion, in the order given, once."""
+        """All excluded names and globs, each once, in the order in which they were given."""
         return tuple(dict.fromkeys((*self.mem_param.exclude_blob, *self.exclude)))
 
-    def kind(self, found: Kind) -> Kind:
-        """Return the kind that a model counts as: the one found, unless that is overruled."""
-        return found if self.phase == "auto" else self.phase
+    def kind(self, detected: Kind) -> Kind:
+        """Return the kind of a model: the detected one, or ``phase`` if that is set."""
+        return detected if self.phase == "auto" else self.phase

@@ -1,11 +1,12 @@
-"""Settings merged from all their sources: files, then options.
+"""Settings merged from files and options.
 
-Lowest first: defaults, ``[tool.memplan]`` of the nearest pyproject.toml, the nearest
-memplan.yaml (both looked for from the model's folder upwards), ``--config``, options.
+Sources from the lowest to the highest precedence: defaults, ``[tool.memplan]`` of the nearest
+pyproject.toml, the nearest memplan.yaml (both searched from the model's folder upwards),
+``--config``, options.
 
-- A key that a higher place sets replaces what lower places said, lists included.
-- Tables (``dims``, ``shapes``) are merged: a higher place replaces single names.
-- ``--exclude`` only ever adds to the exclusions of the files.
+- A key of a higher source replaces the value of lower ones, lists included.
+- Tables (``dims``, ``shapes``) are merged name by name.
+- ``--exclude`` adds to the exclusions of the files.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.judge import as_value
+from memplan_cli.settings.fields import as_value
 from memplan_cli.settings.keys import names, read_table
 from memplan_cli.settings.settings import MemParam, Settings
-from memplan_cli.settings.written import Entry, Place, Value
+from memplan_cli.settings.values import Entry, Place, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _LARGEST_FILE = 16 * 2**20
-"""Bytes; a prototxt may be a whole net."""
+"""Bytes. A prototxt may hold a whole net."""
 
 _LARGEST_YAML = 2**18
-"""Characters; a settings file has some hundred."""
+"""Characters."""
 
 FILE_NAMES = ("memplan.yaml", "memplan.yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
-    """What one place sets: dotted key -> meaning; the rest it leaves open."""
+class SettingsLayer:
+    """The settings of one source: dotted key -> converted value."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     source: str = ""
 
 
-def read_yaml(text: str, source: str) -> Partial:
-    """Return what a YAML text sets, strictly.
+def read_yaml(text: str, source: str) -> SettingsLayer:
+    """Return the settings in a YAML text.
 
     Raises:
         SettingsError: a key is unknown or repeated, a value has another type or range.
@@ -52,32 +53,32 @@ def read_yaml(text: str, source: str) -> Partial:
         raise SettingsError(f"{source}: more than {_LARGEST_YAML} characters are no settings")
     from memplan_cli.settings.yaml_text import parse_yaml
 
-    return Partial(read_table(parse_yaml(text, source)), source)
+    return SettingsLayer(read_table(parse_yaml(text, source)), source)
 
 
-def read_prototxt(text: str, source: str) -> Partial:
-    """Return what the ``mem_param`` of a Caffe prototxt sets, strictly.
+def read_prototxt(text: str, source: str) -> SettingsLayer:
+    """Return the settings in the ``mem_param`` block of a Caffe prototxt.
 
     Raises:
-        SettingsError: there is no such block, or it has what it may not.
+        SettingsError: there is no such block, or a field is unknown or not allowed.
     """
     from memplan_cli.settings.prototxt import parse_prototxt
 
-    return Partial(read_table(parse_prototxt(text, source)), source)
+    return SettingsLayer(read_table(parse_prototxt(text, source)), source)
 
 
-def read_pyproject(text: str, source: str) -> Partial:
-    """Return what ``[tool.memplan]`` sets; nothing where there is no such table."""
+def read_pyproject(text: str, source: str) -> SettingsLayer:
+    """Return the settings in ``[tool.memplan]`` of a pyproject.toml; none without this table."""
     from memplan_cli.settings.toml_text import parse_pyproject
 
-    return Partial(read_table(parse_pyproject(text, source)), source)
+    return SettingsLayer(read_table(parse_pyproject(text, source)), source)
 
 
-def read_config(path: Path) -> Partial:
-    """Return what a settings file sets; its suffix says what it is written in.
+def read_config(path: Path) -> SettingsLayer:
+    """Return the settings in a file: TOML, prototxt or YAML by its suffix.
 
     Raises:
-        SettingsError: it cannot be read, or is not what a settings file may be.
+        SettingsError: the file cannot be read, or holds anything but valid settings.
     """
     text = _text_of(path)
     if path.suffix == ".toml":
@@ -88,13 +89,15 @@ def read_config(path: Path) -> Partial:
 
 
 _SINGULAR = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}
-"""Keys that hold several, and the options that give one."""
+"""Keys that hold several values, and the option that sets one of them."""
 
 
-def read_overrides(overrides: Mapping[str, object]) -> Partial:
-    """Return what options set, judged as files are; None means that one was not given.
+def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
+    """Return the settings of options, validated like those of files.
 
-    Keys are those of `Settings`, or dotted (``mem_param.optimize_train``).
+    Args:
+        overrides: Fields of `Settings`, or dotted keys (``mem_param.optimize_train``), and their
+            values; None means that the option was not given.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     excluded = given.pop("exclude", ())
@@ -108,26 +111,33 @@ def read_overrides(overrides: Mapping[str, object]) -> Partial:
         values["inputs"] = Inputs(tuple(map(str, files)), by_name)
     if excluded:
         values["exclude"] = names(as_value(excluded, Place("--exclude")))
-    return Partial(values, "options")
+    return SettingsLayer(values, "options")
 
 
-def found_files(start: Path) -> tuple[Path, ...]:
-    """Return the settings files that hold for a model, lowest first."""
-    folder = (start if start.is_dir() else start.parent).absolute()
+def discovered_files(model: Path) -> tuple[Path, ...]:
+    """Return the settings files that apply to a model or a folder, lowest precedence first."""
+    folder = (model if model.is_dir() else model.parent).absolute()
     upwards = (folder, *folder.parents)
     found = (
-        next((path for at in upwards if (path := at / "pyproject.toml").is_file()), None),
         next(
-            (path for at in upwards for name in FILE_NAMES if (path := at / name).is_file()),
+            (path for parent in upwards if (path := parent / "pyproject.toml").is_file()), None
+        ),
+        next(
+            (
+                path
+                for parent in upwards
+                for name in FILE_NAMES
+                if (path := parent / name).is_file()
+            ),
             None,
         ),
     )
     return tuple(path for path in found if path is not None)
 
 
-def layers(model: Path, config: Path | None) -> Iterator[Partial]:
-    """Yield what each file sets, lowest first."""
-    yield from (read_config(path) for path in found_files(model))
+def file_layers(model: Path, config: Path | None) -> Iterator[SettingsLayer]:
+    """Yield the settings of each file that applies to a model, lowest precedence first."""
+    yield from (read_config(path) for path in discovered_files(model))
     if config is not None:
         yield read_config(config)
 
@@ -135,42 +145,43 @@ def layers(model: Path, config: Path | None) -> Iterator[Partial]:
 def load_settings(
     model: Path, config: Path | None, overrides: Mapping[str, object]
 ) -> Settings:
-    """Return the settings for a model: its files, ``--config`` and options together.
+    """Return the settings for a model, merged from its files, ``--config`` and options.
 
     Raises:
-        SettingsError: one of them is wrong; the message names file, line and column.
+        SettingsError: one of them is not valid; the message names file, line and column.
     """
-    return merged((*layers(model, config), read_overrides(overrides)))
+    return merge_layers((*file_layers(model, config), read_overrides(overrides)))
 
 
-def merged(partials: Iterable[Partial]) -> Settings:
-    """Return the defaults with each partial on top of those before it."""
+def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
+    """Return the settings of all layers, lowest precedence first, on top of the defaults."""
     values: dict[str, Any] = {}
-    for partial in partials:
-        for key, value in partial.values.items():
+    for layer in layers:
+        for key, value in layer.values.items():
             earlier = values.get(key)
             if isinstance(value, Mapping) and isinstance(earlier, Mapping):
                 values[key] = {**earlier, **value}
             else:
                 values[key] = value
-    block = {
+    mem_param = {
         key.removeprefix("mem_param."): value
         for key, value in values.items()
         if key.startswith("mem_param.")
     }
-    known = {item.name for item in fields(Settings)}
-    plain = {key: value for key, value in values.items() if key in known}
-    return replace(Settings(mem_param=MemParam(**block)), **plain)
+    names_of_fields = {item.name for item in fields(Settings)}
+    others = {key: value for key, value in values.items() if key in names_of_fields}
+    return replace(Settings(mem_param=MemParam(**mem_param)), **others)
 
 
 def _dotted(key: str, value: Value) -> Value:
-    """Nest a value in the tables that its dotted key names."""
+    """Return nested tables for a dotted key: ``a.b`` and a value give ``{a: {b: value}}``."""
     for part in reversed(key.split(".")):
         value = Value((Entry(part, value.at, value),), value.at, kind="table")
     return value
 
 
 def _text_of(path: Path) -> str:
+    """Return the UTF-8 text of a file of at most 16 MiB, or raise a `SettingsError`."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)

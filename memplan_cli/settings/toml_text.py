@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from memplan_cli.settings.written import Entry, Place, Value, wrong
+from memplan_cli.settings.values import Entry, Place, Value, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 def parse_pyproject(text: str, source: str) -> Value:
-    """Return the ``[tool.memplan]`` table; an empty one where there is none.
+    """Return the ``[tool.memplan]`` table of a pyproject.toml; an empty one if it has none.
 
     Raises:
-        SettingsError: the file is no TOML.
+        SettingsError: the text mentions memplan and is not valid TOML.
     """
-    nothing = Value((), Place(source), kind="table")
-    # Most projects' files say nothing to us; then their mistakes are not ours to report.
+    no_settings = Value((), Place(source), kind="table")
+    # A file without settings for memplan is not parsed: its mistakes do not matter here.
     if "memplan" not in text:
-        return nothing
+        return no_settings
     import tomllib
 
     try:
@@ -28,14 +28,15 @@ def parse_pyproject(text: str, source: str) -> Value:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         reason = re.sub(r" \(at .*\)$", "", str(error))
         place = _place_of(error, text, source)
-        raise wrong(place, f"not valid TOML: {reason}") from error
+        raise invalid(place, f"not valid TOML: {reason}") from error
     table = tool.get("memplan") if isinstance(tool, dict) else None
     if table is None:
-        return nothing
+        return no_settings
     return _value(table, _Places(text, source), ())
 
 
 def _place_of(error: Exception, text: str, source: str) -> Place:
+    """Return the place in a tomllib error message, or the end of the text."""
     at = re.search(r"\(at line (\d+), column (\d+)\)$", str(error))
     if at:
         return Place(source, int(at[1]), int(at[2]))
@@ -44,10 +45,10 @@ def _place_of(error: Exception, text: str, source: str) -> Place:
 
 
 class _Places:
-    """Where keys are, as well as plain text tells: the TOML reader does not say.
+    """Lines and columns of keys, found by searching the text: tomllib does not report them.
 
-    A key is looked for below the last header that names a part of its path; where it is
-    written in some other way, the place is the file alone.
+    Headers ``[a.b]`` and lines ``key = ...`` are recognised. A key that is written in another way,
+    as in an inline table, gets the place of the table, or the file without a line.
     """
 
     def __init__(self, text: str, source: str) -> None:
@@ -55,20 +56,22 @@ class _Places:
         self._source = source
 
     def of(self, path: tuple[str, ...]) -> Place:
+        """Return the place of a key, given its path below ``tool.memplan``."""
         section: tuple[str, ...] = ()
         for number, line in enumerate(self._lines, start=1):
             header = re.match(r"\s*\[([^\[\]]+)\]", line)
             if header:
                 section = tuple(part.strip(" \"'") for part in header[1].split("."))
             key = re.match(r"\s*([\w.\-\"' ]+?)\s*=", line)
-            here = tuple(part.strip(" \"'") for part in key[1].split(".")) if key else ()
-            found = header or key
-            if found and section + here == ("tool", "memplan", *path):
-                return Place(self._source, number, found.start(1) + 1)
+            key_path = tuple(part.strip(" \"'") for part in key[1].split(".")) if key else ()
+            match = header or key
+            if match and section + key_path == ("tool", "memplan", *path):
+                return Place(self._source, number, match.start(1) + 1)
         return self.of(path[:-1]) if path else Place(self._source)
 
 
 def _value(content: object, places: _Places, path: tuple[str, ...]) -> Value:
+    """Return parsed TOML as a value with places; dates become text."""
     at = places.of(path)
     match content:
         case dict():

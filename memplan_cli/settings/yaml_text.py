@@ -1,4 +1,4 @@
-"""Reader of YAML as plain data with the place of each value; no tags, no alias bombs."""
+"""Parser of YAML with the place of each value. Tags and expanding aliases are refused."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.written import Entry, Place, Value, wrong
+from memplan_cli.settings.values import Entry, Place, Value, invalid
 
 if TYPE_CHECKING:
     from yaml import Mark
 
 _MOST_NODES = 10_000
-"""Most values that a file may have once its aliases are followed."""
+"""Limit of the number of values, each use of an alias counted."""
 
 _DEEPEST = 20
-"""Tables and lists inside one another, more than any setting has."""
+"""Limit of the nesting of tables and lists."""
 
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = ("str", "timestamp", "value", "merge", "binary")
 
 
 def parse_yaml(text: str, source: str) -> Value:
-    """Return the table that a YAML text holds; an empty text is an empty table.
+    """Return the table in a YAML text; an empty text is an empty table.
 
     Raises:
-        SettingsError: it is no YAML, or more than plain data.
+        SettingsError: the text is not valid YAML, or is more than plain data.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -37,33 +37,36 @@ def parse_yaml(text: str, source: str) -> Value:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = _place(source, mark) if mark is not None else Place(source)
-        raise wrong(at, f"not valid YAML: {error.problem or error.context}") from error
+        raise invalid(at, f"not valid YAML: {error.problem or error.context}") from error
     except RecursionError as error:
         raise SettingsError(f"{source}: nested too deeply") from error
     if root is None:
         return Value((), Place(source, 1, 1), kind="table")
-    value = _Reading(source).value(root, 0)
+    value = _NodeReader(source).value(root, 0)
     if value.content is None:
         return Value((), value.at, kind="table")
     return value
 
 
 @dataclass(slots=True)
-class _Reading:
-    """A walk over YAML nodes; ``seen`` counts them, repeated aliases included."""
+class _NodeReader:
+    """Converts YAML nodes to values; ``seen`` counts them, repeated aliases included."""
 
     source: str
     seen: int = 0
 
     def value(self, node: Node, depth: int) -> Value:
+        """Return a node as a value. ``depth`` is the number of nodes around it."""
         at = _place(self.source, node.start_mark)
         self.seen += 1
         if self.seen > _MOST_NODES:
-            raise wrong(
+            raise invalid(
                 at, f"more than {_MOST_NODES} values; do its aliases repeat each other?"
             )
         if depth > _DEEPEST:
-            raise wrong(at, f"nested more than {_DEEPEST} deep; does an alias contain itself?")
+            raise invalid(
+                at, f"nested more than {_DEEPEST} deep; does an alias contain itself?"
+            )
         tag = node.tag.removeprefix(_TAG)
         if isinstance(node, MappingNode) and tag == "map":
             pairs = (self._entry(key, value, depth) for key, value in node.value)
@@ -73,30 +76,31 @@ class _Reading:
             return Value(tuple(items), at, kind="list")
         if isinstance(node, ScalarNode):
             return Value(_scalar(node, tag, at), at)
-        raise wrong(at, f"the tag {node.tag!r} is not plain data")
+        raise invalid(at, f"the tag {node.tag!r} is not plain data")
 
     def _entry(self, key: Node, value: Node, depth: int) -> Entry:
         at = _place(self.source, key.start_mark)
         if not isinstance(key, ScalarNode):
-            raise wrong(at, "a key must be a name")
-        # The text as written: `on: 8` names the dim "on", whatever YAML 1.1 makes of it.
+            raise invalid(at, "a key must be a name")
+        # The text as written: `on: 8` is the dim "on", although YAML 1.1 reads `on` as true.
         return Entry(key.value, at, self.value(value, depth + 1))
 
 
 def _scalar(node: ScalarNode, tag: str, at: Place) -> bool | float | str | None:
+    """Return the content of a scalar; texts with a colon stay text."""
     if tag in _TEXT_TAGS:
         return str(node.value)
     if tag not in ("null", "bool", "int", "float"):
-        raise wrong(at, f"the tag {node.tag!r} is not plain data")
+        raise invalid(at, f"the tag {node.tag!r} is not plain data")
     if ":" in node.value:
-        # YAML 1.1 reads 1:30 as ninety; nobody who writes it here means that.
+        # YAML 1.1 would read 1:30 as the number 90.
         return str(node.value)
     try:
         content: bool | float | None = yaml.constructor.SafeConstructor().construct_object(
             node
         )
     except (ValueError, KeyError, OverflowError):
-        raise wrong(at, f"{node.value[:60]!r} is no value of its tag") from None
+        raise invalid(at, f"{node.value[:60]!r} is no value of its tag") from None
     return content
 
 
@@ -108,4 +112,4 @@ def _unreadable(text: str, source: str, position: int) -> SettingsError:
     before = text[:position]
     line, column = before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
     message = f"the character {text[position]!r} may not be in YAML"
-    return wrong(Place(source, line, column), message)
+    return invalid(Place(source, line, column), message)

@@ -14,7 +14,7 @@ import pytest
 from documents.pages import DOCS, PAGES, ROOT, CodeBlock, blocks_of, code_blocks
 from memplan_cli.cli import main
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.sources import Partial, read_config
+from memplan_cli.settings.sources import SettingsLayer, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def parse(words: list[str]) -> None:
         command.make_context(name, rest, parent=context)
 
 
-def read_settings(block: CodeBlock, folder: Path) -> Partial:
+def read_settings(block: CodeBlock, folder: Path) -> SettingsLayer:
     path = folder / SETTINGS_FILES[block.language]
     path.write_text(block.text, encoding="utf-8")
     return read_config(path)

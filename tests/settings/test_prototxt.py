@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.settings.settings import MemParam
-from memplan_cli.settings.sources import merged, read_prototxt
+from memplan_cli.settings.sources import merge_layers, read_prototxt
 from settings.test_sources import refusal
 
 
@@ -20,7 +20,7 @@ mem_param {
 }
 layer { name: "b" blobs { data: [1.5, -2e3] } }
 """
-    assert merged([read_prototxt(text, "f")]).mem_param == MemParam(
+    assert merge_layers([read_prototxt(text, "f")]).mem_param == MemParam(
         optimize_train=True, optimize_test=False, exclude_blob=("fc1", "fc2")
     )
 
@@ -29,7 +29,7 @@ def test_a_prototxt_may_give_repeated_names_as_a_list() -> None:
     text = (
         """mem_param < exclude_blob: ["fc1", 'fc2'] exclude_blob: [] exclude_blob: "fc3" >"""
     )
-    found = merged([read_prototxt(text, "f")]).mem_param
+    found = merge_layers([read_prototxt(text, "f")]).mem_param
     assert found == MemParam(exclude_blob=("fc1", "fc2", "fc3"))
 
 

@@ -14,9 +14,9 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.settings import MemParam, Settings
 from memplan_cli.settings.sources import (
-    found_files,
+    discovered_files,
     load_settings,
-    merged,
+    merge_layers,
     read_config,
     read_overrides,
     read_prototxt,
@@ -45,7 +45,7 @@ skip_grads: true
 dims: {batch: 8}
 alignment: 64
 """
-    assert merged([read_yaml(text, "f")]) == Settings(
+    assert merge_layers([read_yaml(text, "f")]) == Settings(
         mem_param=MemParam(optimize_test=False, exclude_blob=("fc1", "head/*")),
         level=1,
         skip_grads=True,
@@ -66,7 +66,9 @@ def test_a_shape_may_hold_symbols_and_nothing_at_all() -> None:
 
 
 def test_one_excluded_blob_needs_no_list() -> None:
-    assert merged([read_yaml("mem_param: {exclude_blob: fc1}", "f")]).excluded == ("fc1",)
+    assert merge_layers([read_yaml("mem_param: {exclude_blob: fc1}", "f")]).excluded == (
+        "fc1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_any_text_is_settings_or_a_settings_error(text: str) -> None:
 
 def test_pyproject_has_a_table_of_its_own() -> None:
     text = '[project]\nname = "x"\n[tool.memplan]\nlevel = 1\nmem_param.exclude_blob = ["a"]\n'
-    assert merged([read_pyproject(text, "f")]) == Settings(
+    assert merge_layers([read_pyproject(text, "f")]) == Settings(
         mem_param=MemParam(exclude_blob=("a",)), level=1
     )
 
@@ -265,8 +267,11 @@ def test_only_the_nearest_files_count(tmp_path: Path) -> None:
     for folder in (tmp_path, inner):
         (folder / "memplan.yaml").write_text("level: 1")
         (folder / "pyproject.toml").write_text("")
-    assert found_files(inner / "x.onnx") == (inner / "pyproject.toml", inner / "memplan.yaml")
-    assert found_files(inner) == found_files(inner / "x.onnx")
+    assert discovered_files(inner / "x.onnx") == (
+        inner / "pyproject.toml",
+        inner / "memplan.yaml",
+    )
+    assert discovered_files(inner) == discovered_files(inner / "x.onnx")
 
 
 @pytest.mark.parametrize(
@@ -329,13 +334,13 @@ gate:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_config_loads_and_says_why(path: Path) -> None:
-    merged([read_config(path)])
+    merge_layers([read_config(path)])
     assert path.read_text().startswith("# ")
 
 
 def test_the_default_config_names_every_key_and_changes_nothing() -> None:
     text = (CONFIGS / "default.yaml").read_text()
-    assert merged([read_config(CONFIGS / "default.yaml")]) == Settings()
+    assert merge_layers([read_config(CONFIGS / "default.yaml")]) == Settings()
     assert {key for key in KEYS if key.rpartition(".")[2] not in text} <= {
         key for key in KEYS if key.startswith("gate.")
     }

@@ -112,7 +112,7 @@ def train_step(
     from memplan_cli.features.training.report import TRAIN_STEP
     from memplan_cli.features.training.train_step import Recipe, Statistics
     from memplan_cli.settings.keys import budget as read_budget
-    from memplan_cli.settings.written import Place, Value
+    from memplan_cli.settings.values import Place, Value
 
     allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(

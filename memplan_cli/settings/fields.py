@@ -1,0 +1,106 @@
+"""Validation of settings that Python code makes, by the same readers as those of settings files.
+
+So code may write ``budget="60%"`` or ``exclude="fc*"`` as a file does, and gets the same errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from memplan_cli.settings.choices import TargetChoice
+from memplan_cli.settings.keys import KEYS, OneOf, names
+from memplan_cli.settings.values import Entry, Place, Value, invalid
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+    from _typeshed import DataclassInstance
+
+    from memplan_cli.settings.keys import Reader
+
+READERS: Mapping[str, Reader] = {
+    **KEYS,
+    "exclude": names,
+    "target": OneOf(get_args(TargetChoice)),
+}
+"""The reader of each field of `Settings`, including fields that a file may not set."""
+
+
+def read_fields(settings: DataclassInstance, within: str = "") -> None:
+    """Replace each field of a new frozen instance by the value that the field's reader returns.
+
+    Called from ``__post_init__``. Fields that have their default value are not read.
+
+    Args:
+        settings: The instance; its fields are set in place.
+        within: Prefix of the keys, with its dot, such as ``mem_param.``.
+
+    Raises:
+        SettingsError: a field cannot have this value; the message names the field.
+    """
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if _is_default(value, item):
+            continue
+        at = Place(within + item.name)
+        if is_dataclass(kind := item.default_factory):
+            if not isinstance(value, kind):
+                raise invalid(at, f"expected a {kind.__name__}, not {type(value).__name__}")
+            continue
+        file_syntax = _FILE_SYNTAX.get(item.name)
+        written = value if file_syntax is None else file_syntax(value)
+        meaning = READERS[within + item.name](as_value(written, at))
+        # A share that is turned into percent and back may differ in its last bit.
+        field_value = value if isinstance(value, float) else meaning
+        object.__setattr__(settings, item.name, field_value)
+
+
+def as_value(content: object, at: Place) -> Value:
+    """Return plain data (mappings, lists, scalars) as the value that a file at ``at`` would hold.
+
+    Raises:
+        SettingsError: the content is of another type.
+    """
+    match content:
+        case Mapping():
+            entries = tuple(Entry(str(k), at, as_value(v, at)) for k, v in content.items())
+            return Value(entries, at, kind="table")
+        case tuple() | list():
+            return Value(tuple(as_value(item, at) for item in content), at, kind="list")
+        case bool() | int() | float() | str() | None:
+            return Value(content, at)
+    raise invalid(at, f"expected plain data, not {type(content).__name__}")
+
+
+def _is_default(value: object, item: Field[Any]) -> bool:
+    """Return whether a value equals the default of its field, in type too: True == 1."""
+    default = item.default if item.default_factory is MISSING else item.default_factory()
+    return type(value) is type(default) and bool(value == default)
+
+
+def _bounds_syntax(value: object) -> object:
+    """Return bounds with each interval ``(low, high)`` as the text ``LOW..HIGH``."""
+    if not isinstance(value, Mapping):
+        return value
+    written = {}
+    for name, interval in value.items():
+        match interval:
+            case (int(low), int(high)):
+                written[name] = f"{low}..{high}"
+            case _:
+                written[name] = interval
+    return written
+
+
+def _budget_syntax(value: object) -> object:
+    """Return a share between 0 and 1 in percent, such as ``60%``; other budgets unchanged."""
+    return f"{100 * value:f}%" if isinstance(value, float) else value
+
+
+_FILE_SYNTAX: Mapping[str, Callable[[object], object]] = {
+    "bounds": _bounds_syntax,
+    "budget": _budget_syntax,
+}
+"""Fields whose value has another form in a file, with the function that returns that form."""

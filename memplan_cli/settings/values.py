@@ -1,0 +1,106 @@
+"""Values as they were written in a settings file or an option, each with its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+from memplan_cli.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a value, for error messages.
+
+    Attributes:
+        source: the file, or the option.
+        line, column: from 1; line 0 if only the source is known.
+        key: the dotted key whose value is at this place; empty if there is none.
+    """
+
+    source: str
+    line: int = 0
+    column: int = 0
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+    def within(self, key: str) -> Place:
+        """Return this place, which holds a table, as the place of the value of ``key`` in it."""
+        return replace(self, key=f"{self.key}.{key}" if self.key else key)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One ``key: value`` pair of a table."""
+
+    key: str
+    at: Place
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A scalar, a list of values or a table of entries, before it is validated.
+
+    Attributes:
+        content: the scalar, or the values of a list, or the entries of a table.
+        at: where it was written.
+        kind: ``scalar``, ``list`` or ``table``.
+    """
+
+    content: bool | float | str | tuple[Value, ...] | tuple[Entry, ...] | None
+    at: Place
+    kind: str = "scalar"
+
+
+def invalid(at: Place, message: str, hint: str = "") -> SettingsError:
+    """Return an error about the value at a place: ``file:line:column: key: message``."""
+    where = f"{at}: {at.key}" if at.line and at.key else at
+    return SettingsError(f"{where}: {message}", hint=hint)
+
+
+def entries(value: Value) -> tuple[Entry, ...]:
+    """Return the entries of a table; the place of each value then has the dotted key.
+
+    Raises:
+        SettingsError: the value is no table, or a key occurs twice.
+    """
+    if value.kind != "table":
+        raise invalid(value.at, f"expected a table of keys, not {describe(value)}")
+    written = cast("tuple[Entry, ...]", value.content)
+    first: dict[str, Place] = {}
+    for entry in written:
+        if entry.key in first:
+            raise invalid(entry.at, f"{entry.key!r} was already set at {first[entry.key]}")
+        first[entry.key] = entry.at
+    keyed = []
+    for entry in written:
+        place = replace(entry.value.at, key=value.at.key).within(entry.key)
+        keyed.append(replace(entry, value=replace(entry.value, at=place)))
+    return tuple(keyed)
+
+
+def items(value: Value) -> tuple[Value, ...]:
+    """Return the items of a list; the place of each has the key of the list.
+
+    Raises:
+        SettingsError: the value is no list.
+    """
+    if value.kind != "list":
+        raise invalid(value.at, f"expected a list, not {describe(value)}")
+    written = cast("tuple[Value, ...]", value.content)
+    return tuple(replace(item, at=replace(item.at, key=value.at.key)) for item in written)
+
+
+def describe(value: Value) -> str:
+    """Return a value as text of at most 60 characters, for a message."""
+    if value.kind != "scalar":
+        return f"a {value.kind}"
+    if value.content is None:
+        return "nothing"
+    if isinstance(value.content, bool):
+        return str(value.content).lower()
+    written = repr(value.content)
+    return written if len(written) <= 60 else f"{written[:57]}..."
