@@ -11,15 +11,15 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from memplan_cli.features.chunking.axes.table import edit
-from memplan_cli.features.chunking.axes.terms import Node
+from memplan_cli.features.chunking.axes.split import Node
+from memplan_cli.features.chunking.axes.table import chunk_edit
 from memplan_cli.onnx_io.read import program_of
 from memplan_cli.runtime.workers.blocks import block_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.features.chunking.axes.terms import Range, Split
+    from memplan_cli.features.chunking.axes.split import Range, Split
 
     Array = np.ndarray[Any, Any]
 
@@ -118,7 +118,7 @@ class Case:
 
     def piece(self, node: Node, split: Split, piece: Range) -> Case:
         """Return the case of one piece."""
-        changed = edit(node, split, piece)
+        changed = chunk_edit(node, split, piece)
         inputs = list(self.inputs)
         for at, part in enumerate(split.inputs):
             array = inputs[at]
@@ -149,7 +149,7 @@ def differences(
     whole, found = run(case), []
     for piece in pairwise([0, *cuts, split.extent]):
         made = run(case.piece(node, split, piece))
-        before, after = edit(node, split, piece).beyond
+        before, after = chunk_edit(node, split, piece).surplus
         for at, part in enumerate(split.outputs):
             if part is not None:
                 own = made[at]

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from features.chunk_cases import Case, differences
 from features.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
-from memplan_cli.features.chunking.axes.table import RULES, splits
-from memplan_cli.features.chunking.axes.terms import Part, Role
+from memplan_cli.features.chunking.axes.split import AxisMap, Role
+from memplan_cli.features.chunking.axes.table import RULES, splits_of
 from memplan_cli.features.chunking.kernels import keeps_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from features.chunk_cases import Array
-    from memplan_cli.features.chunking.axes.terms import Node, Split
+    from memplan_cli.features.chunking.axes.split import Node, Split
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -37,7 +37,7 @@ def drawn(kind: str, seed: int) -> tuple[Case, Node]:
 
 def own_splits(case: Case, node: Node) -> list[Split]:
     """Return the splits of a case: columns of blocks of channels are not cut."""
-    return [split for split in splits(node) if case.allows(split)]
+    return [split for split in splits_of(node) if case.allows(split)]
 
 
 def cuts_of(split: Split, seed: int) -> list[int]:
@@ -65,7 +65,7 @@ def test_pieces_put_together_are_the_whole(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", sorted(RULES))
 def test_most_operators_are_split_along_some_axis(kind: str) -> None:
-    assert any(splits(drawn(kind, seed)[1]) for seed in range(8))
+    assert any(splits_of(drawn(kind, seed)[1]) for seed in range(8))
 
 
 def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
@@ -74,7 +74,12 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
         shape = node.inputs[at]
         if shape and at not in (*case.constants, *case.ignored):
             for other in _other_inputs(shape, part):
-                if case.type == "Resize" and other and part and other.before > part.before:
+                if (
+                    case.type == "Resize"
+                    and other
+                    and part
+                    and other.halo_before > part.halo_before
+                ):
                     continue  # what it makes of a wider halo is cut off
                 changed = (*split.inputs[:at], other, *split.inputs[at + 1 :])
                 yield split._replace(inputs=changed)
@@ -89,18 +94,18 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
                 yield split._replace(outputs=changed)
 
 
-def _other_inputs(shape: tuple[int, ...], part: Part | None) -> Iterator[Part | None]:
+def _other_inputs(shape: tuple[int, ...], part: AxisMap | None) -> Iterator[AxisMap | None]:
     if part is None:
-        yield from (Part(axis) for axis, dim in enumerate(shape) if dim > 1)
+        yield from (AxisMap(axis) for axis, dim in enumerate(shape) if dim > 1)
         return
     yield None
     yield from (part._replace(axis=axis) for axis in _other_axes(len(shape), part))
     yield part._replace(scale=part.scale + 1)
-    yield part._replace(before=part.before + 1)
-    yield part._replace(after=part.after - 1)
+    yield part._replace(halo_before=part.halo_before + 1)
+    yield part._replace(halo_after=part.halo_after - 1)
 
 
-def _other_axes(rank: int, part: Part) -> list[int]:
+def _other_axes(rank: int, part: AxisMap) -> list[int]:
     return sorted({(part.axis + 1) % rank, (part.axis - 1) % rank} - {part.axis})
 
 
@@ -127,7 +132,7 @@ def test_a_tile_reads_its_halo_and_no_more() -> None:
         {"pads": (1, 1, 1, 1), "kernel_shape": (3, 3)},
     )
     node = case.node(run(case))
-    tiles = [split for split in splits(node) if split.role is Role.TILES]
+    tiles = [split for split in splits_of(node) if split.role is Role.TILES]
     part = tiles[0].inputs[0]
     assert part is not None
     assert [part.range(piece, 8) for piece in ((0, 4), (4, 8))] == [(0, 5), (3, 8)]

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from features.test_chunk_rewrite import run
 from memplan_cli.core.operators import NCHWC
-from memplan_cli.features.chunking.axes.terms import Facts
+from memplan_cli.features.chunking.axes.split import ModelContext
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.constants import small_constants
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -52,13 +52,13 @@ def in_blocks() -> onnx.ModelProto:
 
 
 def graph_of(model: onnx.ModelProto, block: int) -> Graph:
-    facts = Facts(small_constants(model), standard_opset(model), block)
+    facts = ModelContext(small_constants(model), standard_opset(model), block)
     return Graph.of(read_checked(model, Bindings()).program, facts)
 
 
 def test_only_samples_and_rows_are_cut() -> None:
     graph = graph_of(in_blocks(), block_size())
-    assert graph.blocked == set("abcd")
+    assert graph.blocked_vars == set("abcd")
     for at, _ in enumerate(graph.ops):
         for split in graph.splits(at):
             assert all(part.axis == 2 for part in split.outputs if part is not None)
@@ -75,8 +75,8 @@ def test_rows_of_blocks_give_the_same_bits(seed: str, count: int) -> None:
     model = in_blocks()
     graph = graph_of(model, block_size())
     var = next(var for var in graph.program.vars if var == seed)
-    for region in regions_of(graph, var, 2):
-        made = chunked(graph, [(region, count)])
+    for region in regions_from(graph, var, 2):
+        made = rewrite_in_chunks(graph, [(region, count)])
         assert made is not None
         written, _ = chunked_model(model, made.program, made.constants)
         assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]

@@ -14,12 +14,12 @@ from features.test_chunk_regions import around_a_sum
 from features.test_chunk_rewrite import graph_of, largest, last_region, run, sizes_of
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.core.program import VarId, intermediates
-from memplan_cli.features.chunking.axes.table import splits
-from memplan_cli.features.chunking.axes.terms import Role
+from memplan_cli.features.chunking.axes.split import Role
+from memplan_cli.features.chunking.axes.table import splits_of
 from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.kernels import keeps_bits
-from memplan_cli.features.chunking.region import border, growing, regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import boundary_bytes, growth_stages, regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.terms import Terms
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from memplan_cli.features.chunking.axes.terms import Node, Split
+    from memplan_cli.features.chunking.axes.split import Node, Split
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.region import Region
 
@@ -43,14 +43,14 @@ def seeds(graph: Graph) -> Iterator[tuple[Any, int]]:
 
 def whole_beside(graph: Graph, region: Region) -> int:
     """Count what is whole while a region runs: what is made before it and read behind it."""
-    own = [at for at in region.splits if at not in region.copied]
-    counted = {*region.given, *region.results}
+    own = [at for at in region.splits if at not in region.duplicated]
+    counted = {*region.inputs, *region.outputs}
     passing = (
         var
-        for var, at in graph.flow.producer.items()
+        for var, at in graph.dataflow.producer.items()
         if at < min(own)
         and var not in counted
-        and (var in graph.results or any(reader > max(own) for reader in graph.consumers(var)))
+        and (var in graph.outputs or any(reader > max(own) for reader in graph.consumers(var)))
     )
     return sum(map(graph.bytes, passing))
 
@@ -59,9 +59,9 @@ def whole_beside(graph: Graph, region: Region) -> int:
 def test_a_region_computes_only_light_ops_twice(make: Callable[[], onnx.ModelProto]) -> None:
     graph = graph_of(make())
     for var, axis in seeds(graph):
-        for region in regions_of(graph, var, axis):
-            for at in region.copied:
-                read = [each for each in graph.flow.reads[at] if each not in graph.weights]
+        for region in regions_from(graph, var, axis):
+            for at in region.duplicated:
+                read = [each for each in graph.dataflow.reads[at] if each not in graph.weights]
                 assert region.splits[at].role is Role.FREE
                 assert len(read) == 1
 
@@ -72,8 +72,8 @@ def test_what_a_region_leaves_whole_is_its_border_and_what_passes_it_by(
 ) -> None:
     graph = graph_of(make())
     for var, axis in seeds(graph):
-        for region, whole in growing(graph, var, axis):
-            least = border(graph, region.splits, region.copied)
+        for region, whole in growth_stages(graph, var, axis):
+            least = boundary_bytes(graph, region.splits, region.duplicated)
             assert whole == least + whole_beside(graph, region)
 
 
@@ -83,11 +83,11 @@ def test_what_is_computed_twice_bars_no_other_op_from_joining() -> None:
         a = Cast <to = 1> (x) r = CumSum(a, along) q = ReduceMax(r, columns)
         s = Neg(a) d = Mul(s, q) e = Exp(d) f = Sigmoid(e) y = CumSum(f, along) }"""
     graph = graph_of(parse(text))
-    *_, (region, _) = growing(graph, VarId("d"), 1)
+    *_, (region, _) = growth_stages(graph, VarId("d"), 1)
     assert [graph.ops[at].type for at in sorted(region.splits)] == [
         *("Cast", "Neg", "Mul", "Exp", "Sigmoid")
     ]
-    assert region.copied == {0}
+    assert region.duplicated == {0}
 
 
 @pytest.mark.parametrize(("opset", "inputs"), [(9, 1), (10, 4)])
@@ -97,7 +97,7 @@ def test_a_slice_says_where_as_its_opset_does(opset: int, inputs: int) -> None:
     result = make.node("ReduceMax", make.node("Exp", shifted), axes=[2], keepdims=0)
     model = make.model({"x": (2, 6, 32)}, result, opset=opset)
     graph = graph_of(model)
-    found = chunked(graph, [(last_region(graph, largest(graph), 1), 3)])
+    found = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 1), 3)])
     assert found is not None
     written, _ = chunked_model(model, found.program, found.constants)
     assert {len(n.input) for n in written.graph.node if n.op_type == "Slice"} == {inputs}
@@ -153,7 +153,7 @@ def test_what_is_made_along_another_axis_only_is_whole_for_an_op_in_pieces() -> 
 
 
 def of_role(node: Node, role: Role) -> Split:
-    return next(split for split in splits(node) if split.role is role)
+    return next(split for split in splits_of(node) if split.role is role)
 
 
 def filled(*dims: int) -> Any:  # noqa: ANN401 - an array
@@ -186,7 +186,9 @@ def test_sums_are_cut_beside_rows_that_stay_whole(
     told = np.array([axis], np.int64)
     case = Case("ReduceSum", (filled(*dims), told), {"keepdims": keeps}, constants=(1,))
     node = case.node(case.run())
-    (split,) = (each for each in splits(node) if each.inputs[0] and each.inputs[0].axis == 1)
+    (split,) = (
+        each for each in splits_of(node) if each.inputs[0] and each.inputs[0].axis == 1
+    )
     half = dims[1] // 2
     assert keeps_bits(node, split, [(0, half), (half, dims[1])]) is allowed
 
@@ -226,7 +228,7 @@ def test_fused_attention_is_cut_along_these_axes(
     case = make()
     whole = Case.run if not case.domain else Case.run_in_runtime
     node = case.node(whole(case))
-    found = splits(node)
+    found = splits_of(node)
     assert {part.axis for split in found for part in split.outputs if part} == axes
     for split in found:
         # Whole keys and values are beside each piece of query rows, and nobody's.

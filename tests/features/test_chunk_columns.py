@@ -16,10 +16,10 @@ from onnx import helper
 from features.chunk_models import Maker, language_model
 from features.test_chunk_rewrite import graph_of, run, sizes_of
 from memplan_cli.core.program import intermediates
-from memplan_cli.features.chunking.columns import by_columns, search_by_columns
+from memplan_cli.features.chunking.columns import copy_for_products, search_with_copies
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import search
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
@@ -29,7 +29,7 @@ from memplan_cli.ordering.terms import Terms
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
-    from memplan_cli.features.chunking.columns import Recomputed
+    from memplan_cli.features.chunking.columns import CopiedProgram
 
 
 def step_of(tokens: int = 256, hidden: int = 8, vocabulary: int = 129) -> onnx.ModelProto:
@@ -39,8 +39,8 @@ def step_of(tokens: int = 256, hidden: int = 8, vocabulary: int = 129) -> onnx.M
     return onnx.shape_inference.infer_shapes(made, data_prop=True)
 
 
-def copied_graph(graph: Graph, copied: Recomputed) -> Graph:
-    facts = replace(graph.facts, constants={**graph.facts.constants, **copied.constants})
+def copied_graph(graph: Graph, copied: CopiedProgram) -> Graph:
+    facts = replace(graph.context, constants={**graph.context.constants, **copied.constants})
     return Graph.of(copied.program, facts)
 
 
@@ -48,7 +48,9 @@ def bits(model: onnx.ModelProto) -> list[bytes]:
     return [each.tobytes() for each in run(model)]
 
 
-def written(model: onnx.ModelProto, program: Program, copied: Recomputed) -> onnx.ModelProto:
+def written(
+    model: onnx.ModelProto, program: Program, copied: CopiedProgram
+) -> onnx.ModelProto:
     made, _ = chunked_model(model, program, copied.constants)
     onnx.checker.check_model(made, full_check=True)
     return made
@@ -61,7 +63,7 @@ def test_copies_give_the_bits_of_what_they_stand_for(
 ) -> None:
     model = step_of(tokens, hidden, vocabulary)
     graph = graph_of(model)
-    copied = by_columns(graph, 1)
+    copied = copy_for_products(graph, 1)
     assert copied is not None
     assert bits(written(model, copied.program, copied)) == bits(model)
 
@@ -69,7 +71,7 @@ def test_copies_give_the_bits_of_what_they_stand_for(
 def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
     model = step_of(64, 8, 130)
     graph = graph_of(model)
-    copied = by_columns(graph, 1)
+    copied = copy_for_products(graph, 1)
     assert copied is not None
     own, whole = copied_graph(graph, copied), bits(model)
     large = [v for v in intermediates(own.program) if own.bytes(v) >= 4 * 64 * 130]
@@ -77,9 +79,9 @@ def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
         region.key: region
         for var in large
         for axis in range(len(own.dims(var)))
-        for region in regions_of(own, var, axis)
+        for region in regions_from(own, var, axis)
     }
-    made = [chunked(own, [(region, 2)]) for region in regions.values()]
+    made = [rewrite_in_chunks(own, [(region, 2)]) for region in regions.values()]
     assert sum(each is not None for each in made) > 4
     for each in filter(None, made):
         constants = {**copied.constants, **each.constants}
@@ -94,10 +96,10 @@ def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
     budget = 2 * 4 * 512 * 200
     plain = search(graph, terms, budget)
     assert plain.peak > budget
-    found = search_by_columns(graph, terms, plain, budget)
+    found = search_with_copies(graph, terms, plain, budget)
     assert found.peak <= budget
     assert found.before == plain.before
-    assert found.extra > 0
+    assert found.added_work > 0
     assert len(found.choices) >= 2
     made, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
     onnx.checker.check_model(made, full_check=True)
@@ -108,7 +110,7 @@ def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
     graph = graph_of(language_model(64, 8, 128))
     terms = Terms(sizes_of(graph.program)).resident
     found = search(graph, terms, 1.0)
-    assert search_by_columns(graph, terms, found, 1) is found
+    assert search_with_copies(graph, terms, found, 1) is found
 
 
 def test_what_nobody_reads_any_more_is_left_out() -> None:
@@ -116,7 +118,7 @@ def test_what_nobody_reads_any_more_is_left_out() -> None:
     recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"), train=("w2",))
     step = onnx.shape_inference.infer_shapes(make_train_step(model, recipe).model)
     graph = graph_of(step)
-    copied = by_columns(graph, 1)
+    copied = copy_for_products(graph, 1)
     assert copied is not None
     counts = [
         sum(op.type == "Exp" for op in each.body.ops)
@@ -149,20 +151,22 @@ def crossed(kind: str, index: int = onnx.TensorProto.INT64) -> onnx.ModelProto:
 def test_places_count_from_the_end_too(kind: str) -> None:
     model = crossed(kind)
     graph = graph_of(model)
-    copied = by_columns(graph, 1)
+    copied = copy_for_products(graph, 1)
     assert copied is not None
     assert bits(written(model, copied.program, copied)) == bits(model)
 
 
 def test_what_mixes_columns_otherwise_is_not_copied() -> None:
-    assert by_columns(graph_of(crossed("Softmax")), 1) is None
-    assert by_columns(graph_of(crossed("LogSoftmax", onnx.TensorProto.INT32)), 1) is None
+    assert copy_for_products(graph_of(crossed("Softmax")), 1) is None
+    assert (
+        copy_for_products(graph_of(crossed("LogSoftmax", onnx.TensorProto.INT32)), 1) is None
+    )
 
 
 def test_a_tensor_far_below_the_budget_is_not_computed_again() -> None:
     graph = graph_of(crossed("LogSoftmax"))
-    assert by_columns(graph, 4 * 4 * 32 * 96) is None
-    copied = by_columns(graph, 4 * 4 * 32 * 96 - 1)
+    assert copy_for_products(graph, 4 * 4 * 32 * 96) is None
+    copied = copy_for_products(graph, 4 * 4 * 32 * 96 - 1)
     assert copied is not None
     new = [var for name, var in copied.program.vars.items() if name not in graph.program.vars]
     assert all(var.shape for var in new)

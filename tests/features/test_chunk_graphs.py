@@ -11,8 +11,8 @@ from features.test_chunk_rewrite import graph_of, peak, run, sizes_of
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.core.program import intermediates
 from memplan_cli.features.chunking.bound import lower_bound
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 
@@ -30,10 +30,10 @@ def test_every_legal_split_of_a_random_graph_keeps_the_bits(
         found.key: found
         for seed_var in intermediates(graph.program)
         for axis in range(len(graph.dims(seed_var)))
-        for found in regions_of(graph, seed_var, axis)
+        for found in regions_from(graph, seed_var, axis)
     }
     for region in regions.values():
-        made = chunked(graph, [(region, count)])
+        made = rewrite_in_chunks(graph, [(region, count)])
         if made is None:
             continue
         written, program = chunked_model(model, made.program, made.constants)

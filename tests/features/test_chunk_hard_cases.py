@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from features.chunk_cases import Case, differences
-from memplan_cli.features.chunking.axes.table import splits
+from memplan_cli.features.chunking.axes.table import splits_of
 
 if TYPE_CHECKING:
-    from memplan_cli.features.chunking.axes.terms import Node
+    from memplan_cli.features.chunking.axes.split import Node
 
 DRAW = np.random.default_rng(0)
 
@@ -55,7 +55,7 @@ def seen(case: Case) -> Node:
 )
 def test_a_node_is_cut_along_these_axes(case: Case, axes: set[int]) -> None:
     node = seen(case)
-    found = splits(node)
+    found = splits_of(node)
     assert {part.axis for split in found for part in split.outputs if part} == axes
     for split in found:
         assert split.extent > 1

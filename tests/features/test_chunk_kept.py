@@ -16,9 +16,9 @@ from features.chunk_graphs import mixed
 from features.chunk_models import Maker, convolutions
 from features.test_chunk_rewrite import graph_of, largest, last_region, run
 from memplan_cli.features.chunking import ranges
-from memplan_cli.features.chunking.ranges import pieces_of
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.ranges import chunk_ranges
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 
@@ -49,7 +49,7 @@ def windows(seed: int, layers: int) -> onnx.ModelProto:
 
 def in_pieces(model: onnx.ModelProto, graph: Graph, region: Region, count: int) -> bool:
     """Whether a region can be put in so many pieces; its bits are the same then."""
-    made = chunked(graph, [(region, count)])
+    made = rewrite_in_chunks(graph, [(region, count)])
     if made is None:
         return False
     written, program = chunked_model(model, made.program, made.constants)
@@ -65,7 +65,7 @@ def test_kept_rows_of_random_windows_keep_the_bits(seed: int, layers: int, count
     model = windows(seed, layers)
     graph = graph_of(model)
     seeds = {op.outputs[0] for op in graph.ops if len(graph.dims(op.outputs[0])) == 4}
-    found = [each for var in sorted(seeds) for each in regions_of(graph, var, 2)]
+    found = [each for var in sorted(seeds) for each in regions_from(graph, var, 2)]
     with ALWAYS:
         for region in {each.key: each for each in found}.values():
             in_pieces(model, graph, region, count)
@@ -78,7 +78,7 @@ def test_kept_rows_of_a_random_graph_keep_the_bits(seed: int, steps: int, count:
     graph = graph_of(model)
     with ALWAYS:
         for axis in range(len(graph.dims(largest(graph)))):
-            for region in regions_of(graph, largest(graph), axis):
+            for region in regions_from(graph, largest(graph), axis):
                 in_pieces(model, graph, region, count)
 
 
@@ -88,10 +88,10 @@ def test_no_row_is_computed_twice_where_rows_are_kept(count: int) -> None:
     graph = graph_of(model)
     region = last_region(graph, largest(graph), 2)
     with ALWAYS:
-        pieces = pieces_of(graph, region, count)
+        pieces = chunk_ranges(graph, region, count)
         assert pieces is not None
-        assert not pieces[0].kept
-        assert all(each.kept for each in pieces[1:])
+        assert not pieces[0].carried
+        assert all(each.carried for each in pieces[1:])
         for one, other in pairwise(pieces):
             assert all(other.computed[at][0] == one.computed[at][1] for at in region.splits)
         assert in_pieces(model, graph, region, count)
@@ -102,9 +102,9 @@ def test_a_light_halo_is_computed_twice() -> None:
     x = make.node("MaxPool", "x", kernel_shape=(3, 3), pads=(1, 1, 1, 1))
     x = make.node("MaxPool", x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
     graph = graph_of(make.model({"x": (1, 4, 64, 64)}, x))
-    pieces = pieces_of(graph, last_region(graph, graph.ops[0].outputs[0], 2), 4)
+    pieces = chunk_ranges(graph, last_region(graph, graph.ops[0].outputs[0], 2), 4)
     assert pieces is not None
-    assert not any(each.kept for each in pieces)
+    assert not any(each.carried for each in pieces)
 
 
 def test_where_nothing_new_is_left_for_a_piece_its_halo_is_computed_twice() -> None:
@@ -116,7 +116,7 @@ def test_where_nothing_new_is_left_for_a_piece_its_halo_is_computed_twice() -> N
     graph = graph_of(model)
     region = last_region(graph, graph.ops[0].outputs[0], 2)
     with ALWAYS:
-        pieces = pieces_of(graph, region, 4)
+        pieces = chunk_ranges(graph, region, 4)
         assert pieces is not None
-        assert not any(each.kept for each in pieces)
+        assert not any(each.carried for each in pieces)
         assert in_pieces(model, graph, region, 4)

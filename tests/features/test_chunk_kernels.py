@@ -11,15 +11,15 @@ import pytest
 
 from features.chunk_cases import CONTRIB, Case, differences
 from features.chunk_draws import CASES, Draw
-from memplan_cli.features.chunking.axes.table import RULES, splits
-from memplan_cli.features.chunking.axes.terms import Role
-from memplan_cli.features.chunking.kernels import keeps_bits, least
+from memplan_cli.features.chunking.axes.split import Role
+from memplan_cli.features.chunking.axes.table import RULES, splits_of
+from memplan_cli.features.chunking.kernels import keeps_bits, min_chunk_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from features.chunk_cases import Array
-    from memplan_cli.features.chunking.axes.terms import Node, Split
+    from memplan_cli.features.chunking.axes.split import Node, Split
 
 
 class Wide(Draw):
@@ -52,8 +52,8 @@ def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
 def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
     """Return cuts into pieces as narrow as can be, and some wider."""
     rng = np.random.default_rng(seed)
-    narrow, at = least(node, split) + int(rng.integers(0, split.extent // 2 + 1)), 0
-    narrow = least(node, split) if rng.integers(2) else narrow
+    narrow, at = min_chunk_length(node, split) + int(rng.integers(0, split.extent // 2 + 1)), 0
+    narrow = min_chunk_length(node, split) if rng.integers(2) else narrow
     cuts: list[int] = []
     while len(cuts) < 4:
         at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
@@ -64,7 +64,7 @@ def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
 
 
 def allowed(case: Case, node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
-    for split in filter(case.allows, splits(node)):
+    for split in filter(case.allows, splits_of(node)):
         cuts = cuts_of(node, split, seed)
         if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
             yield split, cuts
@@ -109,7 +109,7 @@ def test_rows_of_any_width_are_summed_alike_where_pieces_begin_as_registers_do(
     x, last = Wide(3).whole(*dims), np.array([-1], np.int64)
     case = Case(kind, (x, last), constants=(1,))
     node = case.node(case.run_in_runtime())
-    split = splits(node)[0]
+    split = splits_of(node)[0]
     cuts = [1, 3] if len(dims) > 2 else [64, 192]
     cuts = [at for at in cuts if at < dims[0]]
     assert keeps_bits(node, split, pairwise([0, *cuts, split.extent]))
@@ -121,7 +121,7 @@ def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
         "ReduceSum", (Wide(3).whole(256, 77), np.array([-1], np.int64)), constants=(1,)
     )
     node = case.node(case.run_in_runtime())
-    (split,) = splits(node)
+    (split,) = splits_of(node)
     assert not keeps_bits(node, split, [(0, 65), (65, 256)])
     assert differences(case, node, split, [65, 130, 195], Case.run_in_runtime)
 
@@ -136,7 +136,7 @@ def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int
         case, node = drawn(kind, seed) or (None, None)
         if case is None or node is None:
             continue
-        for split in splits(node):
+        for split in splits_of(node):
             if not keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
                 found += differences(case, node, split, cuts, Case.run_in_runtime)
     assert found
@@ -171,7 +171,7 @@ def fused_rows(seed: int) -> tuple[Case, Node, Split, int]:
     )
     case = Case("MultiHeadAttention", (q, k, v), {"num_heads": 2}, domain=CONTRIB)
     node = case.node(case.run_in_runtime())
-    (split,) = (each for each in splits(node) if each.role is Role.QUERIES)
+    (split,) = (each for each in splits_of(node) if each.role is Role.QUERIES)
     return case, node, split, int(rng.integers(4, rows - 4))
 
 

@@ -9,15 +9,15 @@ import onnx
 from features.chunk_models import Maker, attention_layer, transformer
 from features.test_chunk_rewrite import graph_of, run, sizes_of
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.features.chunking.graph import run_at_first_use
 from memplan_cli.features.chunking.nested import search_nested
-from memplan_cli.features.chunking.schedule import made_late
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.terms import Terms
 
 if TYPE_CHECKING:
-    from memplan_cli.features.chunking.search import Found
+    from memplan_cli.features.chunking.search import SearchResult
 
 
 def of_heads(length: int = 384, heads: int = 6) -> onnx.ModelProto:
@@ -26,7 +26,7 @@ def of_heads(length: int = 384, heads: int = 6) -> onnx.ModelProto:
     return make.model({"x": (1, length, 96)}, attention_layer(make, "x", length, heads, 16))
 
 
-def found_twice(model: onnx.ModelProto, share: float) -> tuple[Found, Found]:
+def found_twice(model: onnx.ModelProto, share: float) -> tuple[SearchResult, SearchResult]:
     graph = graph_of(model)
     terms = Terms(sizes_of(graph.program))
     budget = int(live_peak(graph.program, terms.sizes) * share)
@@ -37,7 +37,7 @@ def found_twice(model: onnx.ModelProto, share: float) -> tuple[Found, Found]:
 def test_pieces_of_rows_are_cut_again_by_heads_where_that_is_less_work() -> None:
     model, share = of_heads(), 0.2
     flat, found = found_twice(model, share)
-    assert found.extra < flat.extra
+    assert found.added_work < flat.added_work
     assert found.peak <= max(flat.peak, share * flat.before)
     assert found.peak == live_peak(found.chunked.program, found.sizes)
     again = [each for each in found.choices if each.region.seed.endswith("__chunk1")]
@@ -63,7 +63,7 @@ def test_what_inputs_make_is_made_where_it_is_read() -> None:
     both = make.node("Add", make.node("Add", x, early), make.node("Sub", beside, shared))
     program = graph_of(make.model({"x": (1, 64), "y": (1, 64)}, both)).program
     assert [op.type for op in program.body.ops][:4] == ["Mul", "Sigmoid", "Neg", "Abs"]
-    late = made_late(program)
+    late = run_at_first_use(program)
     told = ["Sigmoid", "Abs", "Tanh", "Mul", "Add", "Neg", "Sub", "Add"]
     assert [op.type for op in late.body.ops] == told
     assert live_peak(late, sizes_of(late)) < live_peak(program, sizes_of(program))
@@ -74,4 +74,4 @@ def test_what_draws_numbers_stays_where_it_is() -> None:
     drawn = make.node("RandomNormalLike", "x")
     x = make.node("Tanh", make.node("Sigmoid", "x"))
     program = graph_of(make.model({"x": (1, 64)}, make.node("Add", x, drawn))).program
-    assert made_late(program).body == program.body
+    assert run_at_first_use(program).body == program.body

@@ -9,7 +9,7 @@ import pytest
 
 from features.chunk_models import Maker, convolutions, transformer, two_readers
 from features.test_chunk_rewrite import graph_of
-from memplan_cli.features.chunking.region import regions_of
+from memplan_cli.features.chunking.region import regions_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -47,7 +47,7 @@ def between(graph: Graph, ops: Collection[int]) -> set[int]:
         return [each for var in graph.ops[at].outputs for each in graph.consumers(var)]
 
     def makers(at: int) -> Collection[int]:
-        found = (graph.flow.producer.get(var) for var in graph.ops[at].inputs)
+        found = (graph.dataflow.producer.get(var) for var in graph.ops[at].inputs)
         return [each for each in found if each is not None]
 
     return (reached(ops, readers) & reached(ops, makers)) - set(ops)
@@ -62,8 +62,8 @@ def test_nothing_outside_lies_between_two_ops_of_a_region(
     for op in graph.ops:
         for var in op.outputs:
             for axis in range(len(graph.program.vars[var].shape or ())):
-                for region in regions_of(graph, var, axis):
+                for region in regions_from(graph, var, axis):
                     # What is computed twice is made whole for others, who may lie between.
-                    assert region.copied or not between(graph, region.splits), var
+                    assert region.duplicated or not between(graph, region.splits), var
                     count += 1
     assert count

@@ -21,10 +21,10 @@ from features.chunk_models import (
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size, size_of
-from memplan_cli.features.chunking.axes.terms import Facts, Role
+from memplan_cli.features.chunking.axes.split import ModelContext, Role
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.constants import small_constants
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.reading import read_program
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def graph_of(model: onnx.ModelProto) -> Graph:
-    facts = Facts(small_constants(model), standard_opset(model))
+    facts = ModelContext(small_constants(model), standard_opset(model))
     return Graph.of(read_program(model).program, facts)
 
 
@@ -79,7 +79,7 @@ def largest(graph: Graph) -> VarId:
 
 
 def last_region(graph: Graph, seed: VarId, axis: int) -> Region:
-    return list(regions_of(graph, seed, axis))[-1]
+    return list(regions_from(graph, seed, axis))[-1]
 
 
 @pytest.mark.parametrize(("axis", "count"), [(1, 2), (2, 2), (2, 5), (2, 64)])
@@ -87,7 +87,7 @@ def test_attention_in_pieces_gives_the_same_bits(axis: int, count: int) -> None:
     model = transformer()
     graph = graph_of(model)
     region = last_region(graph, largest(graph), axis)
-    found = chunked(graph, [(region, count)])
+    found = rewrite_in_chunks(graph, [(region, count)])
     assert found is not None
     written, program = chunked_model(model, found.program, found.constants)
     onnx.checker.check_model(written, full_check=True)
@@ -101,7 +101,7 @@ def test_rows_of_causal_attention_keep_their_places(opset: int, count: int) -> N
     graph = graph_of(model)
     (mixed,) = (op.outputs[0] for op in graph.ops if op.type == "Attention")
     region = last_region(graph, mixed, 1)
-    found = chunked(graph, [(region, count)])
+    found = rewrite_in_chunks(graph, [(region, count)])
     assert found is not None
     written, program = chunked_model(model, found.program, found.constants)
     onnx.checker.check_model(written, full_check=True)
@@ -120,7 +120,7 @@ def test_a_region_goes_past_the_reader_that_joins_maps() -> None:
     types = [graph.ops[at].type for at in sorted(region.splits)]
     assert types.count("Resize") == 2
     assert types[-3:] == ["Concat", "Conv", "Relu"]
-    found = chunked(graph, [(region, 4)])
+    found = rewrite_in_chunks(graph, [(region, 4)])
     assert found is not None
     assert peak(found.program) < peak(graph.program) / 2
     written, _ = chunked_model(model, found.program, found.constants)
@@ -149,13 +149,13 @@ def test_causal_attention_with_a_mask_or_a_cache_keeps_its_rows_whole(
 def test_single_rows_are_never_made() -> None:
     graph = graph_of(transformer())
     region = last_region(graph, largest(graph), 2)
-    assert chunked(graph, [(region, 256)]) is None
+    assert rewrite_in_chunks(graph, [(region, 256)]) is None
 
 
 def test_the_scores_of_attention_are_never_whole() -> None:
     graph = graph_of(transformer(layers=1))
     scores = largest(graph)
-    found = chunked(graph, [(last_region(graph, scores, 2), 8)])
+    found = rewrite_in_chunks(graph, [(last_region(graph, scores, 2), 8)])
     assert found is not None
     assert scores not in found.program.vars
     assert peak(found.program) < peak(graph.program) / 2
@@ -166,7 +166,7 @@ def test_tiles_of_convolutions_give_the_same_bits(axis: int, count: int) -> None
     model = convolutions()
     graph = graph_of(model)
     region = last_region(graph, largest(graph), axis)
-    found = chunked(graph, [(region, count)])
+    found = rewrite_in_chunks(graph, [(region, count)])
     assert found is not None
     written, _ = chunked_model(model, found.program, found.constants)
     onnx.checker.check_model(written, full_check=True)
@@ -177,7 +177,7 @@ def test_tiles_of_convolutions_give_the_same_bits(axis: int, count: int) -> None
 def test_readers_that_need_more_and_less_of_a_tensor_share_its_pieces() -> None:
     model = two_readers()
     graph = graph_of(model)
-    found = chunked(graph, [(last_region(graph, largest(graph), 2), 4)])
+    found = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 2), 4)])
     assert found is not None
     written, _ = chunked_model(model, found.program, found.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
@@ -187,10 +187,10 @@ def test_names_of_what_remains_stay() -> None:
     model = transformer(layers=1)
     graph = graph_of(model)
     region = last_region(graph, largest(graph), 2)
-    found = chunked(graph, [(region, 4)])
+    found = rewrite_in_chunks(graph, [(region, 4)])
     assert found is not None
     inside = {var for at in region.splits for var in graph.ops[at].outputs}
-    stays = set(graph.program.vars) - inside | set(region.results)
+    stays = set(graph.program.vars) - inside | set(region.outputs)
     constants = {var for var in stays if var.startswith("w")}
     assert stays - constants <= set(found.program.vars)
     assert found.program.body.outputs == graph.program.body.outputs
@@ -205,9 +205,9 @@ def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = graph_of(model)
     mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
-    region = next(each for each in regions_of(graph, mixed, 2) if each.copied)
-    means = {graph.ops[at].outputs[1] for at in region.copied}
-    found = chunked(graph, [(region, 4)])
+    region = next(each for each in regions_from(graph, mixed, 2) if each.duplicated)
+    means = {graph.ops[at].outputs[1] for at in region.duplicated}
+    found = rewrite_in_chunks(graph, [(region, 4)])
     assert found is not None
     assert means <= set(found.program.vars)
     written, program = chunked_model(model, found.program, found.constants)
@@ -220,7 +220,7 @@ def test_several_regions_are_written_together() -> None:
     graph = graph_of(model)
     scores = [op.outputs[0] for op in graph.ops if op.type == "Softmax"]
     chosen = [(last_region(graph, each, 2), 4) for each in scores]
-    found = chunked(graph, chosen)
+    found = rewrite_in_chunks(graph, chosen)
     assert found is not None
     written, _ = chunked_model(model, found.program, found.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
@@ -242,11 +242,11 @@ def test_any_region_in_any_number_of_pieces_gives_the_same_bits(data: st.DataObj
     graph = graph_of(model)
     seed = data.draw(st.sampled_from(intermediates(graph.program)))
     axis = data.draw(st.integers(0, len(graph.dims(seed)) - 1))
-    found = list(regions_of(graph, seed, axis))
+    found = list(regions_from(graph, seed, axis))
     if not found:
         return
     region, count = data.draw(st.sampled_from(found)), data.draw(st.integers(2, 6))
-    made = chunked(graph, [(region, count)])
+    made = rewrite_in_chunks(graph, [(region, count)])
     if made is not None:
         written, _ = chunked_model(model, made.program, made.constants)
         onnx.checker.check_model(written, full_check=True)

@@ -13,9 +13,9 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.features.chunking.bound import lower_bound
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
-from memplan_cli.features.chunking.search import Found, search
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
+from memplan_cli.features.chunking.search import SearchResult, search
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.terms import Terms
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-def searched(model: onnx.ModelProto, share: float) -> Found:
+def searched(model: onnx.ModelProto, share: float) -> SearchResult:
     graph = graph_of(model)
     terms = Terms(sizes_of(graph.program))
     before = live_peak(graph.program, terms.sizes)
@@ -52,7 +52,7 @@ def test_a_budget_is_met_on_convolutions() -> None:
 def test_what_fits_is_left_as_it_is() -> None:
     found = searched(transformer(layers=1), 1.0)
     assert not found.choices
-    assert found.extra == 0.0
+    assert found.added_work == 0.0
 
 
 def test_no_choice_gets_below_the_bound() -> None:
@@ -110,8 +110,8 @@ def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
     x = make.node("Conv", make.node("Sigmoid", x), make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
     model = make.model({"x": (1, 3, 32, 32)}, x)
     graph = graph_of(model)
-    region = list(regions_of(graph, VarId(mixed), 1))[-1]
-    made = chunked(graph, [(region, 4)])
+    region = list(regions_from(graph, VarId(mixed), 1))[-1]
+    made = rewrite_in_chunks(graph, [(region, 4)])
     assert made is not None
     written, _ = chunked_model(model, made.program, made.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
@@ -121,11 +121,11 @@ def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
     model = transformer(length=128, layers=2)
     graph = graph_of(model)
     mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
-    copied = [region for region in regions_of(graph, mixed, 2) if region.copied]
+    copied = [region for region in regions_from(graph, mixed, 2) if region.duplicated]
     assert copied
     region = copied[-1]
-    assert {graph.ops[at].type for at in region.copied} == {"LayerNormalization"}
-    made = chunked(graph, [(region, 8)])
+    assert {graph.ops[at].type for at in region.duplicated} == {"LayerNormalization"}
+    made = rewrite_in_chunks(graph, [(region, 8)])
     assert made is not None
     written, program = chunked_model(model, made.program, made.constants)
     assert read_program(written).program.body == program.body
@@ -133,7 +133,7 @@ def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
 
 
 def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan_cli.features.chunking.search._MOST_TRIED", 2_000)
+    monkeypatch.setattr("memplan_cli.features.chunking.search._MAX_WRITTEN_OPS", 2_000)
     found = searched(transformer(length=128, layers=2), 0.05)
     assert found.bound.bytes <= found.peak < found.before
 

@@ -17,8 +17,8 @@ from features.test_chunk_rewrite import graph_of, run
 from memplan_cli import api
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.chunks import Cut
-from memplan_cli.features.chunking.region import regions_of
-from memplan_cli.features.chunking.rewrite import chunked
+from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.settings.settings import Settings
@@ -55,8 +55,8 @@ def test_columns_of_constants_keep_the_bits(
     model = logits(rows, summed, columns, kind)
     graph = graph_of(model)
     made = graph.ops[0].outputs[0]
-    for region in regions_of(graph, made, 1):
-        found = chunked(graph, [(region, count)])
+    for region in regions_from(graph, made, 1):
+        found = rewrite_in_chunks(graph, [(region, count)])
         if found is None:
             continue
         cuts = [each for each in found.constants.values() if isinstance(each, Cut)]
@@ -74,7 +74,7 @@ def test_columns_of_constants_keep_the_bits(
 @pytest.mark.parametrize("rows", [8, 64])
 def test_columns_are_not_cut_where_rows_can_be(rows: int) -> None:
     graph = graph_of(logits(rows, 16, 64, "MatMul"))
-    assert not list(regions_of(graph, graph.ops[0].outputs[0], 1))
+    assert not list(regions_from(graph, graph.ops[0].outputs[0], 1))
 
 
 def test_a_weight_that_others_read_is_not_cut() -> None:
@@ -83,7 +83,7 @@ def test_a_weight_that_others_read_is_not_cut() -> None:
     model.graph.output.add(name="other")
     model = onnx.shape_inference.infer_shapes(model)
     graph = graph_of(model)
-    assert not list(regions_of(graph, VarId("matmul0"), 1))
+    assert not list(regions_from(graph, VarId("matmul0"), 1))
 
 
 @pytest.mark.parametrize("axis", [0, 1])

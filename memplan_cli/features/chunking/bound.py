@@ -1,10 +1,15 @@
-"""What no choice of regions gets below: the bytes that one op needs whole, or the results.
+"""A lower bound of the live peak for all choices of regions.
 
-An op that stays whole has its inputs and results live at once. One in pieces reads whole, at its
-first piece, what its split reads whole and what the op above can make only whole; after its last
-piece, what it has made is there whole where a consumer cannot take it in pieces or the graph gives
-it. The bound is the largest of these needs, each op split the way that needs least. Two splits
-of one op at once are not tried, here and by the search.
+An op that stays whole has its inputs and outputs live at once. An op in chunks has live at
+once
+
+- at its first chunk: inputs that every chunk reads whole, and inputs that their producer cannot
+  make along the axis of the split;
+- at its last chunk: inputs that every chunk reads whole, and outputs that are graph outputs or
+  that some consumer cannot read along the axis.
+
+The bound is the largest such need of any op, each in the cheapest of its ways, or the graph's
+outputs. Ops are not split along two axes at once, here or by the search.
 """
 
 from __future__ import annotations
@@ -15,123 +20,117 @@ from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Op, VarId
-    from memplan_cli.features.chunking.axes.terms import Part, Split
+    from memplan_cli.features.chunking.axes.split import AxisMap, Split
     from memplan_cli.features.chunking.graph import Graph
 
 
 class Bound(NamedTuple):
-    """The least that a budget can be, and the op that makes it."""
+    """Tensors that are live at once whatever is chunked.
+
+    Attributes:
+        bytes: their bytes, less those of an output that is written over an input.
+        op: the label of the op that needs them; empty for the graph's outputs.
+        tensors: the tensors, largest first, without views of one another.
+    """
 
     bytes: int
     op: str
-    """Its label; none where the results of the graph make the bound."""
     tensors: tuple[VarId, ...]
-    """What it has live at once, the largest first."""
 
 
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Bound:
-    """Return the most that one op or the end needs whole, whatever is put in pieces.
+    """Return the largest need of any op or of the graph's outputs.
+
+    Ops with subgraphs are left out: which tensors live while a subgraph runs is not known
+    here.
 
     Args:
-        graph: The program as it is.
-        planned: The vars that count.
-        aliasing: Which results may take the memory of an input.
+        graph: the program without chunks.
+        planned: the vars that count.
+        aliasing: which outputs may be written over an input.
     """
     needs = _Needs(graph, planned, aliasing)
-    at_end = needs.counted(graph.program.body.outputs, "")
-    each = (needs.of(at) for at, op in enumerate(graph.ops) if not op.bodies)
-    # What an op's subgraphs make of what they are given is for them to say.
-    return max((at_end, *each), key=lambda need: need.bytes)
+    output_need = needs.distinct(graph.program.body.outputs, "")
+    op_needs = (needs.of_op(index) for index, op in enumerate(graph.ops) if not op.bodies)
+    return max((output_need, *op_needs), key=lambda need: need.bytes)
 
 
 class _Needs:
-    """What ops need whole."""
+    """Computes what ops need whole."""
 
     def __init__(self, graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> None:
-        self.graph, self.planned, self.aliasing = graph, planned, aliasing
+        self._graph, self._planned, self._aliasing = graph, planned, aliasing
 
-    def of(self, at: int) -> Bound:
-        """Return the least that an op needs, whole or in pieces."""
-        in_pieces = (self._of_split(at, split) for split in self.graph.splits(at))
-        # Of equal needs the one of fewer tensors says better what has to be whole.
-        needs = (self._of_all(at), *in_pieces)
-        return min(needs, key=lambda need: (need.bytes, len(need.tensors)))
+    def of_op(self, index: int) -> Bound:
+        """Return the smallest need of an op, whole or split; if equal, the one of fewer tensors."""
+        op = self._graph.ops[index]
+        whole = self.distinct((*op.inputs, *op.outputs), op.label)
+        whole = whole._replace(bytes=whole.bytes - self._overwritten_bytes(op))
+        in_chunks = (self._of_split(op, split) for split in self._graph.splits(index))
+        return min((whole, *in_chunks), key=lambda need: (need.bytes, len(need.tensors)))
 
-    def _of_all(self, at: int) -> Bound:
-        op = self.graph.ops[at]
-        found = self.counted((*op.inputs, *op.outputs), op.label)
-        return found._replace(bytes=found.bytes - self._shared(op))
-
-    def _of_split(self, at: int, split: Split) -> Bound:
-        op = self.graph.ops[at]
-        pairs = tuple(zip(op.inputs, split.inputs, strict=True))
-        kept = [var for var, part in pairs if part is None]
-        given = [var for var, part in pairs if part and not self._is_made_so(var, part)]
-        made = [
+    def _of_split(self, op: Op, split: Split) -> Bound:
+        """Return the larger need of an op's first and last chunk."""
+        whole_inputs: list[VarId] = []
+        unsliceable_inputs: list[VarId] = []
+        for var, axis_map in zip(op.inputs, split.inputs, strict=True):
+            if axis_map is None:
+                whole_inputs.append(var)
+            elif axis_map.axis not in self._graph.output_axes(var):
+                unsliceable_inputs.append(var)
+        unsliceable_outputs = [
             var
-            for var, part in zip(op.outputs, split.outputs, strict=True)
-            if var and part and not self._is_taken_so(var, part)
+            for var, axis_map in zip(op.outputs, split.outputs, strict=True)
+            if var and axis_map and not self._is_read_along(var, axis_map)
         ]
-        first, last = self.counted((*kept, *given), op.label), self.counted(kept, op.label)
-        if made:
-            # The last piece may take the place of something that is read whole.
-            last = self.counted((*kept, *made), op.label)
-            last = last._replace(bytes=last.bytes - self._shared(op))
+        first = self.distinct((*whole_inputs, *unsliceable_inputs), op.label)
+        last = self.distinct(whole_inputs, op.label)
+        if unsliceable_outputs:
+            # The last chunk may be written over an input that is read whole.
+            last = self.distinct((*whole_inputs, *unsliceable_outputs), op.label)
+            last = last._replace(bytes=last.bytes - self._overwritten_bytes(op))
         return max(first, last, key=lambda need: need.bytes)
 
-    def _is_made_so(self, var: VarId, part: Part) -> bool:
-        """Whether the op above may make a var along an axis; what no op makes is not counted."""
-        at = self.graph.flow.producer.get(var)
-        return at is not None and any(
-            own is not None and own.axis == part.axis
-            for split in self.graph.splits(at)
-            for made, own in zip(self.graph.ops[at].outputs, split.outputs, strict=True)
-            if made == var
+    def _is_read_along(self, var: VarId, axis_map: AxisMap) -> bool:
+        """Whether every consumer of a var can read it along an axis."""
+        return var not in self._graph.outputs and all(
+            axis_map.axis in self._graph.input_axes(index, var)
+            for index in self._graph.consumers(var)
         )
 
-    def _is_taken_so(self, var: VarId, part: Part) -> bool:
-        """Whether every consumer of a var may take it along an axis."""
-        return var not in self.graph.results and all(
-            any(own == part.axis for own in self._axes_read(at, var))
-            for at in self.graph.consumers(var)
-        )
-
-    def _axes_read(self, at: int, var: VarId) -> Iterator[int]:
-        for split in self.graph.splits(at):
-            for read, own in zip(self.graph.ops[at].inputs, split.inputs, strict=True):
-                if read == var and own is not None:
-                    yield own.axis
-
-    def _shared(self, op: Op) -> int:
-        """Return the bytes that an input that may hold what an op makes."""
-        if not self.aliasing.views or not op.outputs:
+    def _overwritten_bytes(self, op: Op) -> int:
+        """Return the most bytes of the first output that may lie in the memory of an input."""
+        if not self._aliasing.views or not op.outputs:
             return 0
-        graph, made = self.graph, op.outputs[0]
-        in_place = self.aliasing.in_place_inputs(op)
-        may = range(len(op.inputs)) if operator(op).is_view else in_place
-        inputs = {op.inputs[at] for at in may if at < len(op.inputs)}
-        return max((min(graph.bytes(v), graph.bytes(made)) for v in inputs if v), default=0)
+        bytes_of = self._graph.bytes
+        is_view = operator(op).is_view
+        positions = range(len(op.inputs)) if is_view else self._aliasing.in_place_inputs(op)
+        inputs = {op.inputs[position] for position in positions if position < len(op.inputs)}
+        output_bytes = bytes_of(op.outputs[0])
+        return max((min(bytes_of(var), output_bytes) for var in inputs if var), default=0)
 
-    def counted(self, vars_: Iterable[VarId], label: str) -> Bound:
-        """Return the bytes of the vars that count, views of one another once."""
-        graph = self.graph
+    def distinct(self, variables: Iterable[VarId], label: str) -> Bound:
+        """Return the planned vars among some, with views of the same bytes counted once."""
+        graph = self._graph
         largest: dict[VarId, VarId] = {}
-        for var in vars_:
-            if var in self.planned and graph.program.vars[var].origin is not Origin.WEIGHT:
-                root = self._root(var)
-                known = largest.get(root, var)
-                largest[root] = max(known, var, key=lambda each: (graph.bytes(each), each))
-        found = sorted(largest.values(), key=lambda var: (-graph.bytes(var), var))
-        return Bound(sum(map(graph.bytes, found)), label, tuple(found))
+        for var in variables:
+            if var in self._planned and graph.program.vars[var].origin is not Origin.WEIGHT:
+                root = self._view_root(var)
+                largest[root] = max(
+                    largest.get(root, var), var, key=lambda name: (graph.bytes(name), name)
+                )
+        tensors = sorted(largest.values(), key=lambda var: (-graph.bytes(var), var))
+        return Bound(sum(map(graph.bytes, tensors)), label, tuple(tensors))
 
-    def _root(self, var: VarId) -> VarId:
-        """Return the var whose bytes a view shows."""
-        while self.aliasing.views and (at := self.graph.flow.producer.get(var)) is not None:
-            op = self.graph.ops[at]
+    def _view_root(self, var: VarId) -> VarId:
+        """Return the var whose bytes a chain of views shows."""
+        producer = self._graph.dataflow.producer
+        while self._aliasing.views and var in producer:
+            op = self._graph.ops[producer[var]]
             if not operator(op).is_view or var != op.outputs[0]:
                 break
             var = op.inputs[0]

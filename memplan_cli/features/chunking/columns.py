@@ -1,17 +1,19 @@
-"""What two products read across each other, computed a second time along the other axis.
+"""Large tensors that two matrix products read along different axes, such as gradients of logits.
 
-A training step reads the gradient of its logits twice: by rows for the gradient of what made
-them, by columns for that of the weight. No axis suits both. The weight's product is given a
-copy of the ops between, which can be put in pieces of columns, from statistics of rows:
+A training step reads the gradient G of its logits by rows for ``dX = G W'``, and by columns
+for ``dW = X' G``. No region can contain both products: one needs chunks of rows, the other
+chunks of columns. So the second product gets a copy of the ops that compute G, which can be
+cut along columns:
 
-    x ---- MatMul ---- LogSoftmax ---- ... ---- G ---- dX = G W'       by rows
-            \\              | m, l                 \\
-             \\             v                       X' G               sums over rows
-              MatMul' ---- - m + l ---- ... ------ G' ---- dW = X' G'   by columns
+    X ---- MatMul ---- LogSoftmax ---- ... ---- G ---- dX = G W'       chunks of rows
+            \\              | max, -log(sum)       \\
+             \\             v                       (X' G replaced)
+              MatMul' ---- Sub, Add ---- ... ----- G' --- dW = X' G'   chunks of columns
 
-``LogSoftmax(x)`` of ONNX Runtime is ``x - m - log(sum)``, in this order, with ``m`` the row's
-maximum: at the maximum it is ``-log(sum)`` itself, its own largest element, so two reductions
-that do not round give back what it subtracted, and the copy has its bits.
+LogSoftmax mixes columns, so its copy is computed from statistics of rows. ONNX Runtime
+computes ``(x - max(x)) - log(sum)`` in this order. At the maximum the result is ``-log(sum)``,
+the largest element of the row. So ReduceMax of the input and of the output give both
+statistics without rounding, and ``(x - max) + (-log(sum))`` has the bits of LogSoftmax.
 """
 
 from __future__ import annotations
@@ -20,209 +22,412 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import Family, operator, qualified_name
 from memplan_cli.core.program import Op, VarId
-from memplan_cli.features.chunking.across import (
-    crossed_chains,
-    is_log_softmax,
-    puts_one,
-    staying,
-)
+from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.search import Found, search
-from memplan_cli.features.chunking.state import sizes_with
-from memplan_cli.features.chunking.writer import Writer, inserted_op
+from memplan_cli.features.chunking.search import SearchResult, search, with_new_sizes
+from memplan_cli.features.chunking.writer import ProgramWriter, inserted_op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Attribute, Program
-    from memplan_cli.features.chunking.across import Chain
-    from memplan_cli.features.chunking.axes.terms import Dims
+    from memplan_cli.features.chunking.axes.split import Dims, Node
     from memplan_cli.ordering.terms import Terms
 
-_AXES_BY_INPUT = 18
-"""The opset since which ReduceMax is given its axes as an input."""
+_MIN_BUDGET_SHARE = 4
+"""Tensors of less than this part of the budget are not computed twice."""
+
+_SMALL_SHARE = 4
+"""Inputs of less than this part of the tensor are not computed again, but read as they are."""
+
+_MAX_COPIED_TENSORS = 32
+
+_REDUCE_AXES_INPUT_OPSET = 18
+"""The opset since which ReduceMax has its axes as an input."""
 
 _SUFFIX = "__columns"
 
 
+def search_with_copies(
+    graph: Graph, terms: Terms, without_copies: SearchResult, budget: int
+) -> SearchResult:
+    """Return the result of a search in which products read copies, if its peak is lower.
+
+    Args:
+        graph: the program without chunks.
+        terms: what is planned and pinned, and which tensors share memory.
+        without_copies: the result of the search without copies.
+        budget: bytes.
+    """
+    copied = copy_for_products(graph, budget)
+    if copied is None:
+        return without_copies
+    sizes = with_new_sizes(copied.program, graph.program, terms.sizes)
+    constants = {**graph.context.constants, **copied.constants}
+    context = replace(graph.context, constants=constants)
+    copied_graph = Graph.of(copied.program, context, graph.kept_vars)
+    copied_terms = replace(terms, sizes=sizes)
+    result = search(copied_graph, copied_terms, budget)
+    if result.peak > budget:
+        # One product may have been chunked just enough to leave no room for the other.
+        tighter = search(copied_graph, copied_terms, budget // 2)
+        result = min(result, tighter, key=lambda candidate: candidate.peak)
+    if result.peak >= without_copies.peak:
+        return without_copies
+    remaining_constants = {
+        var: values
+        for var, values in copied.constants.items()
+        if var in result.chunked.program.vars
+    }
+    original_work = without_copies.work
+    total_work = (1 + result.added_work) * result.work
+    return replace(
+        result,
+        chunked=replace(
+            result.chunked, constants={**remaining_constants, **result.chunked.constants}
+        ),
+        before=without_copies.before,
+        added_work=total_work / original_work - 1 if original_work else 0.0,
+        work=original_work,
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Recomputed:
-    """A program with copies of ops for products across, and values of their constants."""
+class CopiedProgram:
+    """A program in which products read copies, and the values of its new constants."""
 
     program: Program
     constants: Mapping[VarId, Dims] = field(default_factory=dict)
 
 
-def search_by_columns(graph: Graph, terms: Terms, found: Found, budget: int) -> Found:
-    """Return what is found where products across read copies, if that comes nearer to a budget.
+def copy_for_products(graph: Graph, budget: int) -> CopiedProgram | None:
+    """Return a program with copies of the chains of ops before products; None if it needs none.
 
     Args:
-        graph: The program as it is.
-        terms: What is planned of it.
-        found: What was found without copies.
-        budget: Bytes.
-    """
-    copied = by_columns(graph, budget)
-    if copied is None:
-        return found
-    program = copied.program
-    sizes = sizes_with(program, graph.program, terms.sizes)
-    facts = replace(graph.facts, constants={**graph.facts.constants, **copied.constants})
-    own = Graph.of(program, facts, graph.kept)
-    other = search(own, replace(terms, sizes=sizes), budget)
-    if other.peak > budget:
-        # One of the two passes may have stopped at what the other then has whole.
-        tighter = search(own, replace(terms, sizes=sizes), budget // 2)
-        other = min(other, tighter, key=lambda each: each.peak)
-    if other.peak >= found.peak:
-        return found
-    kept = {
-        var: each
-        for var, each in copied.constants.items()
-        if var in other.chunked.program.vars
-    }
-    chunked = replace(other.chunked, constants={**kept, **other.chunked.constants})
-    work = (1 + other.extra) * other.work / found.work - 1 if found.work else 0.0
-    return replace(other, chunked=chunked, before=found.before, extra=work, work=found.work)
-
-
-def by_columns(graph: Graph, budget: int) -> Recomputed | None:
-    """Return a program whose products across read copies; None where there is none.
-
-    Args:
-        graph: The program as it is.
-        budget: Bytes; a tensor far below is no reason to compute it again.
+        graph: the program without chunks.
+        budget: bytes; tensors far below it are not computed twice.
     """
     writer = _CopyWriter(graph)
-    for chain in crossed_chains(graph, budget):
+    for chain in conflicting_chains(graph, budget):
         writer.copy(chain)
-    return writer.finished() if writer.copied else None
+    return writer.finish() if writer.copied_ops else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The ops that compute a large input of a product from small tensors.
+
+    Attributes:
+        product: the product's index.
+        var: its large input.
+        axes: each tensor of the chain, with the axis along which the product's chunks slice
+        it.
+        ops: the ops, in order.
+        has_log_softmax: whether one of them is a LogSoftmax along the sliced axis.
+    """
+
+    product: int
+    var: VarId
+    axes: Mapping[VarId, int]
+    ops: tuple[int, ...]
+    has_log_softmax: bool
+
+
+def conflicting_chains(graph: Graph, budget: int) -> list[Chain]:
+    """Return the chains to copy, those with a LogSoftmax first.
+
+    A chain is copied if it cannot be chunked as the product needs it while the others use it,
+    and if the other consumers of its result can be chunked along another axis once they are
+    alone.
+    """
+    chains = [
+        chain
+        for index in range(len(graph.ops))
+        for chain in _chains_of_product(graph, index, budget)
+        if _has_conflict(graph, chain) and _others_can_be_chunked(graph, chain)
+    ]
+    return sorted(chains, key=lambda chain: (not chain.has_log_softmax, chain.product))
+
+
+def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[Chain]:
+    """Yield the chains of a matrix product's large inputs, sliced along its rows or columns."""
+    op = graph.ops[index]
+    if operator(op).family is not Family.MATRIX_PRODUCT:
+        return
+    for split in graph.splits(index):
+        sliced = [position for position in (0, 1) if split.inputs[position] is not None]
+        if len(sliced) != 1 or split.role not in {Role.ROWS, Role.COLUMNS}:
+            continue
+        var, axis_map = op.inputs[sliced[0]], split.inputs[sliced[0]]
+        if axis_map is not None and graph.bytes(var) * _MIN_BUDGET_SHARE > budget:
+            chain = _chain(graph, index, var, axis_map.axis)
+            if chain is not None:
+                yield chain
+
+
+def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
+    """Return the ops that compute a tensor sliced along an axis; None if one of them cannot."""
+    min_bytes = graph.bytes(var) // _SMALL_SHARE
+    producer = graph.dataflow.producer
+    axes: dict[VarId, int] = {}
+    stack = [(var, axis)]
+    while stack:
+        tensor, tensor_axis = stack.pop()
+        if tensor not in producer or graph.bytes(tensor) < min_bytes:
+            continue
+        is_new = tensor not in axes
+        if axes.setdefault(tensor, tensor_axis) != tensor_axis:
+            return None
+        if len(axes) > _MAX_COPIED_TENSORS:
+            return None
+        inputs = _sliced_inputs(graph, producer[tensor], tensor, tensor_axis)
+        if inputs is None:
+            return None
+        if is_new:
+            stack += inputs
+    if not axes:
+        return None
+    has_log_softmax = any(
+        _is_log_softmax(graph.node(producer[tensor]), tensor_axis)
+        for tensor, tensor_axis in axes.items()
+    )
+    ops = sorted({producer[tensor] for tensor in axes})
+    return Chain(product, var, axes, tuple(ops), has_log_softmax)
+
+
+def _sliced_inputs(
+    graph: Graph, index: int, output: VarId, axis: int
+) -> list[tuple[VarId, int]] | None:
+    """Return the inputs that a copy reads in slices, each with its axis.
+
+    None if the op cannot compute ``output`` in slices along ``axis``. Besides ops with such a
+    split these are LogSoftmax and ScatterElements, which are replaced by other ops.
+    """
+    op, node = graph.ops[index], graph.node(index)
+    if node is None or graph.program.vars[output].dtype != "float32":
+        return None
+    if _is_log_softmax(node, axis) or _adds_one_element_per_row(graph, node, axis):
+        return [(op.inputs[0], axis)]
+    for split in graph.splits(index):
+        output_map = graph.output_map(index, split, output)
+        if output_map is not None and output_map.axis == axis:
+            pairs = zip(op.inputs, split.inputs, strict=True)
+            return [(var, axis_map.axis) for var, axis_map in pairs if axis_map is not None]
+    return None
+
+
+def _is_log_softmax(node: Node | None, axis: int) -> bool:
+    """Whether an op is a LogSoftmax along an axis."""
+    return (
+        node is not None
+        and qualified_name(node.op) == "LogSoftmax"
+        and node.int_attribute("axis", -1) % len(node.output_shape) == axis
+    )
+
+
+def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether an op is a ScatterElements that adds one element to each row (the last axis)."""
+    indices, output = node.input_shape(1) or (), node.output_shape
+    return (
+        qualified_name(node.op) == "ScatterElements"
+        and graph.program.vars[node.op.inputs[1]].dtype == "int64"
+        and node.string_attribute("reduction", "none") == "add"
+        and node.int_attribute("axis", 0) % len(output) == axis == len(output) - 1
+        and indices == (*output[:-1], 1)
+    )
+
+
+def _has_conflict(graph: Graph, chain: Chain) -> bool:
+    """Whether a producer or another consumer of a chain's tensor cannot be chunked likewise."""
+    return any(
+        axis not in graph.output_axes(var)
+        or any(
+            axis not in graph.input_axes(reader, var)
+            for reader in graph.consumers(var)
+            if reader != chain.product
+        )
+        for var, axis in chain.axes.items()
+    )
+
+
+def _others_can_be_chunked(graph: Graph, chain: Chain) -> bool:
+    """Whether each consumer that keeps the original tensor can have it along another axis."""
+    own_axis = chain.axes[chain.var]
+    return all(
+        any(
+            _chain(graph, chain.product, chain.var, axis)
+            for axis in sorted(graph.input_axes(reader, chain.var) - {own_axis})
+        )
+        for reader in _consumers_of_original(graph, chain)
+    )
+
+
+def _consumers_of_original(graph: Graph, chain: Chain) -> list[int]:
+    """Return the consumers of a chain's result that keep reading the original.
+
+    The copy is read by the product, and by consumers that have splits along its axis only,
+    such as the sum over rows for the gradient of a bias.
+    """
+    own_axes = {chain.axes[chain.var]}
+    return [
+        reader
+        for reader in graph.consumers(chain.var)
+        if reader != chain.product and graph.input_axes(reader, chain.var) != own_axes
+    ]
 
 
 class _CopyWriter:
-    """Writes copies of ops before the products that read them."""
+    """Writes copies of chains before the products that read them.
+
+    Attributes:
+        copied_ops: the ops of all chains that were copied.
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.copied: set[int] = set()
-        self._writer = Writer(graph, "columns")
-        self._before: dict[int, list[Op]] = {}
-        self._after: dict[int, list[Op]] = {}
-        self._inputs: dict[int, dict[VarId, VarId]] = {}
-        self._statistics: dict[int, tuple[VarId, VarId]] = {}
+        self.copied_ops: set[int] = set()
+        self._graph = graph
+        self._writer = ProgramWriter(graph, "columns")
+        self._ops_before: dict[int, list[Op]] = {}
+        """New ops before an op."""
+        self._ops_after: dict[int, list[Op]] = {}
+        """New ops after an op."""
+        self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
+        """For each consumer of a copy, the copy of each original input."""
+        self._row_statistics: dict[int, tuple[VarId, VarId]] = {}
+        """The row maxima of the input and output of each copied LogSoftmax."""
 
     def copy(self, chain: Chain) -> None:
-        """Write a chain again, unless a part of it is already; its consumers read the copy."""
-        if not self.copied.isdisjoint(chain.ops):
+        """Add a copy of a chain, unless some of its ops are copied already."""
+        if not self.copied_ops.isdisjoint(chain.ops):
             return
-        self.copied.update(chain.ops)
-        # Who can take nothing but columns, as the sum over rows for a bias, reads them too.
-        left = staying(self.graph, chain)
-        consumers = [at for at in self.graph.consumers(chain.var) if at not in left]
+        self.copied_ops.update(chain.ops)
+        keeping = _consumers_of_original(self._graph, chain)
+        readers = [
+            reader for reader in self._graph.consumers(chain.var) if reader not in keeping
+        ]
         names: dict[VarId, VarId] = {}
-        ops = self._before.setdefault(min(consumers), [])
-        for at in chain.ops:
-            ops += self._copies(at, chain, names)
-        for at in consumers:
-            self._inputs.setdefault(at, {})[chain.var] = names[chain.var]
+        new_ops = self._ops_before.setdefault(min(readers), [])
+        for index in chain.ops:
+            new_ops += self._copy_op(index, chain, names)
+        for reader in readers:
+            self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
-    def _copies(self, at: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
-        """Return what stands for an op of a chain; its results have new names."""
-        op, node = self.graph.ops[at], self.graph.node(at)
-        made = [var for var in op.outputs if var in chain.axes]
-        names |= {var: self._writer.made(var, _SUFFIX) for var in made}
-        axis = chain.axes[made[0]]
-        if node is not None and is_log_softmax(node, axis):
-            return self._normalised(at, axis, names)
-        if node is not None and puts_one(self.graph, node, axis):
-            return self._put(op, names)
-        inputs = tuple(names.get(var, var) for var in op.inputs)
-        outputs = tuple(names[var] if var in made else VarId("") for var in op.outputs)
-        return [op._replace(name=f"{op.label}{_SUFFIX}", inputs=inputs, outputs=outputs)]
-
-    def _normalised(self, at: int, axis: int, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return ops that make a LogSoftmax of statistics of its rows, which are computed once."""
-        op = self.graph.ops[at]
-        if at not in self._statistics:
-            highest = self._largest(op.inputs[0], at, axis, "_max")
-            self._statistics[at] = highest, self._largest(op.outputs[0], at, axis, "_log")
-        highest, less = self._statistics[at]
-        shifted = self._writer.made(op.outputs[0], f"{_SUFFIX}_shifted")
+    def _copy_op(self, index: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
+        """Return the ops that compute an op's outputs once more, and add these to ``names``."""
+        op, node = self._graph.ops[index], self._graph.node(index)
+        outputs = [var for var in op.outputs if var in chain.axes]
+        names |= {var: self._writer.new_var(var, _SUFFIX) for var in outputs}
+        axis = chain.axes[outputs[0]]
+        if _is_log_softmax(node, axis):
+            return self._log_softmax(index, axis, names)
+        if node is not None and _adds_one_element_per_row(self._graph, node, axis):
+            return self._scatter_add(op, names)
         return [
-            _inserted("Sub", (names.get(op.inputs[0], op.inputs[0]), highest), shifted),
-            _inserted("Add", (shifted, less), names[op.outputs[0]]),
-        ]
-
-    def _largest(self, var: VarId, at: int, axis: int, suffix: str) -> VarId:
-        """Write a reduction behind an op, and return what it makes."""
-        dims = list(self.graph.dims(var))
-        dims[axis] = 1
-        made = self._writer.made(var, suffix, tuple(dims))
-        told: Mapping[str, Attribute] = {"keepdims": 1}
-        inputs: tuple[VarId, ...] = (var,)
-        if self.graph.facts.opset < _AXES_BY_INPUT:
-            told = {**told, "axes": (axis,)}
-        else:
-            inputs = (var, self._writer.constant((axis,)))
-        op = _inserted("ReduceMax", inputs, made, told)
-        self._after.setdefault(at, []).append(op)
-        return made
-
-    def _put(self, op: Op, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return ops that add to one element of each row by comparing places with its own."""
-        data, index, added = (names.get(var, var) for var in op.inputs)
-        whole, made = self.graph.dims(op.outputs[0]), names[op.outputs[0]]
-        below = self._writer.made(index, f"{_SUFFIX}_below", dtype="bool")
-        above, own = (
-            self._writer.made(index, f"{_SUFFIX}_{word}") for word in ("above", "own")
-        )
-        there = self._writer.made(op.outputs[0], f"{_SUFFIX}_there", dtype="bool")
-        total = self._writer.made(op.outputs[0], f"{_SUFFIX}_sum")
-        return [
-            _inserted("Less", (index, self._writer.constant((0,))), below),
-            _inserted("Add", (index, self._writer.constant((whole[-1],))), above),
-            _inserted("Where", (below, above, index), own),
-            _inserted("Equal", (own, self._writer.constant(tuple(range(whole[-1])))), there),
-            _inserted("Add", (data, added), total),
-            _inserted("Where", (there, total, data), made),
-        ]
-
-    def finished(self) -> Recomputed:
-        """Return the program with the copies, without ops that only products now copied for read."""
-        ops = [
-            each
-            for at, op in enumerate(self.graph.ops)
-            for each in (
-                *self._before.get(at, ()),
-                op._replace(inputs=self._redirected(at)),
-                *self._after.get(at, ()),
+            op._replace(
+                name=f"{op.label}{_SUFFIX}",
+                inputs=tuple(names.get(var, var) for var in op.inputs),
+                outputs=tuple(
+                    names[var] if var in outputs else VarId("") for var in op.outputs
+                ),
             )
         ]
-        unread = self._unread(ops)
-        ops = [op for op in ops if unread.isdisjoint(op.outputs)]
-        vars_ = {var: facts for var, facts in self._writer.vars.items() if var not in unread}
+
+    def _log_softmax(self, index: int, axis: int, names: Mapping[VarId, VarId]) -> list[Op]:
+        """Return ``(x - max(x)) + max(log_softmax(x))``, from maxima that are computed once."""
+        op = self._graph.ops[index]
+        data, output = op.inputs[0], op.outputs[0]
+        if index not in self._row_statistics:
+            self._row_statistics[index] = (
+                self._row_maximum(data, index, axis, "_max"),
+                self._row_maximum(output, index, axis, "_log"),
+            )
+        data_maximum, output_maximum = self._row_statistics[index]
+        shifted = self._writer.new_var(output, f"{_SUFFIX}_shifted")
+        return [
+            _named_op("Sub", (names.get(data, data), data_maximum), shifted),
+            _named_op("Add", (shifted, output_maximum), names[output]),
+        ]
+
+    def _row_maximum(self, var: VarId, index: int, axis: int, suffix: str) -> VarId:
+        """Add a ReduceMax after an op, and return its output."""
+        dims = list(self._graph.dims(var))
+        dims[axis] = 1
+        output = self._writer.new_var(var, suffix, tuple(dims))
+        attributes: Mapping[str, Attribute] = {"keepdims": 1}
+        inputs: tuple[VarId, ...] = (var,)
+        if self._graph.context.opset < _REDUCE_AXES_INPUT_OPSET:
+            attributes = {**attributes, "axes": (axis,)}
+        else:
+            inputs = (var, self._writer.constant((axis,)))
+        op = _named_op("ReduceMax", inputs, output, attributes)
+        self._ops_after.setdefault(index, []).append(op)
+        return output
+
+    def _scatter_add(self, op: Op, names: Mapping[VarId, VarId]) -> list[Op]:
+        """Return the ops of ``where(column == index, data + update, data)``.
+
+        ``index`` has one column, and may be negative. Unlike ScatterElements these ops can be
+        split along columns.
+        """
+        data, index, update = (names.get(var, var) for var in op.inputs)
+        output, writer = op.outputs[0], self._writer
+        columns = self._graph.dims(output)[-1]
+        is_negative = writer.new_var(index, f"{_SUFFIX}_below", dtype="bool")
+        shifted_index = writer.new_var(index, f"{_SUFFIX}_above")
+        column_index = writer.new_var(index, f"{_SUFFIX}_own")
+        is_hit = writer.new_var(output, f"{_SUFFIX}_there", dtype="bool")
+        total = writer.new_var(output, f"{_SUFFIX}_sum")
+        zero, column_count = writer.constant((0,)), writer.constant((columns,))
+        all_columns = writer.constant(tuple(range(columns)))
+        return [
+            _named_op("Less", (index, zero), is_negative),
+            _named_op("Add", (index, column_count), shifted_index),
+            _named_op("Where", (is_negative, shifted_index, index), column_index),
+            _named_op("Equal", (column_index, all_columns), is_hit),
+            _named_op("Add", (data, update), total),
+            _named_op("Where", (is_hit, total, data), names[output]),
+        ]
+
+    def finish(self) -> CopiedProgram:
+        """Return the program with the copies, without originals that are unused now."""
+        ops = [
+            new_op
+            for index, op in enumerate(self._graph.ops)
+            for new_op in (
+                *self._ops_before.get(index, ()),
+                self._with_renamed_inputs(index, op),
+                *self._ops_after.get(index, ()),
+            )
+        ]
+        unused = self._unused_originals(ops)
+        variables = self._writer.vars.items()
+        program = self._graph.program.with_ops(
+            [op for op in ops if unused.isdisjoint(op.outputs)],
+            {var: record for var, record in variables if var not in unused},
+        )
         constants = {var: values for values, var in self._writer.constants.items()}
-        return Recomputed(self.graph.program.with_ops(ops, vars_), constants)
+        return CopiedProgram(program, constants)
 
-    def _redirected(self, at: int) -> tuple[VarId, ...]:
-        names = self._inputs.get(at, {})
-        return tuple(names.get(var, var) for var in self.graph.ops[at].inputs)
+    def _with_renamed_inputs(self, index: int, op: Op) -> Op:
+        names = self._renamed_inputs.get(index, {})
+        return op._replace(inputs=tuple(names.get(var, var) for var in op.inputs))
 
-    def _unread(self, ops: Sequence[Op]) -> frozenset[VarId]:
-        """Return what copied ops make for nobody any more."""
-        consumers = Counter(var for op in ops for var in op.reads)
-        consumers.update(self.graph.results)
-        gone: set[VarId] = set()
-        for at in sorted(self.copied, reverse=True):
-            made = [var for var in self.graph.ops[at].outputs if var]
-            if not any(consumers[var] for var in made):
-                gone.update(made)
-                consumers.subtract(self.graph.flow.reads[at])
-        return frozenset(gone)
+    def _unused_originals(self, ops: Sequence[Op]) -> frozenset[VarId]:
+        """Return the outputs of copied ops that nothing reads any more, transitively."""
+        uses = Counter(var for op in ops for var in op.reads)
+        uses.update(self._graph.outputs)
+        unused: set[VarId] = set()
+        for index in sorted(self.copied_ops, reverse=True):
+            outputs = [var for var in self._graph.ops[index].outputs if var]
+            if not any(uses[var] for var in outputs):
+                unused.update(outputs)
+                uses.subtract(self._graph.dataflow.reads[index])
+        return frozenset(unused)
 
 
-def _inserted(
+def _named_op(
     kind: str,
     inputs: tuple[VarId, ...],
     output: VarId,

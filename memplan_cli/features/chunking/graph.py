@@ -1,17 +1,20 @@
-"""A program's top block as chunking sees it: its edges, its bytes, the splits of its ops."""
+"""The top block of a program with what chunking needs: shapes, bytes and splits of its ops.
+
+Ops are named by their index in the block.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.features.chunking.axes.table import splits
-from memplan_cli.features.chunking.axes.terms import Facts, Node, Role, node_of
+from memplan_cli.features.chunking.axes.split import ModelContext, Node, Role, node_of
+from memplan_cli.features.chunking.axes.table import splits_of
 from memplan_cli.features.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
@@ -20,54 +23,54 @@ if TYPE_CHECKING:
     import numpy as np
 
     from memplan_cli.core.program import Dataflow, Op, Program, VarId
-    from memplan_cli.features.chunking.axes.terms import Split
+    from memplan_cli.features.chunking.axes.split import AxisMap, Dims, Split
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
 
 _FEW_ROWS = 8
-"""Rows below which no two pieces of them keep the bits."""
+"""A product of fewer rows cannot be cut into two chunks of rows that keep the bits."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What growing and rewriting regions ask of a program; ops are their indices.
+    """The top block of a program, with shapes and splits that are computed once.
 
     Attributes:
-        kept: Vars that stay one tensor: excluded ones, the loss.
-        blocked: Vars whose channels lie in blocks behind the columns, whatever their dims say.
+        program: the program.
+        context: constants, opset and channel block.
+        kept_vars: tensors that stay one tensor: excluded ones, the loss.
+        outputs: the graph's outputs.
+        weights: the weights.
+        blocked_vars: images in the runtime's blocked channel layout. Their dims say
+            ``[N, C, H, W]``, but their elements lie as ``[N, C / block, H, W, block]``.
     """
 
     program: Program
-    facts: Facts
-    kept: frozenset[VarId]
-    results: frozenset[VarId]
+    context: ModelContext
+    kept_vars: frozenset[VarId]
+    outputs: frozenset[VarId]
     weights: frozenset[VarId]
-    blocked: frozenset[VarId]
+    blocked_vars: frozenset[VarId]
     _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
-        cls,
-        program: Program,
-        facts: Facts,
-        kept: Collection[VarId] = (),
+        cls, program: Program, context: ModelContext, kept_vars: Collection[VarId] = ()
     ) -> Graph:
         """Return the graph of a program."""
-        weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
-        results = frozenset(program.body.outputs)
-        blocked = frozenset(_blocked(program.body.ops))
+        weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
         return cls(
             program,
-            facts,
-            frozenset(kept),
-            results,
+            context,
+            frozenset(kept_vars),
+            frozenset(program.body.outputs),
             frozenset(weights),
-            blocked,
+            frozenset(_blocked_vars(program.body.ops)),
         )
 
     @property
-    def flow(self) -> Dataflow:
+    def dataflow(self) -> Dataflow:
         """The producers and consumers of the top block."""
         return self.program.dataflow
 
@@ -76,142 +79,189 @@ class Graph:
         """The ops of the top block."""
         return self.program.body.ops
 
-    def node(self, at: int) -> Node | None:
-        """Return an op with its shapes; None where some dim is not a number."""
-        if at not in self._nodes:
-            self._nodes[at] = node_of(self.ops[at], self.program, self.facts)
-        return self._nodes[at]
+    def node(self, op_index: int) -> Node | None:
+        """Return an op with its shapes; None if a dimension is not a number."""
+        if op_index not in self._nodes:
+            self._nodes[op_index] = node_of(self.ops[op_index], self.program, self.context)
+        return self._nodes[op_index]
 
-    def splits(self, at: int) -> tuple[Split, ...]:
-        """Return the ways to compute an op in pieces; none for what has to stay whole."""
-        if at not in self._splits:
-            node = self.node(at)
-            stays = any(var in self.kept for var in self.ops[at].outputs)
-            found = () if node is None or stays else splits(node)
-            self._splits[at] = tuple(
-                each
-                for each in found
-                if self._leaves_weights(at, each) and self._keeps_blocks(at, each)
+    def splits(self, op_index: int) -> tuple[Split, ...]:
+        """Return the ways to compute an op in chunks; empty if it has to stay whole."""
+        if op_index not in self._splits:
+            node = self.node(op_index)
+            makes_kept_var = any(var in self.kept_vars for var in self.ops[op_index].outputs)
+            self._splits[op_index] = tuple(
+                split
+                for split in (() if node is None or makes_kept_var else splits_of(node))
+                if self._slices_no_shared_weight(op_index, split)
+                and self._respects_channel_blocks(op_index, split)
             )
-        return self._splits[at]
+        return self._splits[op_index]
 
-    def _keeps_blocks(self, at: int, split: Split) -> bool:
-        """Whether only samples and rows are cut of what has its channels in blocks."""
-        op, block = self.ops[at], self.facts.block
-        pairs = (
+    def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
+        """Whether tensors in the blocked layout are sliced along samples and rows only."""
+        op, block = self.ops[op_index], self.context.channel_block
+        axis_maps = (
             *zip(op.inputs, split.inputs, strict=True),
             *zip(op.outputs, split.outputs, strict=True),
         )
-        cut = [
-            (var, part.axis) for var, part in pairs if part is not None and var in self.blocked
-        ]
         return all(
-            axis == 0 or (axis == ROWS and block > 0 and self.dims(var)[1] % block == 0)
-            for var, axis in cut
+            axis_map is None
+            or var not in self.blocked_vars
+            or axis_map.axis == 0
+            or (axis_map.axis == ROWS and block > 0 and self.dims(var)[1] % block == 0)
+            for var, axis_map in axis_maps
         )
 
-    def _leaves_weights(self, at: int, split: Split) -> bool:
-        """Whether weights are not copied: masks may be sliced, columns are cut in the file."""
-        op = self.ops[at]
-        made = sum(self.bytes(var) for var in op.outputs if var)
-        cut = [
+    def _slices_no_shared_weight(self, op_index: int, split: Split) -> bool:
+        """Whether the sliced weights need no copies of many bytes.
+
+        Elementwise ops may slice weights that are not larger than their output, such as masks.
+        Other ops may slice only a weight of their own, which is stored in slices then, and
+        only if they have too few rows to be split along rows.
+        """
+        op = self.ops[op_index]
+        sliced_weights = [
             var
-            for var, part in zip(op.inputs, split.inputs, strict=True)
-            if part is not None and var in self.weights
+            for var, axis_map in zip(op.inputs, split.inputs, strict=True)
+            if axis_map is not None and var in self.weights
         ]
         if split.role is Role.FREE:
-            return all(self.bytes(var) <= made for var in cut)
-        return not cut or (
-            self._has_few_rows(at) and all(self._is_own(at, var) for var in cut)
+            output_bytes = sum(self.bytes(var) for var in op.outputs if var)
+            return all(self.bytes(var) <= output_bytes for var in sliced_weights)
+        if not sliced_weights:
+            return True
+        rows = prod(self.dims(op.outputs[0])[:-1])
+        return rows < _FEW_ROWS and all(
+            self._reads_alone(op_index, var) for var in sliced_weights
         )
 
-    def _has_few_rows(self, at: int) -> bool:
-        """Whether a product has too few rows to be cut along them."""
-        dims = self.dims(self.ops[at].outputs[0])
-        return prod(dims[:-1]) < _FEW_ROWS
-
-    def _is_own(self, at: int, var: VarId) -> bool:
-        """Whether a weight of the file's is read by one op alone, so that it is kept once."""
-        program, reads = self.program, self.ops[at].inputs
+    def _reads_alone(self, op_index: int, weight: VarId) -> bool:
+        """Whether a float32 initializer is read by this op only, so that it can be stored sliced."""
+        program = self.program
         return (
-            program.vars[var].dtype == "float32"
-            and self.consumers(var) == (at,)
-            and reads.count(var) == 1
-            and var not in program.overridable
-            and var not in self.results
-            and var not in self.flow.producer
+            program.vars[weight].dtype == "float32"
+            and self.consumers(weight) == (op_index,)
+            and self.ops[op_index].inputs.count(weight) == 1
+            and weight not in program.overridable
+            and weight not in self.outputs
+            and weight not in self.dataflow.producer
         )
 
-    def bytes(self, var: VarId) -> int:
-        """Return how many bytes a var has; 0 where that is no number."""
-        facts = self.program.vars[var]
-        size = size_of(facts.shape, facts.dtype)
-        return 0 if size is None or size.symbols else size.coefficient
-
-    @cached_property
-    def _spans(self) -> tuple[Mapping[VarId, int], Array, Array, Array]:
-        """The vars that ops make: which comes where, who makes them, who reads last, bytes."""
-        import numpy as np
-
-        vars_ = {var: at for at, var in enumerate(self.flow.producer)}
-        starts = np.array([self.flow.producer[var] for var in vars_], np.int64)
-        stops = np.array([self._last(var) for var in vars_], np.int64)
-        sizes = np.array([self.bytes(var) for var in vars_], np.int64)
-        return vars_, starts, stops, sizes
-
-    def _last(self, var: VarId) -> int:
-        return len(self.ops) if var in self.results else max(self.consumers(var), default=-1)
-
-    def passing(self, first: int, last: int, counted: Collection[VarId]) -> int:
-        """Return the bytes made before some ops and read behind them, but for some vars."""
-        places, starts, stops, sizes = self._spans
-        there = (starts < first) & (stops > last)
-        known = [places[var] for var in counted if var in places]
-        return int(sizes[there].sum()) - int(sizes[known][there[known]].sum())
-
-    def dims(self, var: VarId) -> tuple[int, ...]:
-        """Return the shape of a var whose dims are numbers."""
+    def dims(self, var: VarId) -> Dims:
+        """Return the shape of a var whose dimensions are numbers."""
         return tuple(dim for dim in self.program.vars[var].shape or () if isinstance(dim, int))
 
-    def above(self, at: int) -> Iterator[int]:
-        """Yield the ops that make what an op reads."""
-        for var in self.flow.reads[at]:
-            if var in self.flow.producer:
-                yield self.flow.producer[var]
+    def bytes(self, var: VarId) -> int:
+        """Return the bytes of a var; 0 if they are not a number."""
+        record = self.program.vars[var]
+        size = size_of(record.shape, record.dtype)
+        return 0 if size is None or size.symbols else size.coefficient
+
+    def producers(self, op_index: int) -> Iterator[int]:
+        """Yield the ops that make the inputs of an op."""
+        for var in self.dataflow.reads[op_index]:
+            if var in self.dataflow.producer:
+                yield self.dataflow.producer[var]
 
     def consumers(self, var: VarId) -> tuple[int, ...]:
-        """Return the ops that read a var, subgraphs' captures included."""
-        return tuple(self.flow.consumers.get(var, ()))
+        """Return the ops that read a var, in their inputs or in a subgraph."""
+        return tuple(self.dataflow.consumers.get(var, ()))
+
+    def output_map(self, op_index: int, split: Split, var: VarId) -> AxisMap | None:
+        """Return how a split slices one of the op's outputs."""
+        return split.outputs[self.ops[op_index].outputs.index(var)]
+
+    def input_axes(self, op_index: int, var: VarId) -> frozenset[int]:
+        """Return the axes along which some split of an op slices one of its inputs."""
+        return frozenset(
+            axis_map.axis
+            for split in self.splits(op_index)
+            for name, axis_map in zip(self.ops[op_index].inputs, split.inputs, strict=True)
+            if name == var and axis_map is not None
+        )
+
+    def output_axes(self, var: VarId) -> frozenset[int]:
+        """Return the axes along which the producer of a var can make it in chunks."""
+        producer = self.dataflow.producer.get(var)
+        if producer is None:
+            return frozenset()
+        maps = (self.output_map(producer, split, var) for split in self.splits(producer))
+        return frozenset(axis_map.axis for axis_map in maps if axis_map is not None)
+
+    def bytes_live_across(self, first: int, last: int, excluded: Collection[VarId]) -> int:
+        """Return the bytes made before op ``first`` and read after op ``last``."""
+        table = self._live_spans
+        is_live = (table.starts < first) & (table.stops > last)
+        excluded_rows = [table.rows[var] for var in excluded if var in table.rows]
+        excluded_bytes = table.sizes[excluded_rows][is_live[excluded_rows]].sum()
+        return int(table.sizes[is_live].sum()) - int(excluded_bytes)
+
+    @cached_property
+    def _live_spans(self) -> _LiveSpans:
+        """The lifetimes and sizes of all vars that ops make."""
+        import numpy as np
+
+        producer = self.dataflow.producer
+        rows = {var: row for row, var in enumerate(producer)}
+        return _LiveSpans(
+            rows,
+            np.array([producer[var] for var in rows], np.int64),
+            np.array([self._last_use(var) for var in rows], np.int64),
+            np.array([self.bytes(var) for var in rows], np.int64),
+        )
+
+    def _last_use(self, var: VarId) -> int:
+        """Return the last op that reads a var; the number of ops for a graph output."""
+        return len(self.ops) if var in self.outputs else max(self.consumers(var), default=-1)
 
 
-def _blocked(ops: Iterable[Op]) -> set[VarId]:
-    """Return the vars in blocks of channels: operators of one element keep what they are given."""
-    found: set[VarId] = set()
+class _LiveSpans(NamedTuple):
+    """Vars that ops make, one row each: producer, last consumer and bytes."""
+
+    rows: Mapping[VarId, int]
+    starts: Array
+    stops: Array
+    sizes: Array
+
+
+def _blocked_vars(ops: Iterable[Op]) -> set[VarId]:
+    """Return the vars in the blocked layout; operators of other domains keep the layout."""
+    blocked: set[VarId] = set()
     for op in ops:
         if op.domain == NCHWC:
-            found.update(() if op.type == "ReorderOutput" else op.outputs)
-        elif not found.isdisjoint(op.inputs):
-            found.update(op.outputs)
-    return found
+            blocked.update(() if op.type == "ReorderOutput" else op.outputs)
+        elif not blocked.isdisjoint(op.inputs):
+            blocked.update(op.outputs)
+    return blocked
 
 
-def outside(
-    graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()
-) -> tuple[list[VarId], list[VarId]]:
-    """Return what ops read from others, and what they make for others, in order.
+def run_at_first_use(program: Program) -> Program:
+    """Return the program with ops moved down to their first consumer.
 
-    Weights are left out: they are there anyway. Copied ops make nothing for others, who read
-    what the op itself has made.
+    An op is moved only if its inputs are needed until there anyway. ONNX Runtime runs first
+    what depends on inputs alone; such a tensor would be live through every region before its
+    use.
     """
-    made = {var for at in ops for var in graph.ops[at].outputs if var}
-    order = sorted(ops)
-    reads = dict.fromkeys(var for at in order for var in graph.flow.reads[at])
-    given = [var for var in reads if var not in made and var not in graph.weights]
-    results = [
-        var
-        for at in order
-        if at not in copied
-        for var in graph.ops[at].outputs
-        if var and (var in graph.results or any(r not in ops for r in graph.consumers(var)))
-    ]
-    return given, results
+    dataflow = program.dataflow
+    places = [(index, 1, index) for index in range(len(dataflow.ops))]
+    for index in reversed(range(len(dataflow.ops))):
+        op = dataflow.ops[index]
+        consumers = [
+            reader for var in op.outputs for reader in dataflow.consumers.get(var, ())
+        ]
+        if not consumers or op.is_random or op.bodies:
+            continue
+        first_use = min(places[reader] for reader in consumers)[0]
+        if all(
+            _is_live_without(dataflow, var, index, first_use) for var in dataflow.reads[index]
+        ):
+            places[index] = first_use, 0, index
+    return program.with_ops(dataflow.ops[index] for *_, index in sorted(places))
+
+
+def _is_live_without(dataflow: Dataflow, var: VarId, consumer: int, until: int) -> bool:
+    """Whether a var is live at op ``until`` even if ``consumer`` does not read it."""
+    if var not in dataflow.producer:
+        return True
+    return any(reader >= until for reader in dataflow.consumers[var] if reader != consumer)

@@ -1,27 +1,27 @@
 """Which splits keep the bits in ONNX Runtime's CPU kernels.
 
-What the axis table allows is the same by the operator's definition; a kernel may still round
-another way for a narrow piece. Measured with ONNX Runtime, float32, one thread
+By definition of the operators every split of `axes` gives the same values. A kernel may still
+round differently for a narrow chunk. Measured with ONNX Runtime, float32, one thread
 (`tests/features/test_chunk_kernels.py` runs every entry):
 
 =========================  ==============================================================
-rows of a product          one row takes another kernel (gemv); from 4 the same
-columns of a product       one takes another kernel; narrow ones are summed in longer blocks
-query rows of attention    as rows of a product; MultiHeadAttention takes blocks of rows, as many
-                           as a head of queries and one of values have elements: no rest of one
-tiles of a convolution     positions are columns of a product: the same where its sum is cut
-                           into blocks as for the whole (`_block`); never less than 4 rows
-sums over the last axis    rows are summed from where registers are aligned: other rows of a
-                           piece lie otherwise unless a row, or what lies before a piece,
-                           fills whole registers; from 4 rows the same
-sums over other axes       one sample alone is summed in another order; from 4 the same
-Eigen's functions          elements are computed 4 to 16 at a time and the rest one by one,
-                           by another formula: only where pieces have no such rest
+rows of a product          one row uses another kernel (gemv); 4 and more the same
+columns of a product       one column uses another kernel; few are summed in longer blocks
+query rows of attention    as rows of a product; MultiHeadAttention computes blocks of as many
+                           rows as a head of queries and one of values have elements, and no
+                           block may be a single row
+tiles of a convolution     positions are columns of a product: the same where sums have the
+                           blocks of the whole (`_summing_block`); never less than 4 rows
+sums over the last axis    rows are summed from where registers are aligned: the same if a row,
+                           or what lies before a chunk, fills whole registers; from 4 rows on
+sums over other axes       a single sample is summed in another order; 4 and more the same
+Eigen's functions          elements are computed 4 to 16 at a time, and the remaining ones by
+                           another formula: only if no chunk has remaining ones
 everything else            the same from one element on
 =========================  ==============================================================
 
-The sum over samples of a weight's gradient is no split of the axis table: it is the axis that
-the product sums over.
+The gradient of a weight is summed over samples. That is the summed axis of its product, along
+which `axes` has no split.
 """
 
 from __future__ import annotations
@@ -31,107 +31,123 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, Exactness, Family, operator, qualified_name
 from memplan_cli.features.chunking.axes.normalisation import reduced_axes
-from memplan_cli.features.chunking.axes.terms import Role
+from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Op
-    from memplan_cli.features.chunking.axes.terms import Node, Range, Split
+    from memplan_cli.features.chunking.axes.split import Node, Range, Split
 
-_LEAST: Mapping[Role, int] = {
+_MIN_LENGTHS: Mapping[Role, int] = {
     Role.FREE: 1,
     Role.ROWS: 4,
     Role.COLUMNS: 8,
     Role.QUERIES: 4,
     Role.TILES: 4,
 }
-"""The narrowest piece that keeps the bits, by what is split."""
+"""The shortest chunk that keeps the bits, by role of the axis."""
 
-_LEAST_OF_SUMS = 4
+_MIN_LENGTH_OF_SUMS = 4
 
-_PRODUCTS = frozenset({"Conv", f"{MICROSOFT}.FusedConv"})
-"""Convolutions that are computed as a product."""
+_CONVOLUTIONS = frozenset({"Conv", f"{MICROSOFT}.FusedConv"})
+"""Convolutions that are computed as a matrix product."""
 
-_REGISTERS = 64
-"""Elements: a multiple of what any register has."""
+_REGISTER_ELEMENTS = 64
+"""A multiple of the float32 elements of every vector register."""
 
 
-def _block(columns: int, summed: int) -> int:
-    """Return how many elements SGEMM sums at a time: more where there are few columns."""
+def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
+    """Whether the kernel gives the same bits in these chunks as for the whole op."""
+    chunks = tuple(chunks)
+    if _is_sum(node.op) and not _rows_begin_aligned(node, split, chunks):
+        return False
+    if not _has_same_summing_blocks(node, split, chunks):
+        return False
+    if _leaves_single_row(node, split, chunks):
+        return False
+    shortest = min_chunk_length(node, split)
+    has_scalar_tail = operator(node.op).has_scalar_tail
+    row_elements = prod(node.output_shape) // split.extent
+    return all(
+        stop - start >= shortest
+        and not (has_scalar_tail and (stop - start) * row_elements % _REGISTER_ELEMENTS)
+        for start, stop in chunks
+    )
+
+
+def min_chunk_length(node: Node, split: Split) -> int:
+    """Return the shortest range of the split that a chunk may be."""
+    if not _is_sum(node.op):
+        return _MIN_LENGTHS[split.role]
+    rows = prod(node.output_shape) // split.extent
+    has_other_rows = _sums_last_axes(node) and rows >= _MIN_LENGTH_OF_SUMS
+    return 1 if has_other_rows else _MIN_LENGTH_OF_SUMS
+
+
+def _is_sum(op: Op) -> bool:
+    """Whether an op is a reduction whose result depends on the order of its additions."""
+    traits = operator(op)
+    return traits.family is Family.REDUCTION and traits.exact is Exactness.NONE
+
+
+def _sums_last_axes(node: Node) -> bool:
+    """Whether the summed elements are contiguous, so that all axes before are rows of a matrix."""
+    reduced, rank = reduced_axes(node), len(node.data_shape)
+    return reduced is not None and sorted(reduced) == list(range(rank - len(reduced), rank))
+
+
+def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
+    """Whether SGEMM adds the products of a chunk in the same blocks as those of the whole.
+
+    The block length depends on the number of columns: of a MatMul's columns, or of a
+    convolution's output positions.
+    """
+    data, weight = node.data_shape, node.input_shape(1) or ()
+    if split.role is Role.TILES and qualified_name(node.op) in _CONVOLUTIONS:
+        columns_per_element = prod(node.output_shape[2:]) // split.extent
+        summed = prod(weight[1:])
+    elif split.role is Role.COLUMNS and len(data) > 1:
+        columns_per_element = 1
+        summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
+    else:
+        return True
+    whole_block = _summing_block(split.extent * columns_per_element, summed)
+    return all(
+        _summing_block((stop - start) * columns_per_element, summed) == whole_block
+        for start, stop in chunks
+    )
+
+
+def _summing_block(columns: int, summed: int) -> int:
+    """Return how many products SGEMM adds at a time: more if there are few columns."""
     width, depth = 128, 128
     while columns < summed and width > 16 and width // 2 >= columns:
         width, depth = width // 2, depth * 2
     return min(depth, summed)
 
 
-def _is_sum(op: Op) -> bool:
-    """Whether an op adds up elements along axes, so that its result depends on their order."""
-    traits = operator(op)
-    return traits.family is Family.REDUCTION and traits.exact is Exactness.NONE
-
-
-def least(node: Node, split: Split) -> int:
-    """Return how narrow a piece may be."""
-    if _is_sum(node.op):
-        rows = prod(node.made) // split.extent
-        return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
-    return _LEAST[split.role]
-
-
-def _sums_rows(node: Node) -> bool:
-    """Whether what is summed lies together, so that any axes before are rows of one matrix."""
-    gone, rank = reduced_axes(node), len(node.shape(0) or ())
-    return gone is not None and sorted(gone) == list(range(rank - len(gone), rank))
-
-
-def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
-    """Whether a kernel gives the same bits in these pieces as for the whole."""
-    narrowest, has_scalar_tail = least(node, split), operator(node.op).has_scalar_tail
-    row = prod(node.made) // split.extent
-    pieces = tuple(pieces)
-    if _is_sum(node.op) and not _begin_alike(node, split, pieces):
-        return False
-    if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
-        return False
-    return all(
-        stop - start >= narrowest
-        and not (has_scalar_tail and (stop - start) * row % _REGISTERS)
-        for start, stop in pieces
-    )
-
-
-def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
-    """Whether a product's sums are cut into the same blocks as those of the whole."""
-    read, weight = node.shape(0) or (), node.shape(1) or ()
-    if split.role is Role.TILES and qualified_name(node.op) in _PRODUCTS:
-        beside, summed = prod(node.made[2:]) // split.extent, prod(weight[1:])
-    elif split.role is Role.COLUMNS and len(read) > 1:
-        beside, summed = 1, read[-2] if node.integer("transA", 0) else read[-1]
-    else:
-        return True
-    whole = _block(split.extent * beside, summed)
-    return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)
-
-
-def _leaves_one_row(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
-    """Whether a fused attention computes one row alone, in the whole or in a piece."""
+def _leaves_single_row(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
+    """Whether MultiHeadAttention computes a block of one query row, in the whole or in a chunk."""
     is_blocked = qualified_name(node.op) == f"{MICROSOFT}.MultiHeadAttention"
     if not is_blocked or split.role is not Role.QUERIES:
         return False
-    elements = (node.shape(0) or (0,))[-1] + node.made[-1]
-    block = elements // node.integer("num_heads", 1)
-    counts = (split.extent, *(stop - start for start, stop in pieces))
-    return any(count % block == 1 for count in counts)
+    hidden_elements = (node.input_shape(0) or (0,))[-1] + node.output_shape[-1]
+    block_rows = hidden_elements // node.int_attribute("num_heads", 1)
+    row_counts = (split.extent, *(stop - start for start, stop in chunks))
+    return any(count % block_rows == 1 for count in row_counts)
 
 
-def _begin_alike(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
-    """Whether the rows that are summed begin alike in registers, whole and in pieces."""
-    read, made, part = node.shape(0) or (), node.made, split.inputs[0]
-    is_kept = len(made) == len(read) and made[-1] == read[-1] > 1
-    if is_kept or read[-1] % _REGISTERS == 0:
+def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
+    """Whether summed rows begin at the same place in a vector register, whole and in chunks."""
+    data, output, read = node.data_shape, node.output_shape, split.inputs[0]
+    keeps_last_axis = len(output) == len(data) and output[-1] == data[-1] > 1
+    if keeps_last_axis or data[-1] % _REGISTER_ELEMENTS == 0:
         return True
-    if part is None or prod(read[: part.axis]) > 1:
+    if read is None or prod(data[: read.axis]) > 1:
         return False
-    below = prod(read[part.axis + 1 :])
-    return all(part.reach(piece)[0] * below % _REGISTERS == 0 for piece in pieces)
+    elements_per_index = prod(data[read.axis + 1 :])
+    return all(
+        read.uncropped_range(chunk)[0] * elements_per_index % _REGISTER_ELEMENTS == 0
+        for chunk in chunks
+    )

@@ -1,10 +1,13 @@
-"""Pieces in pieces again along another axis: products stay wide where the budget is narrow.
+"""Chunks that are cut again along a second axis.
 
-    [6 heads x 16 rows of scores]     one axis: 96 pieces, each reads all keys and values
-    [1 head x 94 rows of scores]      two axes: 16 pieces of 6, each reads a head of them
+For small budgets one axis gives many narrow chunks, and each reads all keys and values. Both
+of these need the same bytes, but the second is less work:
 
-Both hold as many bytes. The search of one axis says which regions there are; here they get fewer
-pieces, and the same search looks for regions within these.
+    96 chunks of [6 heads x 16 rows of scores]
+    16 chunks of [6 heads x 94 rows], each in 6 chunks of [1 head x 94 rows]
+
+The result of the search along one axis tells the regions. Here they get fewer chunks, and the
+same search runs on the program with these chunks.
 """
 
 from __future__ import annotations
@@ -14,87 +17,103 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.search import Found, Search, search
-from memplan_cli.features.chunking.state import sizes_with
+from memplan_cli.features.chunking.search import (
+    Search,
+    SearchResult,
+    search,
+    with_new_sizes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from memplan_cli.features.chunking.state import Choice
+    from memplan_cli.features.chunking.search import Choice
     from memplan_cli.ordering.terms import Terms
 
-_MUCH = 0.1
-"""Added work, as a share of the model's, below which one axis is good enough."""
+_ACCEPTED_ADDED_WORK = 0.1
+"""Share of added work up to which a result that meets the budget is kept."""
 
-_FEW = 8
-"""Pieces that are as wide as they need be."""
+_MAX_OUTER_CHUNKS = 8
+"""Regions of at most so many chunks keep them."""
 
-_FEWER = (2, 4, 6, 8)
-"""How many times fewer pieces regions get before these are cut again."""
+_DIVISORS = (2, 4, 6, 8)
+"""How many times fewer chunks the other regions get before they are cut again."""
 
 
-def search_nested(graph: Graph, terms: Terms, found: Found, budget: int) -> Found:
-    """Return what is found where pieces are cut again, if that is less work or meets a budget.
+def search_nested(
+    graph: Graph, terms: Terms, one_axis: SearchResult, budget: int
+) -> SearchResult:
+    """Return the best of a search result and its variants in which chunks are cut again.
 
     Args:
-        graph: The program as it is.
-        terms: What is planned of it.
-        found: What was found along one axis each.
-        budget: Bytes.
+        graph: the program without chunks.
+        terms: what is planned and pinned, and which tensors share memory.
+        one_axis: the result of the search, with one axis per region.
+        budget: bytes.
     """
-    if not found.choices or (found.peak <= budget and found.extra <= _MUCH):
-        return found
-    others = (_nested(graph, terms, found, budget, times) for times in _FEWER)
-    return min(
-        (found, *filter(None, others)), key=lambda each: (max(each.peak, budget), each.extra)
-    )
+    is_good = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
+    if not one_axis.choices or is_good:
+        return one_axis
+    variants = (_cut_again(graph, terms, one_axis, budget, divisor) for divisor in _DIVISORS)
+    results = (one_axis, *(variant for variant in variants if variant is not None))
+    return min(results, key=lambda result: (max(result.peak, budget), result.added_work))
 
 
-def _nested(graph: Graph, terms: Terms, found: Found, budget: int, times: int) -> Found | None:
-    """Return what is found where regions have so many times fewer pieces, cut again."""
-    outer = Search(graph, terms, budget).recounted(
-        replace(each, count=max(each.count // times, 2)) if each.count > _FEW else each
-        for each in found.choices
+def _cut_again(
+    graph: Graph, terms: Terms, one_axis: SearchResult, budget: int, divisor: int
+) -> SearchResult | None:
+    """Give regions ``divisor`` times fewer chunks, and search for regions inside the chunks."""
+    outer = Search(graph, terms, budget).with_measured_choices(
+        replace(choice, count=max(choice.count // divisor, 2))
+        if choice.count > _MAX_OUTER_CHUNKS
+        else choice
+        for choice in one_axis.choices
     )
     if outer is None:
         return None
-    made, program = outer.made, outer.made.program
-    numbers = {var: each for var, each in made.constants.items() if not isinstance(each, Cut)}
-    facts = replace(graph.facts, constants={**graph.facts.constants, **numbers})
-    # What pieces do not make stays as it is, and so does where they are joined.
-    inner = Graph.of(program, facts, graph.kept | frozenset(graph.program.vars))
-    sizes = sizes_with(program, graph.program, terms.sizes)
-    again = search(inner, replace(terms, sizes=sizes), budget)
-    if any(isinstance(each, Cut) for each in again.chunked.constants.values()):
-        return None
-    kept = {
-        var: each for var, each in made.constants.items() if var in again.chunked.program.vars
+    program, constants = outer.chunked.program, outer.chunked.constants
+    new_constants = {
+        var: value for var, value in constants.items() if not isinstance(value, Cut)
     }
-    chunked = replace(again.chunked, constants={**kept, **again.chunked.constants})
-    choices = (*outer.choices, *_together(inner, again.choices))
-    work = sum(each.work for each in choices)
+    context = replace(graph.context, constants={**graph.context.constants, **new_constants})
+    # Only tensors of chunks may be cut: everything of the original program is kept.
+    inner_graph = Graph.of(program, context, graph.kept_vars | frozenset(graph.program.vars))
+    sizes = with_new_sizes(program, graph.program, terms.sizes)
+    inner = search(inner_graph, replace(terms, sizes=sizes), budget)
+    if any(isinstance(value, Cut) for value in inner.chunked.constants.values()):
+        return None
+    remaining_constants = {
+        var: value for var, value in constants.items() if var in inner.chunked.program.vars
+    }
+    choices = (*outer.choices, *_merge_equal_chunks(inner_graph, inner.choices))
+    work = sum(choice.work for choice in choices)
     return replace(
-        found,
-        chunked=chunked,
-        sizes=again.sizes,
+        one_axis,
+        chunked=replace(
+            inner.chunked, constants={**remaining_constants, **inner.chunked.constants}
+        ),
+        sizes=inner.sizes,
         choices=choices,
-        peak=again.peak,
-        extra=work / found.work if found.work else 0.0,
+        peak=inner.peak,
+        added_work=work / one_axis.work if one_axis.work else 0.0,
     )
 
 
-def _together(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield what is done to several pieces of a region once, as it is done to the first."""
-    alike: dict[tuple[object, ...], list[Choice]] = {}
+def _merge_equal_chunks(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Yield one choice for the chunks of a region that are all cut alike, for the report.
+
+    It names the first chunk, with the largest live bytes and the summed work of all.
+    """
+    groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         region = choice.region
-        sources = tuple(graph.ops[at].source for at in sorted(region.splits))
-        alike.setdefault((sources, region.axis, choice.count), []).append(choice)
-    for group in alike.values():
-        first = min(group, key=lambda each: min(each.region.splits))
+        sources = tuple(graph.ops[index].source for index in sorted(region.splits))
+        groups.setdefault((sources, region.axis, choice.count), []).append(choice)
+    for group in groups.values():
+        first = min(group, key=lambda choice: min(choice.region.splits))
         yield replace(
             first,
-            before=max(each.before for each in group),
-            after=max(each.after for each in group),
-            work=sum(each.work for each in group),
+            before=max(choice.before for choice in group),
+            after=max(choice.after for choice in group),
+            work=sum(choice.work for choice in group),
         )

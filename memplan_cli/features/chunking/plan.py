@@ -14,8 +14,7 @@ from memplan_cli.planning.rewrites import Chunking
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
-    from memplan_cli.features.chunking.search import Found
-    from memplan_cli.features.chunking.state import Choice
+    from memplan_cli.features.chunking.search import Choice, SearchResult
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.decided import Source
     from memplan_cli.settings.settings import Settings
@@ -30,11 +29,10 @@ def chunk(
         SettingsError: there is no budget, a dimension has no single value, the target is cuda,
             or the model has no nodes.
     """
-    from memplan_cli.features.chunking.axes.terms import Facts
-    from memplan_cli.features.chunking.columns import search_by_columns
-    from memplan_cli.features.chunking.graph import Graph
+    from memplan_cli.features.chunking.axes.split import ModelContext
+    from memplan_cli.features.chunking.columns import search_with_copies
+    from memplan_cli.features.chunking.graph import Graph, run_at_first_use
     from memplan_cli.features.chunking.nested import search_nested
-    from memplan_cli.features.chunking.schedule import made_late
     from memplan_cli.features.chunking.search import search
 
     budget = _budget(settings)
@@ -45,29 +43,29 @@ def chunk(
         )
     _require_fixed_sizes(program, terms, settings)
     progress("chunking")
-    facts = Facts(source.constants, source.opset, source.block)
-    graph = Graph.of(made_late(program), facts, terms.pinned)
+    context = ModelContext(source.constants, source.opset, source.block)
+    graph = Graph.of(run_at_first_use(program), context, terms.pinned)
     resident = terms.resident
-    by_rows = search(graph, resident, budget)
-    allowed = int(budget * by_rows.before) if isinstance(budget, float) else budget
-    found = by_rows
-    if found.peak > allowed:
-        found = search_by_columns(graph, resident, found, allowed)
-    if found is by_rows:
-        found = search_nested(graph, resident, found, allowed)
+    one_axis = search(graph, resident, budget)
+    max_bytes = int(budget * one_axis.before) if isinstance(budget, float) else budget
+    result = one_axis
+    if result.peak > max_bytes:
+        result = search_with_copies(graph, resident, result, max_bytes)
+    if result is one_axis:
+        result = search_nested(graph, resident, result, max_bytes)
     return Chunking(
-        found.chunked.program if found.choices else program,
-        found.chunked.constants,
+        result.chunked.program if result.choices else program,
+        result.chunked.constants,
         Chunks(
-            regions=tuple(_reported_region(choice, found) for choice in found.choices),
-            nodes=len(found.chunked.program.body.ops) - len(program.body.ops),
-            flops_increase=found.extra,
-            budget=allowed,
-            met=found.peak <= allowed,
-            bound=found.bound.bytes,
-            bound_node=found.bound.op,
+            regions=tuple(_reported_region(choice, result) for choice in result.choices),
+            nodes=len(result.chunked.program.body.ops) - len(program.body.ops),
+            flops_increase=result.added_work,
+            budget=max_bytes,
+            met=result.peak <= max_bytes,
+            bound=result.bound.bytes,
+            bound_node=result.bound.op,
             bound_tensors=tuple(
-                WholeTensor(var, graph.bytes(var)) for var in found.bound.tensors
+                WholeTensor(var, graph.bytes(var)) for var in result.bound.tensors
             ),
         ),
     )
@@ -93,8 +91,8 @@ def _require_fixed_sizes(program: Program, terms: Terms, settings: Settings) -> 
     )
 
 
-def _reported_region(choice: Choice, found: Found) -> ChunkedRegion:
-    """Return what the report says of one chosen region."""
+def _reported_region(choice: Choice, result: SearchResult) -> ChunkedRegion:
+    """Return the report's record of a region; its added work is a share of the model's."""
     return ChunkedRegion(
         choice.region.seed,
         choice.region.axis,
@@ -102,15 +100,16 @@ def _reported_region(choice: Choice, found: Found) -> ChunkedRegion:
         len(choice.region.splits),
         choice.before,
         choice.after,
-        choice.work / found.work if found.work else 0.0,
+        choice.work / result.work if result.work else 0.0,
     )
 
 
 def _budget(settings: Settings) -> int | float:
-    """Return the budget.
+    """Return the budget: bytes, or as a float a share of the live peak.
 
     Raises:
-        SettingsError: there is none, or nobody knows which pieces keep bits.
+        SettingsError: there is no budget, or the target is cuda, for whose kernels it was not
+            measured which chunks keep the bits.
     """
     if settings.target == "cuda":
         raise SettingsError(

@@ -1,13 +1,13 @@
-"""What each piece of a region computes: ranges of tensors, from its results back to its inputs.
+"""Which ranges the ops of a region compute in each chunk.
 
-A piece is asked for its ranges of the region's results. Each op computes the range of its split
-that covers what its consumers need, and what is made beyond what a consumer needs is cut off by that
-consumer. A halo is computed by both pieces that read it where it is small; where it is more work
-than a copy of the piece, an op goes on where the piece before ended, and its consumers get the last
-rows of that one, which are kept, and the piece's own, joined.
+A chunk is assigned ranges of the region's outputs. From these, ranges are propagated
+backwards: each op computes what its consumers read, including their halos. So neighbouring
+chunks overlap. The overlap is computed by both chunks, or carried over if that is less work:
+then an op begins where the previous chunk ended, and the previous chunk's last rows are kept
+and joined with its own. Rows of an op whose consumer has a halo of 2, in 3 chunks of 48 rows:
 
     computed twice     0..18      14..34      30..48
-    kept               0..18      18..34      34..48     14..18 and 30..34 from the piece before
+    carried            0..18      18..34      34..48     with rows 14..18 and 30..34 carried
 """
 
 from __future__ import annotations
@@ -23,131 +23,170 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.core.program import Op, VarId
-    from memplan_cli.features.chunking.axes.terms import Part, Range, Split
+    from memplan_cli.features.chunking.axes.split import AxisMap, Range, Split
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One piece of a region.
+class ChunkRanges:
+    """The ranges of one chunk of a region.
 
     Attributes:
-        computed: The range of its split that each op computes.
-        wanted: The range of each result that is the piece's own.
-        kept: The range of each var that the piece before has made and this one reads.
+        computed: the range of its split that each op computes, by op index.
+        outputs: the range of each region output that this chunk contributes.
+        carried: the range of each tensor that is read here but made by the previous chunk.
     """
 
     computed: Mapping[int, Range]
-    wanted: Mapping[VarId, Range]
-    kept: Mapping[VarId, Range]
+    outputs: Mapping[VarId, Range]
+    carried: Mapping[VarId, Range]
 
 
-def pieces_of(graph: Graph, region: Region, count: int) -> tuple[Piece, ...] | None:
-    """Return a region in so many pieces; None where kernels would change bits in one of them."""
-    cuts = {var: _cuts(graph, region, var, count) for var in region.results}
-    if any(len(at) <= count for at in cuts.values()):
+def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges, ...] | None:
+    """Return the ranges of a region's chunks; None if ``count`` chunks would change the bits."""
+    cuts = {var: _cut_positions(graph, region, var, count) for var in region.outputs}
+    if any(len(positions) <= count for positions in cuts.values()):
         return None
-    wanted = [
-        {var: (at[number], at[number + 1]) for var, at in cuts.items()}
+    outputs = [
+        {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
     ]
-    # Where what is left of a piece is too narrow for a kernel, halos are computed twice.
-    ways = (_pieces(graph, region, wanted, keeping) for keeping in (None, frozenset[int]()))
-    return next((way for way in ways if way and _keep_bits(graph, region, way)), None)
+    # Without its carried rows a chunk may be too short for a kernel: then carry nothing.
+    for carrying_ops in (None, frozenset[int]()):
+        chunks = _propagate(graph, region, outputs, carrying_ops)
+        if chunks and _all_keep_bits(graph, region, chunks):
+            return chunks
+    return None
 
 
-def _pieces(
+def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
+    """Return the axis along which the chunks of a region output are joined."""
+    producer = graph.dataflow.producer[var]
+    axis_map = graph.output_map(producer, region.splits[producer], var)
+    if axis_map is None:
+        raise ValueError(f"{var!r} is made whole by every chunk")
+    return axis_map
+
+
+def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
+    """Return the bounds of an output's chunks, at multiples that suit all ops if possible.
+
+    Fewer than ``count + 1`` positions mean that the axis is too short.
+    """
+    dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
+    units = gcd(dim, *(split.extent for split in region.splits.values()))
+    units = units if units >= count else dim
+    unit = dim // units
+    return sorted({number * units // count * unit for number in range(count + 1)})
+
+
+def _propagate(
     graph: Graph,
     region: Region,
-    wanted: Sequence[Mapping[VarId, Range]],
-    keeping: Collection[int] | None,
-) -> tuple[Piece, ...] | None:
-    """Return what pieces compute; ``keeping`` says which ops go on where the last one ended."""
-    found: list[Piece] = []
-    for each in wanted:
-        before = _Before(found[-1].computed, keeping) if found else None
-        ranges = _ranges(graph, region, each, before)
+    outputs: Sequence[Mapping[VarId, Range]],
+    carrying_ops: Collection[int] | None,
+) -> tuple[ChunkRanges, ...] | None:
+    """Return the ranges of all chunks; None if an op would have nothing to compute in one.
+
+    Args:
+        graph: the graph.
+        region: the region.
+        outputs: the range of each region output, for each chunk.
+        carrying_ops: the ops that begin where the previous chunk ended. None: the second chunk
+            decides by the work that this saves, and all later chunks do the same.
+    """
+    chunks: list[ChunkRanges] = []
+    for chunk_outputs in outputs:
+        previous = _Previous(chunks[-1].computed, carrying_ops) if chunks else None
+        ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
-        keeping = ranges.keeping if before else keeping
-        found.append(Piece(ranges.computed, each, _kept(graph, region, ranges)))
-    return tuple(found)
+        if previous is not None:
+            carrying_ops = ranges.carrying_ops
+        carried = _carried_ranges(graph, region, ranges)
+        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
+    return tuple(chunks)
 
 
-def result_part(graph: Graph, region: Region, var: VarId) -> Part:
-    """Return how a result of a region is put together."""
-    at = graph.flow.producer[var]
-    part = region.splits[at].outputs[graph.ops[at].outputs.index(var)]
-    if part is None:
-        raise ValueError(f"{var!r} is made whole by every piece")
-    return part
+class _Previous(NamedTuple):
+    """The previous chunk.
 
-
-def _cuts(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
-    """Return where a result is cut, on the grid that all of the region's ops share if it can."""
-    dim = graph.dims(var)[result_part(graph, region, var).axis]
-    grid = gcd(dim, *(split.extent for split in region.splits.values()))
-    grid = grid if grid >= count else dim
-    cuts = [number * grid // count * (dim // grid) for number in range(count + 1)]
-    return sorted(set(cuts))
-
-
-class _Before(NamedTuple):
-    """What the piece before has computed, and who goes on there; None where that is open."""
+    Attributes:
+        computed: the range of its split that each op computed.
+        carrying_ops: the ops that go on from there; None: not decided yet.
+    """
 
     computed: Mapping[int, Range]
-    keeping: Collection[int] | None
+    carrying_ops: Collection[int] | None
 
-    def keeps(self, graph: Graph, at: int, piece: Range) -> bool:
-        """Whether an op goes on: what is there already is more work than a copy of the rest."""
-        if self.keeping is not None:
-            return at in self.keeping
-        op, done = graph.ops[at], self.computed[at][1]
-        again = op_cost(op, graph.program.vars).work * (done - piece[0])
-        copied = sum(graph.bytes(var) for var in op.outputs if var) * (piece[1] - done)
-        return again > 2 * FLOPS_PER_BYTE * copied > 0
+    def carries(self, graph: Graph, op_index: int, chunk: Range) -> bool:
+        """Whether an op goes on from the previous chunk.
+
+        Undecided, it does if computing the overlap again is more work than copying the new
+        rows when they are joined with the carried ones.
+        """
+        if self.carrying_ops is not None:
+            return op_index in self.carrying_ops
+        op, done = graph.ops[op_index], self.computed[op_index][1]
+        repeated_work = op_cost(op, graph.program.vars).work * (done - chunk[0])
+        output_bytes = sum(graph.bytes(var) for var in op.outputs if var)
+        copied_bytes = output_bytes * (chunk[1] - done)
+        return repeated_work > 2 * FLOPS_PER_BYTE * copied_bytes > 0
 
 
-class _Ranges(NamedTuple):
-    """What each op computes, what is needed of each var, and who goes on where one ended."""
+class _BackwardRanges(NamedTuple):
+    """Ranges of one chunk, propagated from the region's outputs to its inputs.
+
+    Attributes:
+        computed: the range of its split that each op computes.
+        needed: the range of each tensor that its consumers in this chunk read.
+        carrying_ops: the ops that begin where the previous chunk ended.
+    """
 
     computed: dict[int, Range]
     needed: dict[VarId, Range]
-    keeping: frozenset[int]
+    carrying_ops: frozenset[int]
 
 
-def _ranges(
-    graph: Graph, region: Region, wanted: Mapping[VarId, Range], before: _Before | None
-) -> _Ranges | None:
-    found = _Ranges({}, dict(wanted), frozenset())
-    keeping = set()
-    for at in sorted(region.splits, reverse=True):
-        op, split = graph.ops[at], region.splits[at]
-        piece = _hull_of_needs(op, split, found.needed)
-        if piece is not None and before is not None and before.keeps(graph, at, piece):
-            keeping.add(at)
-            piece = max(piece[0], before.computed[at][1]), piece[1]
-        if piece is None or piece[0] >= piece[1]:
+def _backward_ranges(
+    graph: Graph, region: Region, outputs: Mapping[VarId, Range], previous: _Previous | None
+) -> _BackwardRanges | None:
+    """Propagate the ranges of one chunk's outputs; None if some range is empty."""
+    computed: dict[int, Range] = {}
+    needed = dict(outputs)
+    carrying_ops = set()
+    for op_index in sorted(region.splits, reverse=True):
+        op, split = graph.ops[op_index], region.splits[op_index]
+        chunk = _needed_chunk(op, split, needed)
+        if chunk is None:
             return None
-        found.computed[at] = piece
-        for var, part in zip(op.inputs, split.inputs, strict=True):
-            if part is None:
+        if previous is not None and previous.carries(graph, op_index, chunk):
+            carrying_ops.add(op_index)
+            chunk = max(chunk[0], previous.computed[op_index][1]), chunk[1]
+        if chunk[0] >= chunk[1]:
+            return None
+        computed[op_index] = chunk
+        for var, axis_map in zip(op.inputs, split.inputs, strict=True):
+            if axis_map is None:
                 continue
-            read = part.range(piece, graph.dims(var)[part.axis])
+            read = axis_map.range(chunk, graph.dims(var)[axis_map.axis])
             if read[0] >= read[1]:
                 return None
-            if graph.flow.producer.get(var) in region.splits:
-                found.needed[var] = _hull(found.needed.get(var, read), read)
-    return found._replace(keeping=frozenset(keeping))
+            if graph.dataflow.producer.get(var) in region.splits:
+                needed[var] = _hull(needed.get(var, read), read)
+    return _BackwardRanges(computed, needed, frozenset(carrying_ops))
 
 
-def _hull_of_needs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:
-    """Return the range of a split that makes what is needed of an op; None for nothing."""
+def _needed_chunk(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:
+    """Return the range of a split that makes all needed ranges of an op's outputs.
+
+    None if nothing is needed. With scale 2, output rows 3..8 need the range 1..4.
+    """
     ranges = [
-        _turns(needed[var], part)
-        for var, part in zip(op.outputs, split.outputs, strict=True)
-        if var in needed and part is not None
+        (needed[var][0] // axis_map.scale, -(-needed[var][1] // axis_map.scale))
+        for var, axis_map in zip(op.outputs, split.outputs, strict=True)
+        if var in needed and axis_map is not None
     ]
     if not ranges:
         return None
@@ -155,32 +194,33 @@ def _hull_of_needs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range
     return max(min(starts), 0), min(max(stops), split.extent)
 
 
-def _kept(graph: Graph, region: Region, ranges: _Ranges) -> dict[VarId, Range]:
-    """Return what is needed of vars before that which a piece makes of them."""
-    found = {}
-    for at in ranges.keeping:
-        op, split = graph.ops[at], region.splits[at]
-        for var, part in zip(op.outputs, split.outputs, strict=True):
-            if var in ranges.needed and part is not None:
-                dim = graph.dims(var)[part.axis]
-                start, own = ranges.needed[var][0], part.range(ranges.computed[at], dim)[0]
-                if start < own:
-                    found[var] = start, own
-    return found
+def _carried_ranges(
+    graph: Graph, region: Region, ranges: _BackwardRanges
+) -> dict[VarId, Range]:
+    """Return the range of each tensor that is needed before the range that the chunk makes."""
+    carried = {}
+    for op_index in ranges.carrying_ops:
+        op, split = graph.ops[op_index], region.splits[op_index]
+        for var, axis_map in zip(op.outputs, split.outputs, strict=True):
+            if var in ranges.needed and axis_map is not None:
+                dim = graph.dims(var)[axis_map.axis]
+                needed_start = ranges.needed[var][0]
+                made_start = axis_map.range(ranges.computed[op_index], dim)[0]
+                if needed_start < made_start:
+                    carried[var] = needed_start, made_start
+    return carried
 
 
-def _turns(needed: Range, part: Part) -> Range:
-    """Return the range of a split that makes a range of an output."""
-    return needed[0] // part.scale, -(-needed[1] // part.scale)
+def _hull(first: Range, second: Range) -> Range:
+    """Return the smallest range that contains both."""
+    return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _hull(one: Range, other: Range) -> Range:
-    return min(one[0], other[0]), max(one[1], other[1])
-
-
-def _keep_bits(graph: Graph, region: Region, pieces: Sequence[Piece]) -> bool:
-    for at, split in region.splits.items():
-        node = graph.node(at)
-        if node is None or not keeps_bits(node, split, [p.computed[at] for p in pieces]):
+def _all_keep_bits(graph: Graph, region: Region, chunks: Sequence[ChunkRanges]) -> bool:
+    """Whether the kernels of all ops give the bits of the whole in these chunks."""
+    for op_index, split in region.splits.items():
+        node = graph.node(op_index)
+        ranges = [chunk.computed[op_index] for chunk in chunks]
+        if node is None or not keeps_bits(node, split, ranges):
             return False
     return True

@@ -1,261 +1,346 @@
-"""Regions: ops that are computed piece by piece together, grown from one large tensor.
+"""Regions: ops that are computed chunk by chunk together, grown from one large tensor.
 
-A region is a set of ops, each with one of its splits, whose pieces fit together: what one op
-of the region makes for another is sliced along the same axis on both sides. It grows both ways
-from a tensor by the op that makes its border, the bytes that stay whole, the least.
+Each op of a region has one of its splits, and the splits fit together: a tensor between two
+ops is sliced along the same axis by both. A region grows up and down from a seed tensor, each
+time by the op with which the boundary, the tensors that stay whole, has the fewest bytes.
 
-    q, k -> [ MatMul -> Mul -> Softmax -> MatMul ] -> y       border: q, k, v, y
-                    scores, 100 times as large                inside: in pieces
+    q, k, v -> [ MatMul -> Mul -> Softmax -> MatMul ] -> y
+                       scores, 100 times as large
+
+The boundary is q, k, v and y; the scores are never whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.features.chunking.axes.terms import Role
-from memplan_cli.features.chunking.graph import outside
+from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.core.program import VarId
-    from memplan_cli.features.chunking.axes.terms import Part, Split
+    from memplan_cli.features.chunking.axes.split import AxisMap, Split
     from memplan_cli.features.chunking.graph import Graph
 
-_MOST_OPS = 400
-"""Ops of a region: what bounds the time of growing one."""
+_MAX_OPS = 400
+"""Ops of a region; bounds the time of growing one."""
 
-_LIGHTER = 0.9
-"""A light op that makes so much of what is whole is part of a region, not a choice."""
+_MERGED_SHARE = 0.9
+"""A light op that lowers the whole bytes to this share always belongs to the region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Ops of the top block by index, each with how it is split.
+    """Ops of the top block that are computed chunk by chunk.
 
     Attributes:
-        splits: By op.
-        given: What the region reads from other ops and from inputs, weights left out.
-        results: What it makes for others: put together again.
-        copied: Those of its ops that are also computed whole, for others: light ones.
-        seed: The tensor it was grown from, and the axis that was sliced there.
+        splits: the split of each op, by op index.
+        inputs: tensors that the region reads from other ops or graph inputs, without weights.
+        outputs: tensors that it makes for other ops or as graph outputs; joined at the end.
+        seed: the tensor that the region was grown from.
+        axis: the axis along which the seed is sliced.
+        duplicated: ops of the region that also run whole, because ops outside read them too.
     """
 
     splits: Mapping[int, Split]
-    given: tuple[VarId, ...]
-    results: tuple[VarId, ...]
+    inputs: tuple[VarId, ...]
+    outputs: tuple[VarId, ...]
     seed: VarId
     axis: int
-    copied: frozenset[int] = frozenset()
+    duplicated: frozenset[int] = frozenset()
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes it this region and no other."""
-        return *sorted(self.splits.items()), *sorted(self.copied)
+        """Ops, splits and duplicated ops: equal for regions that are written alike."""
+        return *sorted(self.splits.items()), *sorted(self.duplicated)
 
 
-def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one of its axes, each holding less whole.
+def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
+    """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    What is light and makes much less whole is part of a region, not a choice.
+    A region is left out if a smaller one leaves no more bytes whole, and if one light op more
+    lowers the whole bytes by a tenth.
     """
-    least = 0
-    for stage, following in pairwise(chain(growing(graph, seed, axis), [None])):
-        if stage is None or (len(stage[0].splits) > 1 and stage[1] >= least):
+    fewest_bytes = 0
+    for stage, following in pairwise(chain(growth_stages(graph, seed, axis), [None])):
+        if stage is None:
             continue
-        region, least = stage
-        if following is None or not _is_lighter(region, following, least * _LIGHTER):
-            yield _without_ends(graph, region)
+        region, whole_bytes = stage
+        if len(region.splits) > 1 and whole_bytes >= fewest_bytes:
+            continue
+        fewest_bytes = whole_bytes
+        max_bytes = fewest_bytes * _MERGED_SHARE
+        if following is None or not _adds_light_ops(region, following, max_bytes):
+            yield _trimmed(graph, region)
 
 
-def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
-    """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
-    start = graph.flow.producer.get(seed)
-    if start is None:
+def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
+    """Yield each region that grows from a tensor, with the bytes that stay whole beside it."""
+    producer = graph.dataflow.producer.get(seed)
+    if producer is None:
         return
-    for split in graph.splits(start):
-        part = split.outputs[graph.ops[start].outputs.index(seed)]
-        if part is not None and part.axis == axis:
-            yield from _grown(graph, {start: split}, seed, axis)
+    for split in graph.splits(producer):
+        seed_map = graph.output_map(producer, split, seed)
+        if seed_map is not None and seed_map.axis == axis:
+            yield from _grow(graph, producer, split, seed, axis)
 
 
-def _grown(
-    graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
+def _grow(
+    graph: Graph, start: int, split: Split, seed: VarId, axis: int
 ) -> Iterator[tuple[Region, int]]:
-    ops, copied = dict(first), frozenset[int]()
-    if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
+    """Yield the region of one op, then with one op more each time, until no op fits."""
+    splits, duplicated = {start: split}, frozenset[int]()
+    if not _fits(graph, {}, start, split):
         return
-    while len(ops) < _MOST_OPS:
-        given, results = outside(graph, ops, copied)
-        region = Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
-        yield region, held(graph, ops, copied)
-        found = min(_steps(graph, ops, copied), default=None)
-        if found is None:
+    while len(splits) < _MAX_OPS:
+        region = _region(graph, splits, duplicated, seed, axis)
+        yield region, whole_bytes(graph, splits, duplicated)
+        extension = min(_extensions(graph, splits, duplicated), default=None)
+        if extension is None:
             return
-        ops[found.at] = graph.splits(found.at)[found.number]
-        copied |= {found.at} if found.is_copy else set()
-        copied -= {at for at in copied if _is_own(graph, ops, at)}
+        op_index = extension.op_index
+        splits[op_index] = graph.splits(op_index)[extension.split_index]
+        if extension.is_duplicate:
+            duplicated |= {op_index}
+        # Once all consumers of a duplicated op have joined, it need not run whole.
+        duplicated = frozenset(
+            index for index in duplicated if not _is_read_inside(graph, splits, index)
+        )
 
 
-def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
-    """Whether all that read what an op makes are in the region by now."""
+def _region(
+    graph: Graph,
+    splits: Mapping[int, Split],
+    duplicated: frozenset[int],
+    seed: VarId,
+    axis: int,
+) -> Region:
+    inputs, outputs = boundary(graph, splits, duplicated)
+    return Region(dict(splits), tuple(inputs), tuple(outputs), seed, axis, duplicated)
+
+
+def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) -> bool:
+    """Whether all consumers of an op are in the region."""
     return all(
-        var not in graph.results and all(consumer in ops for consumer in graph.consumers(var))
-        for var in graph.ops[at].outputs
+        var not in graph.outputs and all(reader in splits for reader in graph.consumers(var))
+        for var in graph.ops[op_index].outputs
     )
 
 
-def _is_lighter(region: Region, following: tuple[Region, int], most: float) -> bool:
-    """Whether a region that follows has a light op more, and at most so much whole."""
-    grown, whole = following
-    joined = [split for at, split in grown.splits.items() if at not in region.splits]
-    is_light = all(split.role is Role.FREE for split in joined)
-    return is_light and grown.copied == region.copied and bool(joined) and whole <= most
+def _adds_light_ops(region: Region, following: tuple[Region, int], max_bytes: float) -> bool:
+    """Whether the next growth stage only adds light ops and leaves at most ``max_bytes`` whole."""
+    larger_region, larger_bytes = following
+    added = [
+        split for index, split in larger_region.splits.items() if index not in region.splits
+    ]
+    is_light = bool(added) and all(split.role is Role.FREE for split in added)
+    same_duplicates = larger_region.duplicated == region.duplicated
+    return is_light and same_duplicates and larger_bytes <= max_bytes
 
 
-def _without_ends(graph: Graph, region: Region) -> Region:
-    """Return a region without those last ops that make more whole than they read."""
-    left, copied = dict(region.splits), region.copied
-    least = border(graph, left, copied)
-    for at in sorted(region.splits, reverse=True):
-        made = graph.ops[at].outputs
-        if at in copied or any(r in left for var in made for r in graph.consumers(var)):
+def _trimmed(graph: Graph, region: Region) -> Region:
+    """Return the region without final ops that make more whole bytes than they read."""
+    splits, duplicated = dict(region.splits), region.duplicated
+    fewest_bytes = boundary_bytes(graph, splits, duplicated)
+    for op_index in sorted(region.splits, reverse=True):
+        outputs = graph.ops[op_index].outputs
+        is_final = not any(
+            reader in splits for var in outputs for reader in graph.consumers(var)
+        )
+        shorter = {index: split for index, split in splits.items() if index != op_index}
+        if op_index in duplicated or not is_final or not shorter.keys() - duplicated:
             continue
-        without = {each: split for each, split in left.items() if each != at}
-        less = border(graph, without, copied) if without.keys() - copied else least
-        if less < least:
-            left, least = without, less
-    if len(left) == len(region.splits):
+        shorter_bytes = boundary_bytes(graph, shorter, duplicated)
+        if shorter_bytes < fewest_bytes:
+            splits, fewest_bytes = shorter, shorter_bytes
+    if len(splits) == len(region.splits):
         return region
-    given, results = outside(graph, left, copied)
-    return replace(region, splits=left, given=tuple(given), results=tuple(results))
+    return _region(graph, splits, duplicated, region.seed, region.axis)
 
 
-class _Step(NamedTuple):
-    """An op that can join: the border with it, the tensor that it is at, which one."""
+def boundary(
+    graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
+) -> tuple[list[VarId], list[VarId]]:
+    """Return the tensors that ops read from other ops, and those that they make for other ops.
 
-    border: int
-    size: int
-    is_copy: bool
-    at: int
-    number: int
+    Weights are left out, as they are not planned. Duplicated ops make nothing for other ops,
+    which read the result of the op that runs whole.
+    """
+    order = sorted(ops)
+    internal = {var for index in ops for var in graph.ops[index].outputs if var}
+    read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
+    inputs = [var for var in read if var not in internal and var not in graph.weights]
+    outputs = [
+        var
+        for index in order
+        if index not in duplicated
+        for var in graph.ops[index].outputs
+        if var
+        and (var in graph.outputs or any(reader not in ops for reader in graph.consumers(var)))
+    ]
+    return inputs, outputs
 
 
-def border(graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()) -> int:
-    """Return the bytes that a region reads and makes whole."""
-    given, results = outside(graph, ops, copied)
-    return sum(graph.bytes(var) for var in (*given, *results))
+def boundary_bytes(
+    graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
+) -> int:
+    """Return the bytes of the whole tensors that a region reads and makes."""
+    inputs, outputs = boundary(graph, ops, duplicated)
+    return sum(graph.bytes(var) for var in (*inputs, *outputs))
 
 
-def held(graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()) -> int:
-    """Return the bytes that are whole while a region runs: its border, and what passes it by."""
-    given, results = outside(graph, ops, copied)
-    own = [at for at in ops if at not in copied]
-    beside = graph.passing(min(own), max(own), {*given, *results})
-    return sum(map(graph.bytes, (*given, *results))) + beside
+def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
+    """Return the bytes of all whole tensors while a region runs.
+
+    These are its boundary, and tensors made before the region and read only after it.
+    """
+    inputs, outputs = boundary(graph, ops, duplicated)
+    own_ops = [index for index in ops if index not in duplicated]
+    own_bytes = sum(map(graph.bytes, (*inputs, *outputs)))
+    return own_bytes + graph.bytes_live_across(min(own_ops), max(own_ops), {*inputs, *outputs})
 
 
-def _steps(graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]) -> Iterator[_Step]:
-    """Yield ops that can join, light ones that others read too as copies."""
-    beside, above = _beside(graph, ops, copied)
-    for at, size in sorted(beside.items()):
-        for number, split in enumerate(graph.splits(at)):
-            if not _fits(graph, ops, at, split):
+class _Extension(NamedTuple):
+    """An op that can join a region. The smallest extension is the best one.
+
+    Attributes:
+        boundary_bytes: bytes of the boundary with this op.
+        negative_shared_bytes: minus the bytes of the largest tensor that it shares with the
+        region.
+        is_duplicate: whether the op also has to run whole.
+        op_index: the op.
+        split_index: which of the op's splits.
+    """
+
+    boundary_bytes: int
+    negative_shared_bytes: int
+    is_duplicate: bool
+    op_index: int
+    split_index: int
+
+
+def _extensions(
+    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
+) -> Iterator[_Extension]:
+    """Yield the ops that can join a region, with each split that fits.
+
+    A light producer that ops between it and the region read too can join as a duplicate.
+    """
+    neighbours, producers = _neighbours(graph, splits, duplicated)
+    for op_index, shared_bytes in sorted(neighbours.items()):
+        for split_index, split in enumerate(graph.splits(op_index)):
+            if not _fits(graph, splits, op_index, split):
                 continue
-            joined = copied
-            if not _is_convex(graph, ops, at, copied):
-                if at not in above or not _is_light(graph, at, split):
+            joined_duplicates = duplicated
+            if not _is_convex(graph, splits, op_index, duplicated):
+                if op_index not in producers or not _is_light(graph, op_index, split):
                     continue
-                joined = copied | {at}
-            size_with = border(graph, {**ops, at: split}, joined)
-            yield _Step(size_with, -size, at in joined, at, number)
+                joined_duplicates = duplicated | {op_index}
+            yield _Extension(
+                boundary_bytes(graph, {*splits, op_index}, joined_duplicates),
+                -shared_bytes,
+                op_index in joined_duplicates,
+                op_index,
+                split_index,
+            )
 
 
-def _beside(
-    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]
+def _neighbours(
+    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
 ) -> tuple[Mapping[int, int], frozenset[int]]:
-    """Return the ops beside a region with the largest tensor between, and which are above it."""
-    given, results = outside(graph, ops, copied)
-    beside: dict[int, int] = {}
-    for var in given:
-        at = graph.flow.producer.get(var)
-        if at is not None:
-            beside[at] = max(beside.get(at, 0), graph.bytes(var))
-    above = frozenset(beside)
-    for var in results:
-        for at in graph.consumers(var):
-            if at not in ops:
-                beside[at] = max(beside.get(at, 0), graph.bytes(var))
-    return beside, above
+    """Return the ops next to a region, and which of them make its inputs.
+
+    Each neighbour is mapped to the bytes of the largest tensor between it and the region.
+    """
+    inputs, outputs = boundary(graph, splits, duplicated)
+    shared_bytes: dict[int, int] = {}
+    for var in inputs:
+        producer = graph.dataflow.producer.get(var)
+        if producer is not None:
+            shared_bytes[producer] = max(shared_bytes.get(producer, 0), graph.bytes(var))
+    producers = frozenset(shared_bytes)
+    for var in outputs:
+        for reader in graph.consumers(var):
+            if reader not in splits:
+                shared_bytes[reader] = max(shared_bytes.get(reader, 0), graph.bytes(var))
+    return shared_bytes, producers
 
 
-def _is_light(graph: Graph, at: int, split: Split) -> bool:
-    """Whether an op may be computed a second time: no product, and one tensor that it reads."""
-    read = [var for var in graph.flow.reads[at] if var not in graph.weights]
-    return split.role is Role.FREE and len(read) == 1
+def _is_light(graph: Graph, op_index: int, split: Split) -> bool:
+    """Whether an op may run twice: no matrix product, and a single input besides weights."""
+    inputs = [var for var in graph.dataflow.reads[op_index] if var not in graph.weights]
+    return split.role is Role.FREE and len(inputs) == 1
 
 
-def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool:
-    """Whether an op's pieces are those that the region makes and reads."""
-    op = graph.ops[at]
-    for var, part in zip(op.inputs, split.inputs, strict=True):
-        above = graph.flow.producer.get(var)
-        if above in ops and not _is_same(part, _made_part(graph, ops, above, var)):
+def _fits(graph: Graph, splits: Mapping[int, Split], op_index: int, split: Split) -> bool:
+    """Whether an op slices every tensor that it shares with a region along the region's axis."""
+    op = graph.ops[op_index]
+    for var, axis_map in zip(op.inputs, split.inputs, strict=True):
+        producer = graph.dataflow.producer.get(var)
+        if producer is None or producer not in splits:
+            continue
+        if not _is_same_axis(axis_map, graph.output_map(producer, splits[producer], var)):
             return False
     return all(
-        _is_read_so(graph, ops, var, part)
-        for var, part in zip(op.outputs, split.outputs, strict=True)
+        _consumers_fit(graph, splits, var, axis_map)
+        for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         if var
     )
 
 
-def _is_read_so(graph: Graph, ops: Mapping[int, Split], var: VarId, part: Part | None) -> bool:
+def _consumers_fit(
+    graph: Graph, splits: Mapping[int, Split], var: VarId, axis_map: AxisMap | None
+) -> bool:
+    """Whether all consumers in a region slice an output along the same axis as its producer.
+
+    An output that every chunk makes whole must not be read at all.
+    """
     consumers = graph.consumers(var)
-    if part is None:
-        # Made whole by every piece, so it can be nobody's.
-        return not consumers and var not in graph.results
+    if axis_map is None:
+        return not consumers and var not in graph.outputs
     return all(
-        _is_same(there, part)
-        for at in consumers
-        if at in ops
-        for name, there in zip(graph.ops[at].inputs, ops[at].inputs, strict=True)
+        _is_same_axis(read_map, axis_map)
+        for reader in consumers
+        if reader in splits
+        for name, read_map in zip(graph.ops[reader].inputs, splits[reader].inputs, strict=True)
         if name == var
     )
 
 
-def _made_part(
-    graph: Graph, ops: Mapping[int, Split], at: int | None, var: VarId
-) -> Part | None:
-    return None if at is None else ops[at].outputs[graph.ops[at].outputs.index(var)]
-
-
-def _is_same(one: Part | None, other: Part | None) -> bool:
-    return one is not None and other is not None and one.axis == other.axis
+def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
+    return first is not None and second is not None and first.axis == second.axis
 
 
 def _is_convex(
-    graph: Graph, ops: Mapping[int, Split], at: int, copied: frozenset[int]
+    graph: Graph, splits: Mapping[int, Split], joining: int, duplicated: frozenset[int]
 ) -> bool:
-    """Whether nothing outside lies between the region and an op that joins."""
-    last, first = max((*ops, at)), min((*ops, at))
-    after = [
-        consumer
-        for each in (*ops, at)
-        if each not in copied
-        for var in graph.ops[each].outputs
-        for consumer in graph.consumers(var)
+    """Whether a region with one op more has no path that leaves it and comes back.
+
+    An op on such a path would have to run between two ops of the region. Paths that start or
+    end
+    at a duplicated op do not count: ops outside read its whole result.
+    """
+    members = {*splits, joining}
+    first, last = min(members), max(members)
+    stack = [
+        reader
+        for index in members
+        if index not in duplicated
+        for var in graph.ops[index].outputs
+        for reader in graph.consumers(var)
     ]
-    seen: set[int] = set()
-    while after:
-        each = after.pop()
-        if each in seen or each in ops or each == at or not first < each < last:
+    visited: set[int] = set()
+    while stack:
+        index = stack.pop()
+        if index in visited or index in members or not first < index < last:
             continue
-        seen.add(each)
-        for var in graph.ops[each].outputs:
-            for consumer in graph.consumers(var):
-                if (consumer in ops and consumer not in copied) or consumer == at:
+        visited.add(index)
+        for var in graph.ops[index].outputs:
+            for reader in graph.consumers(var):
+                if reader == joining or (reader in splits and reader not in duplicated):
                     return False
-                after.append(consumer)
+                stack.append(reader)
     return True

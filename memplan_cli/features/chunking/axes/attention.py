@@ -1,105 +1,286 @@
-"""Attention: batches, heads and query rows; keys and values are read whole by each row."""
+"""Attention: the standard operator and ONNX Runtime's fused ones.
+
+All are split along batches, along heads (a head of keys and values together with its group of
+query heads) and along query rows, for which keys and values stay whole:
+
+    query rows of [B, H, Q, D]     query, mask and output are sliced; key and value are whole
+    heads                          everything is sliced; masks that are broadcast stay whole
+
+Fused operators that project queries and keys themselves, or pack them into one tensor, are
+split along batches only: a chunk of heads would need three slices of one input.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.features.chunking.axes.terms import Causal, Edit, Part, Role
+from memplan_cli.core.operators import MICROSOFT
+from memplan_cli.features.chunking.axes.split import AxisMap, CausalMask, ChunkEdit, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.features.chunking.axes.terms import Editor, Node, Range, Rule, Split
+    from memplan_cli.features.chunking.axes.split import (
+        Dims,
+        EditRule,
+        Node,
+        Range,
+        Split,
+        SplitRule,
+    )
 
+_QUERY, _KEY, _VALUE = 0, 1, 2
+
+# Positions of the standard operator's other inputs and outputs.
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3
 
 
 def _attention(node: Node) -> tuple[Split, ...]:
-    query, key = node.shape(0), node.shape(1)
-    if query is None or key is None:
+    query = node.input_shape(_QUERY)
+    if query is None or node.input_shape(_KEY) is None:
         return ()
     return (_batches(node, query[0]), *_heads(node), *_queries(node))
 
 
 def _batches(node: Node, count: int) -> Split:
-    first = Part(0)
-    reads = {at: first for at in (0, 1, 2, _PAST_KEY, _PAST_VALUE, _LENGTHS) if node.shape(at)}
-    makes = {at: first for at, shape in enumerate(node.outputs) if shape}
-    return node.split(count, {**reads, _MASK: _of_mask(node, 0, 1)}, makes)
+    batched = (_QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LENGTHS)
+    inputs = {position: AxisMap(0) for position in batched if node.input_shape(position)}
+    outputs = {position: AxisMap(0) for position, shape in enumerate(node.outputs) if shape}
+    return node.split(count, {**inputs, _MASK: _mask_axis(node, 0, 1)}, outputs)
 
 
 def _heads(node: Node) -> tuple[Split, ...]:
-    """Split along the heads of keys; several heads of queries may share one of them."""
-    query, key = _heads_of(node)
-    if not key or query % key:
+    """Split along the heads of keys, each with its group of query heads.
+
+    Heads are axis 1 of ``[B, H, S, D]``, and blocks of the last axis of ``[B, S, H * D]``.
+    """
+    query_heads, key_heads = _head_counts(node)
+    if not key_heads or query_heads % key_heads:
         return ()
-    group = query // key
-    reads: dict[int, Part | None] = {
-        at: Part(1) for at in (_PAST_KEY, _PAST_VALUE) if node.shape(at)
+    group = query_heads // key_heads
+    shapes = {
+        position: node.input_shape(position) or () for position in (_QUERY, _KEY, _VALUE)
     }
-    shapes = [node.shape(at) or () for at in (0, 1, 2)]
-    if len(shapes[0]) == 4:
-        reads |= {0: Part(1, group), 1: Part(1), 2: Part(1)}
-        out = Part(1, group)
+    inputs: dict[int, AxisMap | None] = {
+        position: AxisMap(1)
+        for position in (_PAST_KEY, _PAST_VALUE)
+        if node.input_shape(position)
+    }
+    if len(shapes[_QUERY]) == 4:
+        inputs |= {_QUERY: AxisMap(1, group), _KEY: AxisMap(1), _VALUE: AxisMap(1)}
+        output = AxisMap(1, group)
     else:
-        reads |= {0: Part(2, shapes[0][2] // key)}
-        reads |= {at: Part(2, shapes[at][2] // key) for at in (1, 2)}
-        out = Part(2, node.made[2] // key)
-    reads[_MASK] = _of_mask(node, 1, group)
-    makes = {0: out, _PRESENT_KEY: Part(1), _PRESENT_VALUE: Part(1), _SCORES: Part(1, group)}
-    return (node.split(key, reads, makes),)
+        inputs |= {
+            position: AxisMap(2, shape[2] // key_heads) for position, shape in shapes.items()
+        }
+        output = AxisMap(2, node.output_shape[2] // key_heads)
+    inputs[_MASK] = _mask_axis(node, 1, group)
+    outputs = {
+        0: output,
+        _PRESENT_KEY: AxisMap(1),
+        _PRESENT_VALUE: AxisMap(1),
+        _SCORES: AxisMap(1, group),
+    }
+    return (node.split(key_heads, inputs, outputs),)
 
 
-def _heads_of(node: Node) -> tuple[int, int]:
-    query, key = node.shape(0) or (), node.shape(1) or ()
+def _head_counts(node: Node) -> tuple[int, int]:
+    """Return the number of query heads and of key heads; 0 if unknown."""
+    query, key = node.input_shape(_QUERY) or (), node.input_shape(_KEY) or ()
     if len(query) == 4:
         return query[1], key[1]
-    return node.integer("q_num_heads", 0), node.integer("kv_num_heads", 0)
+    return node.int_attribute("q_num_heads", 0), node.int_attribute("kv_num_heads", 0)
 
 
 def _queries(node: Node) -> tuple[Split, ...]:
-    """Split along the query rows; a causal mask of the operator's own counts from the first.
+    """Split along the query rows.
 
-    A piece is given that mask as one of its rows, where it takes the place of no other, no keys
-    of earlier runs shift it, and nobody reads the masked scores.
+    With ``is_causal`` the kernel counts rows from the first of its input, so each chunk gets
+    the causal mask of its own rows as an input instead (`_attention_edit`). That needs a free
+    mask input, no cached keys (they shift the mask), and no output of the masked scores.
     """
-    query, is_causal = node.shape(0) or (), node.integer("is_causal", 0)
-    if is_causal and any(map(node.shape, (_MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS))):
+    query, is_causal = node.input_shape(_QUERY) or (), node.int_attribute("is_causal", 0)
+    shifts_mask = (_MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS)
+    if is_causal and any(map(node.input_shape, shifts_mask)):
         return ()
     if is_causal and any(node.outputs[_SCORES:]):
         return ()
     rows = len(query) - 2
-    reads = {0: Part(rows), _MASK: _of_mask(node, 2, 1)}
-    makes = {0: Part(rows), _SCORES: Part(2)}
-    return (node.split(query[rows], reads, makes, Role.QUERIES),)
+    inputs = {_QUERY: AxisMap(rows), _MASK: _mask_axis(node, 2, 1)}
+    outputs = {0: AxisMap(rows), _SCORES: AxisMap(2)}
+    return (node.split(query[rows], inputs, outputs, Role.QUERIES),)
 
 
-def _of_mask(node: Node, axis: int, scale: int) -> Part | None:
-    """Return an axis of batch, heads, queries, keys in a mask that is broadcast to them."""
-    mask = node.shape(_MASK)
-    at = axis - (4 - len(mask)) if mask else -1
-    return Part(at, scale) if mask and at >= 0 and mask[at] > 1 else None
+def _mask_axis(node: Node, axis: int, scale: int) -> AxisMap | None:
+    """Return the mask's slice for an axis of ``[batch, heads, queries, keys]``.
+
+    None if the mask is omitted or broadcast along the axis.
+    """
+    mask = node.input_shape(_MASK)
+    mask_axis = axis - (4 - len(mask)) if mask else -1
+    is_sliced = mask and mask_axis >= 0 and mask[mask_axis] > 1
+    return AxisMap(mask_axis, scale) if is_sliced else None
 
 
-def _piece(node: Node, split: Split, piece: Range) -> Edit:
-    """Say what a piece's sizes and mask are."""
-    if split.role is Role.QUERIES and node.integer("is_causal", 0):
-        keys = (node.shape(1) or ())[-2]
-        return Edit({"is_causal": 0}, masks={_MASK: Causal(piece, keys)})
-    return _fewer_heads(node, split, piece)
+def _attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Replace ``is_causal`` by a mask for query rows, or the numbers of heads for heads."""
+    if split.role is Role.QUERIES and node.int_attribute("is_causal", 0):
+        keys = (node.input_shape(_KEY) or ())[-2]
+        return ChunkEdit({"is_causal": 0}, masks={_MASK: CausalMask(chunk, keys)})
+    query_heads, key_heads = _head_counts(node)
+    keys_axis = split.inputs[_KEY]
+    has_head_attributes = len(node.input_shape(_QUERY) or ()) != 4
+    if keys_axis is None or keys_axis.axis != 2 or not has_head_attributes:
+        return ChunkEdit()
+    count = chunk[1] - chunk[0]
+    return ChunkEdit(
+        {"q_num_heads": count * (query_heads // key_heads), "kv_num_heads": count}
+    )
 
 
-def _fewer_heads(node: Node, split: Split, piece: Range) -> Edit:
-    """Say how many heads a piece has, where they lie side by side in one axis."""
-    query, key = _heads_of(node)
-    part = split.inputs[1]
-    if part is None or part.axis != 2 or len(node.shape(0) or ()) == 4:
-        return Edit()
-    count = piece[1] - piece[0]
-    return Edit({"q_num_heads": count * (query // key), "kv_num_heads": count})
+def _projecting_attention(node: Node) -> tuple[Split, ...]:
+    """Split com.microsoft.Attention along batches; past keys and values are one tensor."""
+    data, mask = node.input_shape(0) or (0,), node.input_shape(3)
+    if mask is not None and mask[0] != data[0]:
+        return ()
+    inputs = {
+        0: AxisMap(0),
+        3: AxisMap(0),
+        4: AxisMap(1),
+        5: _bias_axis(node.input_shape(5), 0),
+    }
+    return (node.split(data[0], inputs, {0: AxisMap(0), 1: AxisMap(1)}),)
 
 
-RULES: Mapping[str, Rule] = {"Attention": _attention}
+def _bias_axis(shape: Dims | None, axis: int, scale: int = 1) -> AxisMap | None:
+    """Return the slice of a bias ``[batch, heads, queries, keys]``; None if it is broadcast."""
+    return AxisMap(axis, scale) if shape is not None and shape[axis] > 1 else None
 
-EDITS: Mapping[str, Editor] = {"Attention": _piece}
+
+# Positions of com.microsoft.MultiHeadAttention.
+_MHA_BIAS, _MHA_PADDING, _MHA_SCORES_BIAS, _MHA_PAST_KEY, _MHA_PAST_VALUE = 3, 4, 5, 6, 7
+_MHA_CACHE_INDIRECTION = 9
+
+
+def _multi_head(node: Node) -> tuple[Split, ...]:
+    """Split com.microsoft.MultiHeadAttention; with packed inputs along batches only."""
+    query, key, value = (node.input_shape(position) for position in (_QUERY, _KEY, _VALUE))
+    padding = node.input_shape(_MHA_PADDING)
+    if query is None or (padding is not None and padding[0] != query[0]):
+        return ()
+    batched = (_QUERY, _KEY, _VALUE, _MHA_PADDING, _MHA_PAST_KEY, _MHA_PAST_VALUE)
+    inputs: dict[int, AxisMap | None] = {position: AxisMap(0) for position in batched}
+    inputs[_MHA_SCORES_BIAS] = _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 0)
+    batches = _batch_split(node, query[0], inputs)
+    is_packed = len(query) != 3 or key is None or value is None
+    if is_packed or node.input_shape(_MHA_CACHE_INDIRECTION) is not None:
+        return (batches,)
+    heads = _multi_head_heads(node, {_QUERY: query, _KEY: key or (), _VALUE: value or ()})
+    return batches, *heads, *_multi_head_queries(node, query)
+
+
+def _batch_split(node: Node, count: int, inputs: Mapping[int, AxisMap | None]) -> Split:
+    """Return a split along batches, which are axis 0 of every output."""
+    outputs = {position: AxisMap(0) for position, shape in enumerate(node.outputs) if shape}
+    return node.split(count, inputs, outputs)
+
+
+def _multi_head_heads(node: Node, shapes: Mapping[int, Dims]) -> tuple[Split, ...]:
+    """Split along the heads, unless one bias input holds those of queries, keys and values."""
+    heads = node.int_attribute("num_heads", 0)
+    if heads < 1 or shapes[_QUERY][2] % heads or node.input_shape(_MHA_BIAS) is not None:
+        return ()
+    inputs: dict[int, AxisMap | None] = {
+        position: AxisMap(2, shape[2] // heads) if len(shape) == 3 else AxisMap(1)
+        for position, shape in shapes.items()
+    }
+    inputs[_MHA_SCORES_BIAS] = _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 1)
+    inputs |= {_MHA_PAST_KEY: AxisMap(1), _MHA_PAST_VALUE: AxisMap(1)}
+    output = AxisMap(2, node.output_shape[2] // heads)
+    outputs = {0: output, 1: AxisMap(1), 2: AxisMap(1), 3: AxisMap(1)}
+    return (node.split(heads, inputs, outputs),)
+
+
+def _multi_head_queries(node: Node, query: Dims) -> tuple[Split, ...]:
+    """Split along the query rows, unless ``unidirectional`` masks them by position."""
+    if node.int_attribute("unidirectional", 0):
+        return ()
+    padding = node.input_shape(_MHA_PADDING) or ()
+    inputs = {
+        _QUERY: AxisMap(1),
+        _MHA_PADDING: AxisMap(1) if len(padding) == 3 and padding[1] > 1 else None,
+        _MHA_SCORES_BIAS: _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 2),
+    }
+    outputs = {0: AxisMap(1), 3: AxisMap(2)}
+    return (node.split(query[1], inputs, outputs, Role.QUERIES),)
+
+
+# Positions of com.microsoft.GroupQueryAttention.
+_GQA_PAST_KEY, _GQA_PAST_VALUE, _GQA_LENGTHS = 3, 4, 5
+_GQA_POSITIONS, _GQA_SCORES_BIAS, _GQA_HEAD_SINK = 9, 10, 11
+
+
+def _grouped_query(node: Node) -> tuple[Split, ...]:
+    """Split com.microsoft.GroupQueryAttention along batches and key heads.
+
+    Its causal mask counts rows from the first, so query rows are not split.
+    """
+    query, key = node.input_shape(_QUERY), node.input_shape(_KEY)
+    query_heads = node.int_attribute("num_heads", 0)
+    key_heads = node.int_attribute("kv_num_heads", 0)
+    if query is None or not key_heads or query_heads % key_heads:
+        return ()
+    bias = node.input_shape(_GQA_SCORES_BIAS)
+    batched = (_QUERY, _KEY, _VALUE, _GQA_PAST_KEY, _GQA_PAST_VALUE, _GQA_LENGTHS)
+    inputs: dict[int, AxisMap | None] = {position: AxisMap(0) for position in batched}
+    positions = node.input_shape(_GQA_POSITIONS)
+    if positions and positions[0] == query[0]:
+        inputs[_GQA_POSITIONS] = AxisMap(0)
+    inputs[_GQA_SCORES_BIAS] = _bias_axis(bias, 0)
+    batches = _batch_split(node, query[0], inputs)
+    if key is None:
+        return (batches,)
+    group = query_heads // key_heads
+    width = query[2] // query_heads
+    inputs = {
+        _QUERY: AxisMap(2, group * width),
+        _KEY: AxisMap(2, width),
+        _VALUE: AxisMap(2, width),
+        _GQA_PAST_KEY: AxisMap(1),
+        _GQA_PAST_VALUE: AxisMap(1),
+        _GQA_SCORES_BIAS: _bias_axis(bias, 1, group),
+        _GQA_HEAD_SINK: AxisMap(0, group),
+    }
+    outputs = {
+        0: AxisMap(2, group * width),
+        1: AxisMap(1),
+        2: AxisMap(1),
+        3: AxisMap(1, group),
+    }
+    return batches, node.split(key_heads, inputs, outputs)
+
+
+def _fused_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Replace the numbers of heads in a chunk of heads."""
+    output, count = split.outputs[0], chunk[1] - chunk[0]
+    if output is None or output.axis != 2:
+        return ChunkEdit()
+    if node.op.type == "MultiHeadAttention":
+        return ChunkEdit({"num_heads": count})
+    group = node.int_attribute("num_heads", 0) // node.int_attribute("kv_num_heads", 1)
+    return ChunkEdit({"num_heads": count * group, "kv_num_heads": count})
+
+
+RULES: Mapping[str, SplitRule] = {
+    "Attention": _attention,
+    f"{MICROSOFT}.Attention": _projecting_attention,
+    f"{MICROSOFT}.GroupQueryAttention": _grouped_query,
+    f"{MICROSOFT}.MultiHeadAttention": _multi_head,
+}
+
+EDITS: Mapping[str, EditRule] = {
+    "Attention": _attention_edit,
+    f"{MICROSOFT}.GroupQueryAttention": _fused_edit,
+    f"{MICROSOFT}.MultiHeadAttention": _fused_edit,
+}

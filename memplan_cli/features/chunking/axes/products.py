@@ -1,99 +1,117 @@
-"""Products of matrices: their batches, rows and columns; the axis that is summed mixes."""
+"""Matrix products: batches, rows and columns.
+
+The summed axis is never split: adding partial sums would change the bits.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT
-from memplan_cli.features.chunking.axes.terms import Part, Role, aligned
+from memplan_cli.features.chunking.axes.split import AxisMap, Role, broadcast_axis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.features.chunking.axes.terms import Dims, Node, Rule, Split
+    from memplan_cli.features.chunking.axes.split import Dims, Node, Split, SplitRule
 
 
 def _matmul(node: Node) -> tuple[Split, ...]:
-    left, right = node.shape(0), node.shape(1)
+    """Split ``[batch, M, K] x [batch, K, N]`` along batches, M and N."""
+    left, right = node.input_shape(0), node.input_shape(1)
     if left is None or right is None or len(left) < 2:
         return ()
     if len(right) == 1:
         return tuple(
-            node.split(dim, {0: Part(axis)}, {0: Part(axis)}, Role.ROWS)
+            node.split(dim, {0: AxisMap(axis)}, {0: AxisMap(axis)}, Role.ROWS)
             for axis, dim in enumerate(left[:-1])
         )
-    rows = len(left) - (1 if node.integer("transA", 0) else 2)
-    columns = len(right) - (2 if node.integer("transB", 0) else 1)
-    made, last = node.made, len(node.made) - 1
+    left_rows = len(left) - (1 if node.int_attribute("transA", 0) else 2)
+    right_columns = len(right) - (2 if node.int_attribute("transB", 0) else 1)
+    output, last = node.output_shape, len(node.output_shape) - 1
     return (
         *_batches(node, (left, right)),
-        node.split(made[-2], {0: Part(rows)}, {0: Part(last - 1)}, Role.ROWS),
-        node.split(made[-1], {1: Part(columns)}, {0: Part(last)}, Role.COLUMNS),
+        node.split(output[-2], {0: AxisMap(left_rows)}, {0: AxisMap(last - 1)}, Role.ROWS),
+        node.split(output[-1], {1: AxisMap(right_columns)}, {0: AxisMap(last)}, Role.COLUMNS),
     )
 
 
-def _batches(node: Node, shapes: tuple[Dims, Dims]) -> list[Split]:
-    made = node.made
+def _batches(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
+    """Split along every batch axis of the output; operands broadcast along it stay whole."""
+    output = node.output_shape
     return [
         node.split(
-            made[axis],
-            {at: aligned((*shape[:-2], 1, 1), made, axis) for at, shape in enumerate(shapes)},
-            {0: Part(axis)},
+            output[axis],
+            {
+                position: broadcast_axis((*shape[:-2], 1, 1), output, axis)
+                for position, shape in enumerate(operand_shapes)
+            },
+            {0: AxisMap(axis)},
         )
-        for axis in range(len(made) - 2)
+        for axis in range(len(output) - 2)
     ]
 
 
 def _fused_matmul(node: Node) -> tuple[Split, ...]:
-    if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
+    """Split as MatMul, unless the batch axes are transposed too."""
+    if node.int_attribute("transBatchA", 0) or node.int_attribute("transBatchB", 0):
         return ()
     return _matmul(node)
 
 
 def _gemm(node: Node) -> tuple[Split, ...]:
-    made = node.made
-    left, right = node.integer("transA", 0), node.integer("transB", 0)
-    added = [aligned(node.shape(2), made, axis) for axis in (0, 1)]
+    """Split ``A B + C`` along the rows of A and the columns of B; C is sliced along with them."""
+    output = node.output_shape
+    rows = AxisMap(1 if node.int_attribute("transA", 0) else 0)
+    columns = AxisMap(0 if node.int_attribute("transB", 0) else 1)
+    bias_rows, bias_columns = (
+        broadcast_axis(node.input_shape(2), output, axis) for axis in (0, 1)
+    )
     return (
-        node.split(made[0], {0: Part(1 if left else 0), 2: added[0]}, {0: Part(0)}, Role.ROWS),
-        node.split(
-            made[1], {1: Part(0 if right else 1), 2: added[1]}, {0: Part(1)}, Role.COLUMNS
-        ),
+        node.split(output[0], {0: rows, 2: bias_rows}, {0: AxisMap(0)}, Role.ROWS),
+        node.split(output[1], {1: columns, 2: bias_columns}, {0: AxisMap(1)}, Role.COLUMNS),
     )
 
 
 def _einsum(node: Node) -> tuple[Split, ...]:
-    """Split along each index of the result, where each stands for one axis."""
-    equation = node.text("equation", "").replace(" ", "")
-    reads, arrow, made = equation.partition("->")
-    terms = reads.split(",")
-    plain = all(len(set(term)) == len(term) for term in (*terms, made))
-    if not arrow or "." in equation or not plain or len(terms) != len(node.inputs):
+    """Split along each index of the result: ``bik,bjk->bij`` along b, i and j.
+
+    Equations without ``->``, with an ellipsis, or with an index twice in one term are not
+    split.
+    """
+    equation = node.string_attribute("equation", "").replace(" ", "")
+    operands, arrow, result = equation.partition("->")
+    terms = operands.split(",")
+    has_unique_indices = all(len(set(term)) == len(term) for term in (*terms, result))
+    if (
+        not arrow
+        or "." in equation
+        or not has_unique_indices
+        or len(terms) != len(node.inputs)
+    ):
         return ()
-    return tuple(
-        node.split(
-            dim,
-            {
-                at: Part(term.index(index)) if index in term else None
-                for at, term in enumerate(terms)
-            },
-            {0: Part(axis)},
-            Role.COLUMNS,
-        )
-        for axis, (index, dim) in enumerate(zip(made, node.made, strict=True))
-        if _has_one_size(node, terms, index, dim)
+    splits = []
+    for axis, (index, dim) in enumerate(zip(result, node.output_shape, strict=True)):
+        if _is_broadcast_index(node, terms, index, dim):
+            continue
+        inputs = {
+            position: AxisMap(term.index(index))
+            for position, term in enumerate(terms)
+            if index in term
+        }
+        splits.append(node.split(dim, inputs, {0: AxisMap(axis)}, Role.COLUMNS))
+    return tuple(splits)
+
+
+def _is_broadcast_index(node: Node, terms: list[str], index: str, dim: int) -> bool:
+    """Whether an index of the result has another length, which is 1, in some operand."""
+    operands = zip(terms, node.inputs, strict=True)
+    return any(
+        (shape or ())[term.index(index)] != dim for term, shape in operands if index in term
     )
 
 
-def _has_one_size(node: Node, terms: list[str], index: str, dim: int) -> bool:
-    """Whether an index is as long in every input: one of 1 would be broadcast."""
-    shapes = zip(terms, node.inputs, strict=True)
-    return all(
-        (shape or ())[term.index(index)] == dim for term, shape in shapes if index in term
-    )
-
-
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, SplitRule] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,

@@ -1,4 +1,4 @@
-"""The splits of every operator that has some, by its qualified name."""
+"""The split rules of all operators that can be computed in chunks, by qualified name."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import qualified_name
 from memplan_cli.features.chunking.axes import (
     attention,
-    elementwise,
-    fused_attention,
-    indexing,
-    moves,
+    elements,
     normalisation,
     products,
     windows,
 )
-from memplan_cli.features.chunking.axes.terms import Edit
+from memplan_cli.features.chunking.axes.split import ChunkEdit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.features.chunking.axes.terms import Editor, Node, Range, Rule, Split
+    from memplan_cli.features.chunking.axes.split import (
+        EditRule,
+        Node,
+        Range,
+        Split,
+        SplitRule,
+    )
 
-RULES: Mapping[str, Rule] = {
-    **elementwise.RULES,
+RULES: Mapping[str, SplitRule] = {
+    **elements.RULES,
     **products.RULES,
     **attention.RULES,
-    **fused_attention.RULES,
     **normalisation.RULES,
-    **moves.RULES,
-    **indexing.RULES,
     **windows.RULES,
 }
-"""By the operator's qualified name."""
 
-EDITS: Mapping[str, Editor] = {
-    **elementwise.EDITS,
+EDITS: Mapping[str, EditRule] = {
+    **elements.EDITS,
     **attention.EDITS,
-    **fused_attention.EDITS,
     **normalisation.EDITS,
-    **moves.EDITS,
     **windows.EDITS,
 }
 
 
-def splits(node: Node) -> tuple[Split, ...]:
-    """Return every way to compute an op in pieces: of rules, what has more than one piece."""
+def splits_of(node: Node) -> tuple[Split, ...]:
+    """Return every way to compute an op in at least two chunks.
+
+    Empty for random ops, ops with subgraphs, and ops with an empty tensor.
+    """
     rule = RULES.get(qualified_name(node.op))
     if rule is None or node.op.is_random or node.op.bodies:
         return ()
@@ -54,7 +54,7 @@ def splits(node: Node) -> tuple[Split, ...]:
     return tuple(split for split in rule(node) if split.extent > 1)
 
 
-def edit(node: Node, split: Split, piece: Range) -> Edit:
-    """Return what a piece of an op has in place of the op's own sizes and padding."""
-    editor = EDITS.get(qualified_name(node.op))
-    return editor(node, split, piece) if editor else Edit()
+def chunk_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return what the op of a chunk has in place of the original's attributes and constants."""
+    rule = EDITS.get(qualified_name(node.op))
+    return rule(node, split, chunk) if rule else ChunkEdit()

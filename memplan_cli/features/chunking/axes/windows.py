@@ -1,242 +1,288 @@
-"""Sliding windows and resampling: samples, and spatial tiles with the halo that they read."""
+"""Convolutions, pooling and resizing: samples, and spatial tiles with the halo that they read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import MICROSOFT, NCHWC
-from memplan_cli.features.chunking.axes.terms import Edit, Part, Role, aligned
+from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, Role, broadcast_axis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.features.chunking.axes.terms import Editor, Node, Range, Rule, Split
+    from memplan_cli.features.chunking.axes.split import (
+        EditRule,
+        Node,
+        Range,
+        Split,
+        SplitRule,
+    )
 
-_SPATIAL = 2
-"""The axes of samples and channels come first."""
+_FIRST_SPATIAL_AXIS = 2
+"""Axes 0 and 1 are samples and channels."""
 
 ROWS = 2
-"""The axis of rows."""
+"""The axis of rows of an image."""
 
-_ADDED = 3
-"""What a fused convolution adds to its result."""
+_SUMMAND = 3
+"""The input of a fused convolution that is added to its result."""
 
 
 class _Window(NamedTuple):
-    """One spatial axis: what a result reads, and the padding of the whole axis."""
+    """The sliding window along one spatial axis.
+
+    Attributes:
+        stride: elements between two windows.
+        reach: elements from the first to the last that one output element reads.
+        pads: padding before and after the whole axis.
+    """
 
     stride: int
     reach: int
-    """Elements from the first to the last that a result reads."""
     pads: tuple[int, int]
 
-    def part(self, axis: int) -> Part:
-        return Part(axis, self.stride, self.pads[0], self.reach - self.stride - self.pads[0])
+    def axis_map(self, axis: int) -> AxisMap:
+        """Map a range of outputs to the inputs that they read.
+
+        Outputs ``start..stop`` read ``start * stride - pad .. (stop - 1) * stride + reach -
+        pad``.
+        """
+        return AxisMap(
+            axis, self.stride, self.pads[0], self.reach - self.stride - self.pads[0]
+        )
 
 
 def _windows(node: Node) -> list[_Window]:
-    """Return the windows of the spatial axes."""
-    read, made = node.shape(0) or (), node.made
-    count = len(read) - _SPATIAL
+    """Return the window of each spatial axis, with ``auto_pad`` resolved."""
+    data, output = node.data_shape, node.output_shape
+    count = len(data) - _FIRST_SPATIAL_AXIS
     ones = (1,) * count
-    kernel = node.integers("kernel_shape") or (node.shape(1) or ())[_SPATIAL:]
-    strides, dilations = node.integers("strides") or ones, node.integers("dilations") or ones
-    pads = node.integers("pads") or (0,) * (2 * count)
-    automatic = node.text("auto_pad", "NOTSET")
-    found = []
-    for at in range(count):
-        reach = (kernel[at] - 1) * dilations[at] + 1
-        here = pads[at], pads[at + count]
-        if automatic == "VALID":
-            here = 0, 0
-        elif automatic.startswith("SAME"):
-            needed = (made[at + _SPATIAL] - 1) * strides[at] + reach - read[at + _SPATIAL]
-            less, more = max(needed, 0) // 2, max(needed, 0) - max(needed, 0) // 2
-            here = (less, more) if automatic == "SAME_UPPER" else (more, less)
-        found.append(_Window(strides[at], reach, here))
-    return found
+    weight = node.input_shape(1) or ()
+    kernel = node.ints_attribute("kernel_shape") or weight[_FIRST_SPATIAL_AXIS:]
+    strides = node.ints_attribute("strides") or ones
+    dilations = node.ints_attribute("dilations") or ones
+    explicit_pads = node.ints_attribute("pads") or (0,) * (2 * count)
+    auto_pad = node.string_attribute("auto_pad", "NOTSET")
+    windows = []
+    for index in range(count):
+        axis = index + _FIRST_SPATIAL_AXIS
+        reach = (kernel[index] - 1) * dilations[index] + 1
+        pads = explicit_pads[index], explicit_pads[index + count]
+        if auto_pad == "VALID":
+            pads = 0, 0
+        elif auto_pad.startswith("SAME"):
+            total = max((output[axis] - 1) * strides[index] + reach - data[axis], 0)
+            half = total // 2
+            pads = (half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half)
+        windows.append(_Window(strides[index], reach, pads))
+    return windows
 
 
 def _tiles(node: Node) -> tuple[Split, ...]:
-    made = node.made
+    """Split along each spatial axis; tiles read overlapping ranges of the input."""
+    output, summand = node.output_shape, node.input_shape(_SUMMAND)
     return tuple(
         node.split(
-            made[axis],
-            {0: window.part(axis), _ADDED: aligned(node.shape(_ADDED), made, axis)},
-            {0: Part(axis)},
+            output[axis],
+            {0: window.axis_map(axis), _SUMMAND: broadcast_axis(summand, output, axis)},
+            {0: AxisMap(axis)},
             Role.TILES,
         )
-        for axis, window in enumerate(_windows(node), start=_SPATIAL)
+        for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS)
     )
 
 
-def _first(node: Node, count: int) -> tuple[Split, ...]:
-    read = node.shape(0) or ()
+def _first_axes(node: Node, count: int) -> tuple[Split, ...]:
+    """Split the first input and output along samples and, with ``count`` 2, channels."""
     return tuple(
-        node.split(read[axis], {0: Part(axis)}, {0: Part(axis)}) for axis in range(count)
+        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
+        for axis in range(count)
     )
 
 
-def _conv(node: Node) -> tuple[Split, ...]:
-    """Split by samples and tiles; what a fused one adds lies as its result does."""
-    read, made = node.shape(0) or (), node.made
-    reads = {0: Part(0), _ADDED: aligned(node.shape(_ADDED), made, 0)}
-    return (node.split(read[0], reads, {0: Part(0)}), *_tiles(node))
+def _convolution(node: Node) -> tuple[Split, ...]:
+    """Split along samples and tiles; the summand of a fused convolution is sliced likewise."""
+    summand = broadcast_axis(node.input_shape(_SUMMAND), node.output_shape, 0)
+    inputs = {0: AxisMap(0), _SUMMAND: summand}
+    return (node.split(node.data_shape[0], inputs, {0: AxisMap(0)}), *_tiles(node))
 
 
-def _pool(node: Node) -> tuple[Split, ...]:
-    """Split as a convolution, and by channels; places of maxima count over the whole."""
+def _transposed_convolution(node: Node) -> tuple[Split, ...]:
+    return _first_axes(node, 1)
+
+
+def _pooling(node: Node) -> tuple[Split, ...]:
+    """Split along samples, channels and tiles.
+
+    Not with MaxPool's second output, whose indices count elements of the whole tensor.
+    """
     if len(node.outputs) > 1:
         return ()
-    # A last window that is rounded up may reach beyond the padding.
-    tiles = () if node.integer("ceil_mode", 0) else _tiles(node)
-    return (*_first(node, 2), *tiles)
+    return (*_first_axes(node, 2), *_pooling_tiles(node))
 
 
-def _samples(node: Node) -> tuple[Split, ...]:
-    return _first(node, 1)
+def _blocked_pooling(node: Node) -> tuple[Split, ...]:
+    """Split a pooling in the blocked channel layout: not along channels."""
+    return (*_first_axes(node, 1), *_pooling_tiles(node))
 
 
-def _to_space(node: Node) -> tuple[Split, ...]:
-    """Split by samples, and by rows and columns, each of which becomes a block of them."""
-    read, block = node.shape(0) or (), node.integer("blocksize", 1)
-    return (
-        *_first(node, 1),
-        *(node.split(read[at], {0: Part(at)}, {0: Part(at, block)}) for at in (2, 3)),
+def _pooling_tiles(node: Node) -> tuple[Split, ...]:
+    """Split along tiles, unless a last window that is rounded up may exceed the padding."""
+    return () if node.int_attribute("ceil_mode", 0) else _tiles(node)
+
+
+def _depth_to_space(node: Node) -> tuple[Split, ...]:
+    """Split along samples, rows and columns; each input row becomes ``blocksize`` rows."""
+    block = node.int_attribute("blocksize", 1)
+    spatial = (
+        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis, block)})
+        for axis in (2, 3)
     )
+    return (*_first_axes(node, 1), *spatial)
 
 
-def _to_depth(node: Node) -> tuple[Split, ...]:
-    made, block = node.made, node.integer("blocksize", 1)
-    return (
-        *_first(node, 1),
-        *(node.split(made[at], {0: Part(at, block)}, {0: Part(at)}) for at in (2, 3)),
+def _space_to_depth(node: Node) -> tuple[Split, ...]:
+    """Split along samples, rows and columns; ``blocksize`` input rows become one row."""
+    block = node.int_attribute("blocksize", 1)
+    spatial = (
+        node.split(node.output_shape[axis], {0: AxisMap(axis, block)}, {0: AxisMap(axis)})
+        for axis in (2, 3)
     )
+    return (*_first_axes(node, 1), *spatial)
 
 
-def _reordered(node: Node) -> tuple[Split, ...]:
-    """Split a change between blocks of channels and another layout: all but the channels."""
-    read, made = node.shape(0) or (), node.made
-    last = len(made) - 1
-    is_last = bool(node.integer("channels_last", 0))
-    to_blocks = node.op.type == "ReorderInput"
-    found = []
-    for axis in (0, *range(_SPATIAL, len(made))):
-        beside = axis - 1 if is_last and axis else axis
-        ins, outs = (beside, axis) if to_blocks else (axis, beside)
-        if outs <= last and read[ins] == made[outs]:
-            found.append(node.split(made[outs], {0: Part(ins)}, {0: Part(outs)}))
-    return tuple(found)
+def _layout_change(node: Node) -> tuple[Split, ...]:
+    """Split a change from or to the blocked channel layout along every axis but the channels.
+
+    With ``channels_last`` the other layout is NHWC, so its spatial axes come one earlier.
+    """
+    data, output = node.data_shape, node.output_shape
+    is_channels_last = bool(node.int_attribute("channels_last", 0))
+    to_blocked = node.op.type == "ReorderInput"
+    splits = []
+    for blocked_axis in (0, *range(_FIRST_SPATIAL_AXIS, len(output))):
+        plain_axis = blocked_axis - 1 if is_channels_last and blocked_axis else blocked_axis
+        data_axis, output_axis = (
+            (plain_axis, blocked_axis) if to_blocked else (blocked_axis, plain_axis)
+        )
+        if data[data_axis] == output[output_axis]:
+            split = node.split(
+                output[output_axis], {0: AxisMap(data_axis)}, {0: AxisMap(output_axis)}
+            )
+            splits.append(split)
+    return tuple(splits)
 
 
-def _samples_and_tiles(node: Node) -> tuple[Split, ...]:
-    """Split a pooling over blocks of channels, which stay together."""
-    return (*_first(node, 1), *(() if node.integer("ceil_mode", 0) else _tiles(node)))
-
-
-def _piece_pads(node: Node, split: Split, piece: Range) -> Edit:
-    """Pad a tile where it touches an end of the axis, by what is cut off there."""
+def _tile_padding(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Replace the padding: a tile is padded only where its halo reaches beyond the input."""
     windows = _windows(node)
-    pads = [list(pair) for pair in zip(*(window.pads for window in windows), strict=True)]
-    part = split.inputs[0]
-    if split.role is Role.TILES and part is not None:
-        start, stop = part.reach(piece)
-        dim = (node.shape(0) or ())[part.axis]
-        pads[0][part.axis - _SPATIAL] = max(-start, 0)
-        pads[1][part.axis - _SPATIAL] = max(stop - dim, 0)
-    return Edit({"pads": (*pads[0], *pads[1]), "auto_pad": "NOTSET"})
+    before = [window.pads[0] for window in windows]
+    after = [window.pads[1] for window in windows]
+    read = split.inputs[0]
+    if split.role is Role.TILES and read is not None:
+        start, stop = read.uncropped_range(chunk)
+        before[read.axis - _FIRST_SPATIAL_AXIS] = max(-start, 0)
+        after[read.axis - _FIRST_SPATIAL_AXIS] = max(stop - node.data_shape[read.axis], 0)
+    return ChunkEdit({"pads": (*before, *after), "auto_pad": "NOTSET"})
 
 
-_NEAREST = {
+_REPEATING_NEAREST = {
     ("asymmetric", "floor"),
     ("half_pixel", "round_prefer_floor"),
     ("half_pixel", "round_prefer_ceil"),
 }
-"""Where every element becomes a whole run of as many as the scale says."""
+"""Coordinate and rounding modes with which nearest repeats each element ``scale`` times."""
 
-
-_BESIDE: Mapping[str, Mapping[str, tuple[int, int]]] = {
+_INTERPOLATION_HALOS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "linear": {"half_pixel": (1, 1), "pytorch_half_pixel": (1, 1), "asymmetric": (0, 1)},
     "cubic": {"half_pixel": (2, 2), "pytorch_half_pixel": (2, 2), "asymmetric": (1, 2)},
 }
-"""Elements before and after one that what becomes of it is interpolated from."""
+"""Input elements before and after an element that its outputs are interpolated from."""
 
 
-def _beside(node: Node) -> tuple[int, int] | None:
-    """Return the halo of an interpolation; None where pieces would be other ones."""
-    coordinates = node.text("coordinate_transformation_mode", "half_pixel")
-    if node.integer("antialias", 0) or node.integer("exclude_outside", 0):
+def _interpolation_halo(node: Node) -> tuple[int, int] | None:
+    """Return the halo of an interpolating Resize; None if chunks would get other values."""
+    coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
+    if node.int_attribute("antialias", 0) or node.int_attribute("exclude_outside", 0):
         return None
-    return _BESIDE.get(node.text("mode", "nearest"), {}).get(coordinates)
+    mode = node.string_attribute("mode", "nearest")
+    return _INTERPOLATION_HALOS.get(mode, {}).get(coordinates)
 
 
 def _is_power_of_two(scale: float) -> bool:
-    """Whether places are exact in floats, wherever a piece begins."""
+    """Whether ``index / scale`` is exact in floats, so that a chunk may begin anywhere."""
     return scale == int(scale) and int(scale) & (int(scale) - 1) == 0
 
 
 def _resize(node: Node) -> tuple[Split, ...]:
-    """Split along axes that stay, where elements are repeated, and between interpolated ones."""
-    read, made = node.shape(0) or (), node.made
-    coordinates = node.text("coordinate_transformation_mode", "half_pixel")
-    rounding = node.text("nearest_mode", "round_prefer_floor")
-    if node.integers("axes") is not None or coordinates == "tf_crop_and_resize":
+    """Split along unchanged axes, axes whose elements are repeated, and interpolated axes.
+
+    A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
+    3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
+    """
+    data, output = node.data_shape, node.output_shape
+    coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
+    rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
+    if node.ints_attribute("axes") is not None or coordinates == "tf_crop_and_resize":
         return ()
-    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+    if node.string_attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         return ()
-    scales = node.constants.get(2) or tuple(m / r for m, r in zip(made, read, strict=True))
-    is_known = 2 in node.constants or node.shape(3) is not None
-    repeats = node.text("mode", "nearest") == "nearest" and (coordinates, rounding) in _NEAREST
-    halo = _beside(node)
-    found = []
+    has_scales, has_sizes = 2 in node.constants, node.input_shape(3) is not None
+    if not has_scales and not has_sizes:
+        return ()
+    scales = node.constants.get(2) or tuple(
+        after / before for after, before in zip(output, data, strict=True)
+    )
+    is_nearest = node.string_attribute("mode", "nearest") == "nearest"
+    repeats = is_nearest and (coordinates, rounding) in _REPEATING_NEAREST
+    halo = _interpolation_halo(node)
+    splits = []
     for axis, scale in enumerate(scales):
-        if not is_known or scale * read[axis] != made[axis]:
+        if scale * data[axis] != output[axis]:
             continue
+        written = AxisMap(axis, int(scale))
         if scale == 1 or (repeats and scale == int(scale)):
-            found.append(node.split(read[axis], {0: Part(axis)}, {0: Part(axis, int(scale))}))
+            splits.append(node.split(data[axis], {0: AxisMap(axis)}, {0: written}))
         elif halo is not None and _is_power_of_two(scale):
-            reads, makes = {0: Part(axis, 1, *halo)}, {0: Part(axis, int(scale))}
-            found.append(node.split(read[axis], reads, makes))
-    return tuple(found)
+            splits.append(node.split(data[axis], {0: AxisMap(axis, 1, *halo)}, {0: written}))
+    return tuple(splits)
 
 
-def _piece_sizes(node: Node, split: Split, piece: Range) -> Edit:
-    """Say what is made of a halo, and the sizes where the operator is told no scales."""
-    read, made = split.inputs[0], split.outputs[0]
-    if read is None or made is None:
-        return Edit()
-    dim = (node.shape(0) or ())[read.axis]
-    start, stop = read.range(piece, dim)
-    beyond = (piece[0] - start) * made.scale, (stop - piece[1]) * made.scale
-    if node.shape(3) is None:
-        return Edit(beyond=beyond)
-    sizes = list(node.made)
-    sizes[made.axis] = (stop - start) * made.scale
-    return Edit(constants={3: tuple(sizes)}, beyond=beyond)
+def _resized_chunk(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Replace the target sizes (input 3), and tell what the halo adds to the output."""
+    read, written = split.inputs[0], split.outputs[0]
+    if read is None or written is None:
+        return ChunkEdit()
+    start, stop = read.range(chunk, node.data_shape[read.axis])
+    surplus = (chunk[0] - start) * written.scale, (stop - chunk[1]) * written.scale
+    if node.input_shape(3) is None:
+        return ChunkEdit(surplus=surplus)
+    sizes = list(node.output_shape)
+    sizes[written.axis] = (stop - start) * written.scale
+    return ChunkEdit(constants={3: tuple(sizes)}, surplus=surplus)
 
 
 _POOLS = ("MaxPool", "AveragePool")
-"""LpPool of ONNX Runtime gives other bits for a sample alone, and AveragePool over blocks
-of channels for tiles."""
+"""Not LpPool (other bits for a single sample), nor the blocked AveragePool (for tiles)."""
 
-RULES: Mapping[str, Rule] = {
-    "Conv": _conv,
-    "ConvTranspose": _samples,
-    "DepthToSpace": _to_space,
-    "SpaceToDepth": _to_depth,
-    **dict.fromkeys(_POOLS, _pool),
+RULES: Mapping[str, SplitRule] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    **dict.fromkeys(_POOLS, _pooling),
     "Resize": _resize,
-    f"{MICROSOFT}.FusedConv": _conv,
-    f"{NCHWC}.Conv": _conv,
-    f"{NCHWC}.MaxPool": _samples_and_tiles,
-    f"{NCHWC}.ReorderInput": _reordered,
-    f"{NCHWC}.ReorderOutput": _reordered,
+    f"{MICROSOFT}.FusedConv": _convolution,
+    f"{NCHWC}.Conv": _convolution,
+    f"{NCHWC}.MaxPool": _blocked_pooling,
+    f"{NCHWC}.ReorderInput": _layout_change,
+    f"{NCHWC}.ReorderOutput": _layout_change,
 }
 
-EDITS: Mapping[str, Editor] = {
-    "Conv": _piece_pads,
-    **dict.fromkeys(_POOLS, _piece_pads),
-    f"{MICROSOFT}.FusedConv": _piece_pads,
-    **{f"{NCHWC}.{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
-    "Resize": _piece_sizes,
+EDITS: Mapping[str, EditRule] = {
+    "Conv": _tile_padding,
+    **dict.fromkeys(_POOLS, _tile_padding),
+    f"{MICROSOFT}.FusedConv": _tile_padding,
+    **{f"{NCHWC}.{kind}": _tile_padding for kind in ("Conv", "MaxPool")},
+    "Resize": _resized_chunk,
 }

@@ -1,0 +1,256 @@
+"""Elementwise operators, and operators that only move elements (reshape, slice, gather, ...).
+
+They are split along every axis on which an element's place in the output depends on its place
+in the input alone.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.operators import OPERATORS
+from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, broadcast_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.features.chunking.axes.split import (
+        Dims,
+        EditRule,
+        Node,
+        Range,
+        Split,
+        SplitRule,
+    )
+
+_DATA, _INDICES, _UPDATES = 0, 1, 2
+"""Inputs of the operators that index."""
+
+
+def _elementwise(node: Node) -> tuple[Split, ...]:
+    """Split along every axis of the output; inputs that are broadcast along it stay whole."""
+    output = node.output_shape
+    return tuple(
+        node.split(
+            dim,
+            {
+                position: broadcast_axis(shape, output, axis)
+                for position, shape in enumerate(node.inputs)
+            },
+            {
+                position: AxisMap(axis)
+                for position, shape in enumerate(node.outputs)
+                if shape == output
+            },
+        )
+        for axis, dim in enumerate(output)
+    )
+
+
+def _elementwise_first_input(node: Node) -> tuple[Split, ...]:
+    """Split as an elementwise operator whose further inputs are parameters and stay whole."""
+    return tuple(_with_first_input_only(split) for split in _elementwise(node))
+
+
+def _with_first_input_only(split: Split) -> Split:
+    """Return a split that slices no input but the first."""
+    return split._replace(inputs=(split.inputs[0], *(None for _ in split.inputs[1:])))
+
+
+def _reshape(node: Node) -> tuple[Split, ...]:
+    """Split along the outermost axis of each group of axes that a reshape merges or divides.
+
+    ``[2, 8, 64] -> [16, 64]`` has the groups ``[2, 8] -> [16]`` and ``[64] -> [64]``. The
+    first gives 2 chunks: one element of the input axis and 8 of the output axis each. The
+    second gives 64.
+    """
+    data, output = node.data_shape, node.output_shape
+    if 0 in data or 0 in output or prod(data) != prod(output):
+        return ()
+    splits = []
+    for data_axis, output_axis in _outermost_axes(data, output):
+        extent = gcd(data[data_axis], output[output_axis])
+        read = AxisMap(data_axis, data[data_axis] // extent)
+        written = AxisMap(output_axis, output[output_axis] // extent)
+        splits.append(node.split(extent, {0: read}, {0: written}))
+    return tuple(splits)
+
+
+def _outermost_axes(data: Dims, output: Dims) -> Iterator[tuple[int, int]]:
+    """Yield the first input and output axis of each group of axes with the same elements.
+
+    Axes of length 1 belong to no group. ``[2, 8, 1, 64] -> [16, 64]`` yields ``(0, 0)`` and
+    ``(3, 1)``.
+    """
+    data_axes = [axis for axis, dim in enumerate(data) if dim != 1]
+    output_axes = [axis for axis, dim in enumerate(output) if dim != 1]
+    while data_axes and output_axes:
+        yield data_axes[0], output_axes[0]
+        data_count = output_count = 1
+        while data_count != output_count or data_count == 1:
+            if data_count <= output_count:
+                data_count *= data[data_axes.pop(0)] if data_axes else 1
+            else:
+                output_count *= output[output_axes.pop(0)] if output_axes else 1
+
+
+def _squeeze(node: Node) -> tuple[Split, ...]:
+    """Split as a reshape if axes are given; else Squeeze would drop an axis cut to 1 as well."""
+    has_axes = node.ints_attribute("axes") is not None or node.input_shape(1) is not None
+    return _reshape(node) if has_axes else ()
+
+
+def _chunk_shape(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Replace the target shape (input 1) by the shape of the chunk."""
+    written = split.outputs[0]
+    shape = list(node.output_shape)
+    if written is not None:
+        start, stop = written.range(chunk, shape[written.axis])
+        shape[written.axis] = stop - start
+    return ChunkEdit(constants={1: tuple(shape)})
+
+
+def _transpose(node: Node) -> tuple[Split, ...]:
+    """Split along every axis."""
+    rank = len(node.output_shape)
+    permutation = node.ints_attribute("perm") or tuple(reversed(range(rank)))
+    return tuple(
+        node.split(dim, {0: AxisMap(permutation[axis])}, {0: AxisMap(axis)})
+        for axis, dim in enumerate(node.output_shape)
+    )
+
+
+def _all_inputs_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Split all inputs and outputs along every axis of the first input except ``axes``."""
+    data = node.data_shape
+    excluded = {axis % len(data) for axis in axes}
+    return tuple(
+        node.split(
+            dim,
+            {position: AxisMap(axis) for position in range(len(node.inputs))},
+            {position: AxisMap(axis) for position, shape in enumerate(node.outputs) if shape},
+        )
+        for axis, dim in enumerate(data)
+        if axis not in excluded
+    )
+
+
+def _first_input_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Split the first input and all outputs along every axis except ``axes``."""
+    return tuple(_with_first_input_only(split) for split in _all_inputs_except(node, axes))
+
+
+def _concat(node: Node) -> tuple[Split, ...]:
+    return _all_inputs_except(node, (node.int_attribute("axis", 1),))
+
+
+def _split_operator(node: Node) -> tuple[Split, ...]:
+    return _first_input_except(node, (node.int_attribute("axis", 0),))
+
+
+def _top_k(node: Node) -> tuple[Split, ...]:
+    return _first_input_except(node, (node.int_attribute("axis", -1),))
+
+
+def _slice(node: Node) -> tuple[Split, ...]:
+    """Split along the axes that are not sliced; not at all if the sliced axes are no constants."""
+    axes = node.ints_attribute("axes")
+    starts = node.ints_attribute("starts")
+    count = len(starts) if starts is not None else (node.input_shape(1) or (0,))[0]
+    if axes is None and node.input_shape(3) is not None:
+        if 3 not in node.constants:
+            return ()
+        axes = tuple(int(axis) for axis in node.constants[3])
+    return _first_input_except(node, range(count) if axes is None else axes)
+
+
+def _pad(node: Node) -> tuple[Split, ...]:
+    """Split along the axes that are not padded; not at all if the padding is no constant."""
+    rank = len(node.output_shape)
+    pads = node.ints_attribute("pads") or node.constants.get(1)
+    if not pads or node.input_shape(3) is not None or len(pads) != 2 * rank:
+        return ()
+    padded = (axis for axis in range(rank) if pads[axis] or pads[axis + rank])
+    return _first_input_except(node, padded)
+
+
+def _cumsum(node: Node) -> tuple[Split, ...]:
+    axis = node.constants.get(1)
+    return _first_input_except(node, (int(axis[0]),)) if axis else ()
+
+
+def _trilu(node: Node) -> tuple[Split, ...]:
+    return _first_input_except(node, (-1, -2))
+
+
+def _gather(node: Node) -> tuple[Split, ...]:
+    """Split along the indices, with the data whole, or along axes that are not indexed."""
+    data, indices = node.data_shape, node.input_shape(_INDICES) or ()
+    gathered = node.int_attribute("axis", 0) % len(data)
+    shift = len(indices) - 1
+    by_index = (
+        node.split(dim, {_INDICES: AxisMap(axis)}, {0: AxisMap(gathered + axis)})
+        for axis, dim in enumerate(indices)
+    )
+    by_data = (
+        node.split(
+            dim,
+            {_DATA: AxisMap(axis)},
+            {0: AxisMap(axis if axis < gathered else axis + shift)},
+        )
+        for axis, dim in enumerate(data)
+        if axis != gathered
+    )
+    return *by_index, *by_data
+
+
+def _gather_elements(node: Node) -> tuple[Split, ...]:
+    """Split along every axis; along the indexed one the data stays whole."""
+    indexed = node.int_attribute("axis", 0) % len(node.output_shape)
+    return tuple(
+        node.split(
+            dim,
+            {_DATA: None if axis == indexed else AxisMap(axis), _INDICES: AxisMap(axis)},
+            {0: AxisMap(axis)},
+        )
+        for axis, dim in enumerate(node.output_shape)
+    )
+
+
+def _scatter_elements(node: Node) -> tuple[Split, ...]:
+    """Split along the axes that are not indexed and that the indices cover completely."""
+    data, indices = node.data_shape, node.input_shape(_INDICES) or ()
+    indexed = node.int_attribute("axis", 0) % len(data)
+    return tuple(
+        node.split(
+            dim,
+            {position: AxisMap(axis) for position in (_DATA, _INDICES, _UPDATES)},
+            {0: AxisMap(axis)},
+        )
+        for axis, dim in enumerate(data)
+        if axis != indexed and indices[axis] == dim
+    )
+
+
+RULES: Mapping[str, SplitRule] = {
+    **{row.qualified_name: _elementwise for row in OPERATORS if row.is_elementwise},
+    "CastLike": _elementwise_first_input,
+    "Dropout": _elementwise_first_input,
+    "Expand": _elementwise,
+    **dict.fromkeys(("Reshape", "Flatten", "Unsqueeze"), _reshape),
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Split": _split_operator,
+    "Slice": _slice,
+    "Pad": _pad,
+    "CumSum": _cumsum,
+    "TopK": _top_k,
+    "Trilu": _trilu,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "ScatterElements": _scatter_elements,
+}
+
+EDITS: Mapping[str, EditRule] = {"Expand": _chunk_shape, "Reshape": _chunk_shape}
