@@ -60,14 +60,14 @@ class ProcessSearch:
 
     def _at(self, dims: Mapping[str, int]) -> ExecutedGraph:
         from memplan_cli.core.bindings import Binding
-        from memplan_cli.runtime.graph.executed import executed_run
+        from memplan_cli.runtime.graph.dumps import observed_graph
         from memplan_cli.runtime.workers.spec import RunConditions
 
         every = {**self.settings.dims, **dims}
         if self.runs is None:
             return replace(self.executed, dims=every)
         binding = Binding(every, self.settings.inputs.feeds or {})
-        return executed_run(self.runs, RuntimeSettings(), RunConditions(CPU, binding))
+        return observed_graph(self.runs, RuntimeSettings(), RunConditions(CPU, binding))
 
 
 def process_search(
@@ -109,7 +109,7 @@ def process_search(
 def _search(path: Path, settings: Settings) -> ProcessSearch:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.onnx_io.weights.stored import stored_model
-    from memplan_cli.runtime.graph.executed import executed_graph
+    from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.run.run_model import process_of_load
     from memplan_cli.runtime.workers.spec import RunConditions

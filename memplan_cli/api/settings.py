@@ -98,7 +98,7 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
 
 def _predicted(file: ModelFile, bound: Settings, recorded: Recorded | None) -> SettingsChoice:
     """Return the best settings by prediction; those of a file that runs as it stands keep that."""
-    from memplan_cli.runtime.graph.executed import executed_graph
+    from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.predicted import (

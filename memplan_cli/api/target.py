@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.verification import BackgroundBaseline
     from memplan_cli.core.program import Program
     from memplan_cli.onnx_io.shapes.bindings import Known
-    from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
+    from memplan_cli.runtime.graph.offline import Dump, DumpJob, Packing
     from memplan_cli.settings.settings import Settings
 
 _READERS_COST = 256
@@ -150,9 +150,9 @@ class TargetCandidates:
             self._seen = numbers_in(planned.program)
         self._baseline.start(self._file, self._settings)  # it begins when the dump is there
 
-    def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> Dumping:
+    def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:
         """Start to dump the runtime's graph, and that without its costly fusions."""
-        from memplan_cli.runtime.graph.offline import Dumping
+        from memplan_cli.runtime.graph.offline import DumpJob
 
         taken = self._file.data_files
         names = [dump_name(self._targets.model, taken, kind) for kind in kinds]
@@ -161,7 +161,7 @@ class TargetCandidates:
         folder.mkdir()
         paths = [folder / name for name in names]
         dims = self._settings.dims
-        return Dumping(self._file.path, paths, self._provider, packing, dims)
+        return DumpJob(self._file.path, paths, self._provider, packing, dims)
 
     def _planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
         """Plan what was dumped."""

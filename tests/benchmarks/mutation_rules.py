@@ -361,7 +361,7 @@ RULES = (
     rule("weights of a target replace no foreign file",
          "refuse_foreign_weights", never("is_symlink name"), "test_output_files", "test_target"),
     rule("names that the runtime counts are counted anew",
-         "count_anew", operand("sub", 1), "test_node_names"),
+         "renumber_generated_names", operand("sub", 1), "test_node_names"),
     rule("reductions without axes may reduce nothing",
          "_axes", never("empty"), "test_forms"),
     rule("a budget costs no memory that an order saves",

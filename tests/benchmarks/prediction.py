@@ -32,10 +32,10 @@ from function_graphs import drawn_functions
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
-from memplan_cli.runtime.graph.executed import executed_run, write_dump
+from memplan_cli.runtime.graph.dumps import observed_graph, write_dump
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
-from memplan_cli.runtime.workers.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here
@@ -137,7 +137,7 @@ def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -
         chosen = settings(way)
         graph = graphs.get(way[0])
         if graph is None:
-            graph = graphs[way[0]] = executed_run(model, chosen, trial)
+            graph = graphs[way[0]] = observed_graph(model, chosen, trial)
         measured = observe_run(model, chosen, trial, "arena").peaks
         of_feeds = needs_run(graph)
         found.append(Row(name, way, predict(graph, chosen), measured, of_feeds))
@@ -163,9 +163,9 @@ def sessions(model: Path, trial: RunConditions, count: int) -> str:
             f"| {same} of {len(names)} nodes in the place they had in session 1 |"
         )
     dump = model.with_name(f"{model.stem}.dump.onnx")
-    write_dump(model, dump, chosen)
+    write_dump(SessionSpec(model, settings=chosen), dump)
     plain = settings(WAYS[3])
-    predicted = predict(executed_run(dump, plain, trial), plain)
+    predicted = predict(observed_graph(dump, plain, trial), plain)
     lines.append(f"| its dump, predicted | {figures(predicted)} | |")
     loaded = [figures(observe_run(dump, plain, trial, "arena").peaks) for _ in range(2)]
     lines += [f"| its dump, loaded | {found} | |" for found in loaded]

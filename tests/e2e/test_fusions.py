@@ -14,12 +14,13 @@ from memplan_cli import Check, Settings, api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.graph.executed import write_dump
+from memplan_cli.runtime.graph.dumps import write_dump
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import costly_fusions, without_fusions
 from memplan_cli.runtime.settings_search.choice import held_without_weights
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
 from memplan_cli.runtime.verification.verify import compare_models
+from memplan_cli.runtime.workers.spec import SessionSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,7 @@ def test_each_fusion_is_made_and_can_be_left_out(
         (RuntimeSettings(), without_fusions([PROFILE.costly_fusions[kind]]))
     ):
         dump = tmp_path / f"dump{number}.onnx"
-        write_dump(wide_layer, dump, settings)
+        write_dump(SessionSpec(wide_layer, settings=settings), dump)
         kinds.append({node.op_type for node in onnx.load(dump).graph.node})
     assert kind in kinds[0]
     assert kind not in kinds[1]

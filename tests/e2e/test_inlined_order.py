@@ -18,7 +18,7 @@ from function_graphs import DOMAIN, HEAD, drawn_functions
 from memplan_cli.core.program import walk
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.simulate.planner import ORDERS
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def predicted_and_run(
     found = [e for e in events if e["name"].endswith("_kernel_time")]
     found.sort(key=lambda event: (event["ts"], -event["dur"]))
     graph = load_model(dump)
-    program = by_index(read_program(graph).program, graph.graph, load_as_written(path))
+    program = in_index_order(read_program(graph).program, graph.graph, load_as_written(path))
     return program, [(e["args"]["op_name"], int(e["args"]["node_index"])) for e in found]
 
 

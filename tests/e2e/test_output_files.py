@@ -65,7 +65,7 @@ def test_a_foreign_file_is_found_before_the_runtime_is_asked(
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("the runtime is asked")
 
-    monkeypatch.setattr(offline, "Dumping", asked)
+    monkeypatch.setattr(offline, "DumpJob", asked)
     Path(OWN).write_bytes(FOREIGN)
     with pytest.raises(ModelError, match="in the way"):
         api.optimize(with_weights(Path("a.onnx")), CPU, out=Path("net.onnx"), check=None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.graph.dumps import executed_graph
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.simulate.predict import predict
 from memplan_cli.runtime.workers.spec import RunConditions

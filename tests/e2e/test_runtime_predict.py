@@ -15,7 +15,7 @@ from memplan_cli.api import simulate
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.executed import executed_graph, executed_run
+from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
 from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.spec import RunConditions
@@ -224,7 +224,7 @@ def test_predicted_peaks_are_the_measured_ones(
 ) -> None:
     path = saved(tmp_path, text)
     chosen = settings(order, pattern, reuse)
-    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
+    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
     measured = measure(path, chosen)
     assert peaks_of(predicted) == peaks_of(measured)
 
@@ -241,7 +241,7 @@ def test_a_body_whose_weights_are_packed_away_has_no_pattern(
 ) -> None:
     path = saved(tmp_path, text, *weights)
     chosen = settings("DEFAULT", "pattern", "reuse")
-    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
+    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
@@ -250,7 +250,7 @@ def test_without_packing_the_same_body_has_one(tmp_path: Path) -> None:
     path = saved(tmp_path, text, *weights)
     packed = settings("DEFAULT", "pattern", "reuse")
     plain = packed.updated(RuntimeSettings(session_config={"session.disable_prepacking": "1"}))
-    graph = executed_run(path, packed, ON_CPU)
+    graph = observed_graph(path, packed, ON_CPU)
     predicted = predict(graph, plain)
     assert peaks_of(predicted) == peaks_of(measure(path, plain))
     assert predicted.steady_peak != predict(graph, packed).steady_peak, "it makes a difference"
@@ -266,7 +266,7 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
             FeedSpec("c", "bool", (1,), "values", values=(flag,)),
         )
         given = replace(ON_CPU, specs=specs)
-        predicted = predict(executed_run(path, chosen, given), chosen)
+        predicted = predict(observed_graph(path, chosen, given), chosen)
         assert peaks_of(predicted) == peaks_of(measure(path, chosen, given))
         found.add(peaks_of(predicted))
     assert len(found) == 2, "the branches differ"
@@ -294,7 +294,7 @@ def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model, str(path))
     chosen = settings("DEFAULT", "pattern", "reuse")
-    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
+    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 

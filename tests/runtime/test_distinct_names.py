@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
-from memplan_cli.runtime.graph.distinct_names import with_distinct_names
+from memplan_cli.runtime.graph.dumps import with_distinct_names
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import parser
 
-from memplan_cli.runtime.graph.offline import forget_types
+from memplan_cli.runtime.graph.offline import drop_inferable_types
 
 DUMPED = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
 g (bool c, float[4,4] x) => (float[4,4] z)
@@ -25,7 +25,7 @@ def test_types_of_the_runtimes_own_operators_alone_stay() -> None:
     branch = model.graph.node[2].attribute[0].g
     assert len(model.graph.value_info) == 4
     assert len(branch.value_info) == 2
-    forget_types(model)
+    drop_inferable_types(model)
     assert [value.name for value in model.graph.value_info] == ["a"]
     assert [value.name for value in branch.value_info] == ["d"]
     assert branch.output[0].type.tensor_type.elem_type == 1

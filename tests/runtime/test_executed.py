@@ -7,8 +7,8 @@ import onnx.parser
 
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.executed import complete, seen_shapes
-from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.graph.dumps import complete_shapes, planner_shapes
+from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.profile.in_place import InPlaceTable
 from memplan_cli.runtime.simulate.planner import PlannerSettings, Reuse, file_order, plan_block
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, runtime_program
@@ -22,7 +22,7 @@ def model(nodes: str) -> onnx.ModelProto:
 
 def order(source: str, dump: str) -> str:
     loaded, wrote = model(source), model(dump)
-    program = by_index(read_program(wrote).program, wrote.graph, loaded)
+    program = in_index_order(read_program(wrote).program, wrote.graph, loaded)
     return " ".join(op.outputs[0] for op in program.body.ops)
 
 
@@ -72,7 +72,7 @@ def test_bodies_are_put_in_order_too() -> None:
             body.format("q = Exp(a) r = Neg(a) p = Add(q, r)"),
         )
     )
-    program = by_index(read_program(wrote).program, wrote.graph, loaded)
+    program = in_index_order(read_program(wrote).program, wrote.graph, loaded)
     (owner,) = (op for op in program.body.ops if op.bodies)
     inner = next(body for body in owner.bodies if len(body.ops) > 1)
     assert [op.type for op in inner.ops] == ["Neg", "Exp", "Add"]
@@ -85,23 +85,23 @@ def program_of(nodes: str) -> Program:
 def test_no_dims_are_a_scalar_only_where_inference_says_so() -> None:
     program = program_of("s = Size(x) f = Cast<to = 1>(s) y = Mul(x, f)")
     shapes = {"s": ("int64", ()), "f": ("float32", ()), "y": ("float32", ())}
-    assert seen_shapes(program, shapes) == {VarId("y"): None}
-    assert complete(shapes) == {}
+    assert planner_shapes(program, shapes) == {VarId("y"): None}
+    assert complete_shapes(shapes) == {}
 
 
 def test_a_shape_with_a_hole_gives_no_size() -> None:
-    assert complete({"a": ("float32", (4, None)), "b": ("float32", (4, "n"))}) == {
+    assert complete_shapes({"a": ("float32", (4, None)), "b": ("float32", (4, "n"))}) == {
         "b": ("float32", (4, "n"))
     }
 
 
 def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     program = program_of("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")
-    seen = seen_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
+    seen = planner_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
     rules = PlannerSettings(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
     known = plan_block(program, program.body, None, rules)
     assert known.buffer[VarId("c")] == "a"
-    less = runtime_program(ExecutedGraph(program, seen=seen))
+    less = runtime_program(ExecutedGraph(program, planner_shapes=seen))
     assert plan_block(less, less.body, None, rules).buffer[VarId("c")] == "c"
 
 

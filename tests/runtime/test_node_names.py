@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, parser
 
-from memplan_cli.runtime.graph.offline import count_anew
+from memplan_cli.runtime.graph.offline import renumber_generated_names
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 ORIGINAL = f"""{_HEAD} g (float[4] x, bool c) => (float[4] y)
@@ -37,8 +37,8 @@ def test_however_a_runtime_counts_the_dumps_are_the_same() -> None:
     original = parser.parse_model(ORIGINAL)
     one = named("reorder_token_31", "reorder", "reorder_token_8")
     other = named("reorder", "reorder_token_2", "reorder_token_1")
-    assert count_anew(one, original)
-    count_anew(other, original)
+    assert renumber_generated_names(one, original)
+    renumber_generated_names(other, original)
     assert one.SerializeToString() == other.SerializeToString()
     assert names_of(one)[0] == "reorder"
     assert len(set(names_of(one))) == len(names_of(one))
@@ -46,7 +46,7 @@ def test_however_a_runtime_counts_the_dumps_are_the_same() -> None:
 
 def test_names_of_the_model_and_of_tensors_stay() -> None:
     model = named("neg", "neg_token_1", "relu_token_3")
-    count_anew(model, parser.parse_model(ORIGINAL))
+    renumber_generated_names(model, parser.parse_model(ORIGINAL))
     names = names_of(model)
     assert names == ["neg", "relu", "neg_token_7", "neg_token_1", "choose", "relu_token_1"]
     assert model.graph.node[1].output[0] == "p_token_9"
@@ -55,5 +55,5 @@ def test_names_of_the_model_and_of_tensors_stay() -> None:
 def test_what_is_as_it_should_be_is_not_changed() -> None:
     model = named("reorder", "reorder_token_1", "reorder_token_2")
     before = model.SerializeToString()
-    assert not count_anew(model, parser.parse_model(ORIGINAL))
+    assert not renumber_generated_names(model, parser.parse_model(ORIGINAL))
     assert model.SerializeToString() == before

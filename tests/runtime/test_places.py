@@ -11,8 +11,8 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.executed import dump_run
-from memplan_cli.runtime.graph.places import events_by_place
+from memplan_cli.runtime.graph.dumps import observed_graph
+from memplan_cli.runtime.graph.recorded import events_by_order
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
 from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 from memplan_cli.runtime.simulate.predict import ExecutedGraph
@@ -37,7 +37,7 @@ g (float[5,4] x, bool c, int64 n, bool go) => (float[5,4] y, float[4] last, floa
                        else_branch = w () => (float[4] s) { s = Neg(now) }>
           then = Tanh(m) }> }""")
 
-EXECUTED = ExecutedGraph(read_program(MODEL).program, ordered=True)
+EXECUTED = ExecutedGraph(read_program(MODEL).program, in_run_order=True)
 
 ROW = [[["float", [4]]]] * 2
 
@@ -57,8 +57,8 @@ RAN = (
 
 
 def places(text: str) -> list[str] | None:
-    events = events_by_place(EXECUTED, kernels(text))
-    return None if events is None else [event.writes[0] for event in events]
+    events = events_by_order(EXECUTED, kernels(text))
+    return None if events is None else [event.outputs[0] for event in events]
 
 
 def test_each_kernel_is_at_its_node_a_subgraphs_before_their_own() -> None:
@@ -97,15 +97,15 @@ def test_kernels_that_fit_two_branches_are_at_no_place() -> None:
     (either,) = (branch.g for branch in branches if len(branch.g.node) == 2)
     either.node[1].op_type, either.node[1].input[0] = "Neg", "a"
     del either.node[0]
-    executed = ExecutedGraph(read_program(twin).program, ordered=True)
-    assert events_by_place(executed, kernels(RAN)) is None
+    executed = ExecutedGraph(read_program(twin).program, in_run_order=True)
+    assert events_by_order(executed, kernels(RAN)) is None
 
 
 def test_kernels_of_a_block_that_two_orders_fit_are_told_only_if_they_did_the_same() -> None:
     told = kernels(RAN)
     assert [kernel[0] for kernel in told[3:5]] == ["Neg_0", "Neg_1"]
     told[3][2] = [["float", [2]]]
-    assert events_by_place(EXECUTED, told) is None
+    assert events_by_order(EXECUTED, told) is None
 
 
 def test_a_block_that_was_left_alone_ran_in_the_order_that_follows_from_its_file() -> None:
@@ -116,9 +116,9 @@ def test_a_block_that_was_left_alone_ran_in_the_order_that_follows_from_its_file
     tail = "}, else_branch = e () => (float[4] z) { z = Neg(x) }> }"
     program = read_program(onnx.parser.parse_model(head + nodes + tail)).program
     told = kernels("Sqrt_1@2 Exp_0@3 Add_2@4 If_0@1")
-    events = events_by_place(ExecutedGraph(program, ordered=True), told)
+    events = events_by_order(ExecutedGraph(program, in_run_order=True), told)
     assert events is not None
-    assert [event.writes[0].rpartition("/")[2] for event in events] == ["q", "r", "y", "b"]
+    assert [event.outputs[0].rpartition("/")[2] for event in events] == ["q", "r", "y", "b"]
 
 
 def test_a_run_says_of_nodes_without_names_what_a_run_of_the_dump_says(tmp_path: Path) -> None:
@@ -128,6 +128,6 @@ def test_a_run_says_of_nodes_without_names_what_a_run_of_the_dump_says(tmp_path:
     with BaselineRun(path, load_model(path), Check("cpu"), Binding()) as run:
         found = read_baseline_graph(run.result())
     assert not any("again" in warning for warning in found.warnings)
-    again = dump_run(path, DEFAULTS, RunConditions())
+    again = observed_graph(path, DEFAULTS, RunConditions())
     assert found.executed.observed is not None
     assert found.executed.observed == again.observed

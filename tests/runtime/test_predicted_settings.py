@@ -10,7 +10,7 @@ from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippet import settings_snippet
-from memplan_cli.runtime.graph.seen_graph import in_recorded_order
+from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
@@ -116,7 +116,7 @@ def ran(*names: str) -> RunRecord:
 
 def test_a_graph_is_put_in_the_order_that_was_recorded() -> None:
     graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
-    seen = in_recorded_order(graph, ran("q", "p", "r"))
+    seen = with_recorded_order(graph, ran("q", "p", "r"))
     assert seen is not None
     assert [op.name for op in seen.program.body.ops] == ["q", "p", "r"]
 
@@ -124,4 +124,4 @@ def test_a_graph_is_put_in_the_order_that_was_recorded() -> None:
 def test_an_order_that_does_not_name_every_op_once_is_not_taken() -> None:
     graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
     for names in (("q", "p"), ("q", "q", "r"), ("p", "q", "r", "r")):
-        assert in_recorded_order(graph, ran(*names)) is None
+        assert with_recorded_order(graph, ran(*names)) is None

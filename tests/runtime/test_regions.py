@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from allocation_traces import trace_of, trace_of_pairs
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.graph.dumps import executed_graph
 from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,

@@ -9,8 +9,7 @@ import onnx.parser
 from onnx import numpy_helper
 
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.seen_graph import executed_of
-from memplan_cli.runtime.run.baseline import DEFAULTS
+from memplan_cli.runtime.graph.recorded import graph_of_run
 from memplan_cli.runtime.run.record import RunRecord
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
@@ -53,7 +52,7 @@ def test_numbers_in_names_that_the_runtime_made_up_say_nothing_of_the_session_th
         kernel("third", [8], 8),
         kernel("fourth", [512], 512),
     )
-    observed = executed_of(found, DEFAULTS, {"n": 8, "m": 512}, tmp_path / "m.onnx").observed
+    observed = graph_of_run(found, {"n": 8, "m": 512}).observed
     assert observed is not None
     sizes = {str(var): written[0].bytes for var, written in observed.written.items()}
     assert {name: sizes[name] for name in "uvst"} == {"u": 32, "v": 2048, "s": 32, "t": 2048}
@@ -65,7 +64,7 @@ def test_where_nothing_around_says_a_size_the_name_does(tmp_path: Path) -> None:
         kernel("layout_token_1", [8], 8),
         kernel("layout_token_2", [512], 512),
     )
-    observed = executed_of(found, DEFAULTS, {"n": 8, "m": 512}, tmp_path / "m.onnx").observed
+    observed = graph_of_run(found, {"n": 8, "m": 512}).observed
     assert observed is not None
     assert {str(var): w[0].bytes for var, w in observed.written.items()} == {
         "s": 32,

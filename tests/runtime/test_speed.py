@@ -38,8 +38,10 @@ def test_bytes_that_are_no_longer_moved_and_blocked_layouts_cost_time(
     optimised: Program,
     slower: bool,  # noqa: FBT001 - what is expected
 ) -> None:
-    assert is_slower_as_written(LARGE, {}, ExecutedGraph(optimised, ordered=True)) is slower
+    assert (
+        is_slower_as_written(LARGE, {}, ExecutedGraph(optimised, in_run_order=True)) is slower
+    )
 
 
 def test_a_graph_with_fewer_ops_is_not_slower() -> None:
-    assert not is_slower_as_written(FUSED, {}, ExecutedGraph(LARGE, ordered=True))
+    assert not is_slower_as_written(FUSED, {}, ExecutedGraph(LARGE, in_run_order=True))

@@ -11,7 +11,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate import execution
-from memplan_cli.runtime.simulate.observed import Observed, WrittenTensor
+from memplan_cli.runtime.simulate.observation import RunObservation, WrittenTensor
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ TURNS = 9
 
 def peak(sizes: tuple[int, ...]) -> int | None:
     """Return the peak of two Scans of nine turns, a tensor of each turn with its size."""
-    observed = Observed(
+    observed = RunObservation(
         {MANY: tuple(WrittenTensor(size, size) for size in sizes)},
         {SCAN: (TURNS, TURNS), "Loop#0.body": (2,)},
     )
     return predict(
-        ExecutedGraph(PROGRAM, ordered=True, observed=observed), DEFAULTS
+        ExecutedGraph(PROGRAM, in_run_order=True, observed=observed), DEFAULTS
     ).first_run_peak
 
 

@@ -15,9 +15,9 @@ from memplan_cli.errors import UnknownSizeError
 from memplan_cli.features.serving.sizes import fit_formulas
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import Feeder
-from memplan_cli.runtime.graph.executed import (
+from memplan_cli.runtime.graph.dumps import (
     executed_graph,
-    read_graph,
+    read_dump,
     runtime_shapes,
     write_dump,
 )
@@ -27,7 +27,7 @@ from memplan_cli.runtime.run.run_model import observe_run
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
 from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
-from memplan_cli.runtime.workers.spec import RunConditions
+from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -199,10 +199,13 @@ def _sample_by_runs(service: Service) -> SampledSizes:
     """Run the model at some sizes, including the largest and corners, and return what runs show."""
     points = service.extent.points(_KNOWN_POINTS)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
-        dump, settings = Path(name) / "whole.onnx", service.base
-        write_dump(service.model, dump, settings)
+        dump, session = (
+            Path(name) / "whole.onnx",
+            SessionSpec(service.model, CPU, service.base),
+        )
+        write_dump(session, dump)
         shapes, dims = runtime_shapes(dump), service.binding.dims
-        base = read_graph(dump, shapes, settings, dims, service.model)
+        base = read_dump(dump, shapes, session, dims)
         specs, conditions = service.specs(points), service.conditions(points[0])
         runs = observe_many(dump, base.program, specs, conditions)
     pairs = zip(points, runs, strict=True)

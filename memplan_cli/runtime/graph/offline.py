@@ -1,7 +1,7 @@
-"""The graph as the runtime optimises it, written as a model of its own.
+"""Offline optimisation: the graph as the runtime optimises it, written as a model of its own.
 
-Such a file is run with optimisation off. It is tied to the version of the runtime and, at
-the level that changes layouts, to the hardware it was made on; its metadata says both.
+The written model is run without optimisation. It is tied to the version of the runtime and, at
+the level that changes layouts, to the hardware on which it was made; its metadata states both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
 from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
-from memplan_cli.runtime.graph.distinct_names import with_distinct_names
-from memplan_cli.runtime.graph.executed import bound_shapes, runtime_shapes
+from memplan_cli.runtime.graph.dumps import bound_shapes, runtime_shapes, with_distinct_names
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.run.record import shapes_of_types
 from memplan_cli.runtime.run.run_model import require_weights
@@ -39,22 +38,22 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, Var
     from memplan_cli.runtime.run.record import RuntimeShapes
 
-COUNTED = re.compile(r"_token_\d+$")
-"""What the runtime puts behind a name that is taken."""
+GENERATED_NUMBER = re.compile(r"_token_\d+$")
+"""The suffix by which the runtime makes a name that it generates unique."""
 
 _PACKED = "session.save_external_prepacked_constant_initializers"
 
 
 class Packing(Enum):
-    """Where weights are put into the form that the kernels want."""
+    """Where weights are packed into the layout that kernels use."""
 
     AT_LOAD = "at load"
-    """In the arena, by each session."""
+    """By each session, in its arena."""
     IN_FILE = "in the file"
-    """Beforehand: the file gets up to twice as large, and is mapped."""
+    """Beforehand. The file gets up to twice as large, and is mapped."""
     IN_PIECES = "in the file, large operands in pieces"
-    """The same, with large operands in pieces: a session packs an operand before it knows whether
-    a packed one is stored."""
+    """Beforehand, with large operands cut into pieces: a session packs an operand before it finds
+    the packed copy in the file, so a whole one would raise the load peak."""
 
 
 def packing_for(provider: str, model: ModelProto) -> Packing:
@@ -72,20 +71,23 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A graph that the runtime wrote, and the types that it infers in it.
+    """A file with the graph that the runtime optimised.
 
-    ``block`` is how many channels lie beside each other where it lays them out in blocks.
+    Attributes:
+        path: the file; weights are in a file beside it.
+        shapes: what the runtime infers for values of the main graph.
+        block: channels in a block of the runtime's blocked layouts; 0 if none is used.
+        cut: number of matrix products whose constant operand was cut into pieces.
     """
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
     block: int = 0
     cut: int = 0
-    """Products whose large operand is in pieces."""
 
 
-class Dumping:
-    """A dump under way, that ends with the block in which it is used."""
+class DumpJob:
+    """A worker job that writes optimised graphs; used as a context manager, which ends it."""
 
     def __init__(
         self,
@@ -95,125 +97,134 @@ class Dumping:
         packing: Packing = Packing.AT_LOAD,
         dims: Mapping[str, int] | None = None,
     ) -> None:
-        """Start to write the graph at the runtime's highest level for a provider.
+        """Start to write the graph at the highest optimisation level.
 
-        Where it has fusions that cost workspace, the one without them goes to the second
-        file, if there is one to go to. Both come from one process.
+        On CPU only the highest level has the blocked layouts; convolutional nets are up to three
+        times slower without them.
 
-        On CPU only the highest level has the blocked layouts: a lower one makes convolutional
-        nets up to three times slower.
+        Args:
+            model: the file.
+            out: one or two files to write. If the graph has fusions that cost workspace, the graph
+                without these fusions goes to the second file.
+            provider: the provider for which the graph is optimised.
+            packing: where weights are packed.
+            dims: values of symbolic dims.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
         """
         require_weights(model)
-        highest = RuntimeSettings(
+        settings = RuntimeSettings(
             session={"graph_optimization_level": "ORT_ENABLE_ALL"},
             session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
         )
-        asked = {
+        request = {
             "model": str(model),
             "provider": provider,
-            "settings": to_json(highest),
+            "settings": to_json(settings),
             "fused": str(out[0]),
             "unfused": str(out[1]) if len(out) > 1 else None,
             "dims": dict(dims or {}),
             "in_pieces": packing is Packing.IN_PIECES,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job("offline", {"dump": asked}, about=model)
+        self._job = start_job("offline", {"dump": request}, about=model)
 
     def __enter__(self) -> Self:
-        """Use it in a block."""
+        """Return the job itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it if it is under way still."""
+        """End the job if it still runs."""
         self._job.end()
 
     def result(self) -> tuple[Dump, ...]:
-        """Return what was written, weights beside it on pages of their own.
+        """Wait for the job, tidy the written files, and return them.
 
-        The runtime crashes on packed ones that are not aligned, and writes them so.
+        Weights are moved to page boundaries: the runtime writes packed weights unaligned, and
+        crashes when it maps them so.
 
         Raises:
             RuntimeUnavailableError: the model does not load.
         """
-        outcome = self._job.outcome()
-        result = outcome.require(f"{self._model} does not load")
-        written: Any = result["graphs"]
-        block = int(str(result["block"]))
+        answer = self._job.outcome().require(f"{self._model} does not load")
+        written: Any = answer["graphs"]
+        block = int(str(answer["block"]))
         original, provider = load_model(self._model), self._provider
-        return tuple(
-            replace(
-                _tidied(path, original, shapes_of_types(found["types"]), provider),
-                cut=found["cut"],
-                block=block,
-            )
-            for path in self._out
-            if (found := written.get(path.name))
-        )
+        dumps = []
+        for path in self._out:
+            if entry := written.get(path.name):
+                shapes = shapes_of_types(entry["types"])
+                dump = _tidy_dump(path, original, shapes, provider)
+                dumps.append(replace(dump, cut=entry["cut"], block=block))
+        return tuple(dumps)
 
 
-def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
-    """Make a dump's names distinct and the same each time; put its weights where they cost least."""
-    graph = load_model(dump)
-    graph = with_distinct_names(graph) or graph
-    forget_constant_inputs(graph)
-    hoist_packed(graph)
-    count_anew(graph, original)
-    forget_types(graph)
+def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
+    """Rewrite a dump in place: deterministic distinct names, weights where they cost least.
+
+    Args:
+        dump: the file, with its weights beside it.
+        original: the model that was optimised.
+        shapes: what the runtime infers; if empty, it is asked again.
+        provider: the provider for which the graph was optimised.
+    """
+    model = load_model(dump)
+    model = with_distinct_names(model) or model
+    forget_constant_inputs(model)
+    hoist_packed(model)
+    renumber_generated_names(model, original)
+    drop_inferable_types(model)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
-        write_on_pages(graph, data)
-    dump.write_bytes(graph.SerializeToString())
+        write_on_pages(model, data)
+    dump.write_bytes(model.SerializeToString())
     return Dump(dump, shapes or runtime_shapes(dump, provider))
 
 
-def forget_types(dump: ModelProto) -> None:
-    """Drop the declared types that any reader infers, and those of values that are gone.
+def drop_inferable_types(dump: ModelProto) -> None:
+    """Drop declared types in place, except those of outputs of non-standard operators.
 
-    The runtime declares every value that it ever had in the graph, and a session keeps what is
-    declared. Of its own operators it alone knows what they make.
+    The runtime declares every value that the graph ever had, and a session keeps all
+    declarations in memory. Only types that ONNX inference cannot find are needed.
     """
     for graph in graphs(dump.graph):
-        known = {
+        needed = {
             name
             for node in graph.node
             if node.domain not in STANDARD_DOMAINS
             for name in node.output
         }
-        kept = [value for value in graph.value_info if value.name in known]
+        kept = [value for value in graph.value_info if value.name in needed]
         del graph.value_info[:]
         graph.value_info.extend(kept)
 
 
-def count_anew(dump: ModelProto, original: ModelProto) -> bool:
-    """Name the nodes that the original does not have by their places in the dump.
+def renumber_generated_names(dump: ModelProto, original: ModelProto) -> bool:
+    """Number the generated node names of a dump by node order, in place.
 
-    ONNX Runtime counts the names that it makes up in the order in which it comes by, and
-    that of its blocked layouts is another one each time (measured): only the numbers differ.
-
-    Names of tensors stay as they are, and so do those of nodes without a name.
+    The runtime numbers the names that it generates in the order in which it creates nodes, which
+    differs from session to session for blocked layouts (measured). Names of nodes of the original
+    and of tensors stay, and nodes without a name get none.
 
     Returns:
         Whether a name was changed.
     """
-    kept = {node.name for graph in graphs(original.graph) for node in graph.node}
-    names = FreshNames(kept, separator="_token_")
+    original_names = {node.name for graph in graphs(original.graph) for node in graph.node}
+    names = FreshNames(original_names, separator="_token_")
     changed = False
     for graph in graphs(dump.graph):
         for node in graph.node:
-            if not node.name or node.name in kept:
+            if not node.name or node.name in original_names:
                 continue
-            name = names.fresh(COUNTED.sub("", node.name))
+            name = names.fresh(GENERATED_NUMBER.sub("", node.name))
             changed |= name != node.name
             node.name = name
     return changed
 
 
 def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
-    """Return the model metadata that says what an offline file is tied to."""
+    """Return the model metadata that states the runtime and hardware of an offline file."""
     return {
         RUNTIME: f"onnxruntime {version} {provider}",
         HARDWARE: hardware(),
@@ -226,24 +237,28 @@ def offline_program(
     provider: str = CPU,
     shapes: RuntimeShapes | None = None,
 ) -> Program:
-    """Read a dump; what our own inference leaves open, the runtime may know of its own ops.
+    """Read an offline file. Shapes that ONNX inference leaves open are taken from the runtime.
 
-    It is asked where ``shapes`` does not say it.
+    Args:
+        dump: the file.
+        dims: values of symbolic dims.
+        provider: the provider for which it was written.
+        shapes: what the runtime infers; None loads the file in a session if a shape is open.
 
     Raises:
-        RuntimeUnavailableError: the dump does not load.
+        RuntimeUnavailableError: the file does not load.
     """
     model = load_model(dump)
     program = read_checked(model, Bindings(dims=dims)).program
-    missing = {var.name for var in program.vars.values() if _is_open(var)}
-    if not missing:
+    open_values = {var.name for var in program.vars.values() if _is_open(var)}
+    if not open_values:
         return program
-    found = runtime_shapes(dump, provider) if shapes is None else shapes
-    wanted = {name: each for name, each in found.items() if name in missing}
-    known = bound_shapes(wanted, dims, free_dims(model))
+    inferred = runtime_shapes(dump, provider) if shapes is None else shapes
+    missing = {name: shape for name, shape in inferred.items() if name in open_values}
+    known = bound_shapes(missing, dims, free_dims(model))
     return read_checked(model, Bindings(dims=dims, known=known)).program
 
 
 def _is_open(var: Var) -> bool:
-    """Whether our own inference leaves something of a value's size open."""
+    """Return whether ONNX inference leaves the dtype or a dim of a value unknown."""
     return var.shape is None or None in var.shape or var.dtype == "unknown"

@@ -1,4 +1,4 @@
-"""Runs that record what the data of a model decides: branches, iterations, sizes."""
+"""Runs that record what the data of a model decides: branches, iteration counts, sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.runtime_query import numbered
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.simulate.observed import Event, sorted_out
+from memplan_cli.runtime.simulate.observation import KernelEvent, observation_of
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -19,61 +19,63 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.simulate.observed import Observed
+    from memplan_cli.runtime.simulate.observation import RunObservation
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
 def observe(
     model: Path, program: Program, conditions: RunConditions, about: Path | None = None
-) -> Observed:
-    """Run a model once, as it is written, and return what the data decided.
+) -> RunObservation:
+    """Run a model once, without optimisation, and return what its data decided.
 
     Args:
-        model: a file whose weights are there; no optimisation is applied to it.
+        model: a file whose weights are there.
         program: the file, as it was read.
         conditions: where it runs, and on which inputs.
-        about: the model that it is a graph of, whose process may run it.
+        about: the model whose graph the file holds; its waiting process may do the run.
 
     Raises:
-        RuntimeUnavailableError: it does not run here.
+        RuntimeUnavailableError: the model does not run here.
     """
-    (found,) = observe_many(model, program, None, conditions, about)
-    return found
+    input_sets = (conditions.input_set(model).specs,)
+    (observation,) = observe_many(model, program, input_sets, conditions, about)
+    return observation
 
 
 def observe_many(
     model: Path,
     program: Program,
-    sizes: Sequence[Sequence[FeedSpec]] | None,
+    input_sets: Sequence[Sequence[FeedSpec]],
     conditions: RunConditions,
     about: Path | None = None,
-) -> tuple[Observed, ...]:
-    """Run a model once at each of several sizes, in one session; return what each run decided.
+) -> tuple[RunObservation, ...]:
+    """Run a model once on each input set, in one session; return an observation for each.
 
-    Without sizes the only one is that of the conditions.
+    Arguments are those of `observe`, with the inputs drawn by ``input_sets``.
 
     Raises:
-        RuntimeUnavailableError: it does not run here at one of them.
+        RuntimeUnavailableError: the model does not run here on one of the input sets.
     """
-    proto = load_model(model)
-    copy = numbered(proto)
-    if sizes is None:
-        sizes = (conditions.input_set(model).specs,)
+    copy = numbered(load_model(model))
     with tempfile.TemporaryDirectory(prefix="memplan-observed-") as folder:
         file = Path(folder) / "model.onnx"
         file.write_bytes(copy.data)
         session = SessionSpec(
             file, conditions.provider, UNOPTIMISED, weights_folder=model.absolute().parent
         )
-        inputs = tuple(InputSet(tuple(specs)) for specs in sizes)
+        inputs = tuple(InputSet(tuple(specs)) for specs in input_sets)
         spec = RunSpec(session, inputs, ("kernels",), runs=1)
         record = run_model(spec, timeout=conditions.timeout, about=about or model)
     what = f"{model} could not be run for its sizes{given_text(conditions.binding.feeds)}"
-    known = copy.writes
+    outputs = copy.writes
     return tuple(
-        sorted_out(
+        observation_of(
             program,
-            (Event(known[node], *tensors) for node, *tensors, _ in run if node in known),
+            (
+                KernelEvent(outputs[node], read, wrote)
+                for node, read, wrote, _ in run
+                if node in outputs
+            ),
         )
         for run in record.require(what).kernels or ()
     )

@@ -11,8 +11,8 @@ from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.graph.executed import executed_graph, executed_run
-from memplan_cli.runtime.graph.seen_graph import reordered
+from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
+from memplan_cli.runtime.graph.recorded import with_file_order
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import (
     KnownProcess,
@@ -92,7 +92,7 @@ def executed_at(
     executed = executed_graph(path, settings, terms.dims)
     if terms.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
         return executed
-    return executed_run(path, settings, terms.conditions)
+    return observed_graph(path, settings, terms.conditions)
 
 
 def predicted_facts(
@@ -115,9 +115,9 @@ def predicted_facts(
     before = executed_at(path, DEFAULTS, terms)
     written = ExecutedGraph(program, terms.dims)
     assumed = terms.conditions.binding.assumed
-    choice = _chosen(before, reordered(before, nodes, program), written, assumed)
+    choice = _chosen(before, with_file_order(before, nodes, program), written, assumed)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
-    after = written if as_it_stands else reordered(before, nodes, program)
+    after = written if as_it_stands else with_file_order(before, nodes, program)
     nothing = Peaks(None, None)
     stored = stored_model(path)
     return RuntimeFacts(

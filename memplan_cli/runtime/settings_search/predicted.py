@@ -251,7 +251,7 @@ def _best_near_lowest_peak(
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
     """Yield every order and reuse to try; the graph of an optimised session keeps its order."""
     fixed = base.session.get("execution_order")
-    orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.ordered else list(ORDERS)
+    orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.in_run_order else list(ORDERS)
     for order in orders:
         for reuse in (False, True):
             yield _plain(base).updated(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.graph.executed import dump_run, executed_run
-from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
+from memplan_cli.runtime.graph.dumps import observed_graph
+from memplan_cli.runtime.graph.recorded import graph_of_run, with_file_order
 from memplan_cli.runtime.process.predict import (
     KnownProcess,
     predict_process_bytes,
@@ -97,12 +97,11 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         RuntimeUnavailableError: its sizes depend on data, and it does not run again for them.
     """
     settings = baseline.settings
-    executed = executed_of(baseline.record, settings, baseline.dims, baseline.path)
-    executed = replace(executed, provider=baseline.provider)
+    executed = graph_of_run(baseline.record, baseline.dims)
     notes: tuple[str, ...] = ()
     if needs_run(executed) and executed.observed is None:
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
-        executed = dump_run(baseline.path, settings, conditions)
+        executed = observed_graph(baseline.path, settings, conditions)
         notes = (
             "nodes without names of their own: the original ran again for what data decides",
         )
@@ -148,11 +147,13 @@ class Prediction:
         if not self.written.offline:
             return file
         before = self.graph.executed
-        return replace(file, observed=before.observed, seen=_seen_by_name(before, file))
+        return replace(
+            file, observed=before.observed, planner_shapes=_seen_by_name(before, file)
+        )
 
     def optimised(self) -> ExecutedGraph:
         """Return the graph that the runtime is predicted to make of the file."""
-        return reordered(self.graph.executed, self.baseline.nodes, self._program)
+        return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
 
     def best(self) -> SettingsChoice:
         """Return the settings of the least predicted memory at about the original's time."""
@@ -189,7 +190,9 @@ class Prediction:
         fusions = costly_fusions(self.graph.executed.program)
         if fusions:
             conditions = RunConditions.of_check(self.baseline.check, self.baseline.binding)
-            less_fused = executed_run(self.written.path, without_fusions(fusions), conditions)
+            less_fused = observed_graph(
+                self.written.path, without_fusions(fusions), conditions
+            )
             base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
             more.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
@@ -239,7 +242,9 @@ class Prediction:
 
 def _seen_by_name(before: ExecutedGraph, file: ExecutedGraph) -> dict[VarId, Shape | None]:
     """Return the shapes that the runtime plans by, of values that both graphs have."""
-    known = {before.program.vars[var].name: shape for var, shape in before.seen.items()}
+    known = {
+        before.program.vars[var].name: shape for var, shape in before.planner_shapes.items()
+    }
     return {
         var.id: known[var.name]
         for var in file.program.vars.values()

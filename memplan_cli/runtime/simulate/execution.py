@@ -27,7 +27,7 @@ from memplan_cli.runtime.simulate.trace import (
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.runtime.profile.workspace import Workspace
-    from memplan_cli.runtime.simulate.observed import Observed, WrittenTensor
+    from memplan_cli.runtime.simulate.observation import RunObservation, WrittenTensor
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 
 OuterResults = Mapping[VarId, VarId | None]
@@ -57,7 +57,7 @@ class SimulatedModel:
     bytes: Mapping[VarId, int]
     planner: PlannerSettings
     with_pattern: bool
-    observed: Observed | None = None
+    observed: RunObservation | None = None
     packed: frozenset[VarId] = frozenset()
 
 
@@ -241,7 +241,7 @@ class Frame:
     def observed_iterations(self, body: Block) -> int | None:
         """Return how often a body ran for its op in this frame, or None if no run was observed."""
         observed = self.simulator.model.observed
-        counts = observed.turns.get(body.path, ()) if observed else ()
+        counts = observed.iterations.get(body.path, ()) if observed else ()
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:

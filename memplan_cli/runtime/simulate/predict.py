@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block, Op, Program, Shape, VarId
     from memplan_cli.runtime.simulate.execution import SessionTraces
-    from memplan_cli.runtime.simulate.observed import Observed
+    from memplan_cli.runtime.simulate.observation import RunObservation
 
 RUN_AS_WRITTEN = RuntimeSettings(
     session={
@@ -46,18 +46,18 @@ class ExecutedGraph:
     Attributes:
         program: after the runtime's own changes; with optimisation off, the file itself.
         dims: values of symbolic dims.
-        ordered: whether the ops stand in executed order, as in a dump.
-        seen: the shapes that the runtime itself knows before the run, for variables of which it
-            knows less than the program. Its planner shares no buffers by other shapes.
+        in_run_order: whether the ops are in execution order, as in a dump of an optimised graph.
+        planner_shapes: the runtime's own shapes of variables, where it knows less than the
+            program does; None is an unknown shape. The runtime's planner goes by these.
         observed: what data decided in one run. Predictions then hold for the inputs of that run.
-        provider: ONNX Runtime's name of where it runs.
+        provider: ONNX Runtime's name of the execution provider.
     """
 
     program: Program
     dims: Mapping[str, int] = field(default_factory=dict)
-    ordered: bool = False
-    seen: Mapping[VarId, Shape | None] = field(default_factory=dict)
-    observed: Observed | None = None
+    in_run_order: bool = False
+    planner_shapes: Mapping[VarId, Shape | None] = field(default_factory=dict)
+    observed: RunObservation | None = None
     provider: str = CPU
 
 
@@ -101,7 +101,7 @@ def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> Simul
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
     reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
     planner = PlannerSettings(
-        load_table(executed.provider), file_order if executed.ordered else order, reuse
+        load_table(executed.provider), file_order if executed.in_run_order else order, reuse
     )
     packs = settings.session_config.get("session.disable_prepacking") != "1"
     observed = executed.observed
@@ -124,7 +124,8 @@ def runtime_program(executed: ExecutedGraph) -> Program:
     if any(_is_weight(program, op) for _, op in walk(program.body)):
         program = replace(program, body=_without_weights(program, program.body))
     known = {
-        var: program.vars[var]._replace(shape=shape) for var, shape in executed.seen.items()
+        var: program.vars[var]._replace(shape=shape)
+        for var, shape in executed.planner_shapes.items()
     }
     return replace(program, vars={**program.vars, **known}) if known else program
 

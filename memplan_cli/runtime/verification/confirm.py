@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.graph.seen_graph import executed_of, in_recorded_order
+from memplan_cli.runtime.graph.recorded import graph_of_run, with_recorded_order
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
 from memplan_cli.runtime.run.baseline import DEFAULTS
@@ -246,11 +246,10 @@ class Confirmation:
         if record.failure is not None or record.spec.graph is None:
             return self.prediction.file()
         if self._graph is None or self._graph[0] is not record:
-            dims, path = self._baseline.dims, self._written.path
-            graph = executed_of(record, self.run.settings, dims, path)
+            graph = graph_of_run(record, self._baseline.dims)
             if settings_from_runs(self.run.settings).get("session.execution_order"):
-                graph = in_recorded_order(graph, record) or graph
-            self._graph = record, replace(graph, provider=self._baseline.provider)
+                graph = with_recorded_order(graph, record) or graph
+            self._graph = record, graph
         return self._graph[1]
 
     def facts(self) -> RuntimeFacts:

@@ -1,0 +1,293 @@
+"""Dumps: the graph that ONNX Runtime really runs, written by a session and read back.
+
+A light dump has no weights. It suffices where no run is needed and the runtime infers shapes
+without weights; otherwise a whole dump is written, which can be run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from copy import deepcopy
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.serialization import to_json
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
+from memplan_cli.onnx_io.graph_editor import FreshNames
+from memplan_cli.onnx_io.interface import free_dims
+from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.onnx_io.runs.prepared_models import give_every_output
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_checked
+from memplan_cli.onnx_io.traversal import defined, graphs, subgraphs
+from memplan_cli.runtime.graph.node_index import in_index_order
+from memplan_cli.runtime.run.observe import observe
+from memplan_cli.runtime.run.record import shapes_of_types
+from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+from memplan_cli.runtime.workers.spec import SessionSpec
+from memplan_cli.runtime.workers.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from onnx import GraphProto, ModelProto
+
+    from memplan_cli.core.program import Program, Shape, VarId
+    from memplan_cli.runtime.run.record import RuntimeShapes
+    from memplan_cli.runtime.workers.spec import RunConditions
+
+
+def executed_graph(
+    model: Path,
+    settings: RuntimeSettings,
+    dims: Mapping[str, int],
+    provider: str = CPU,
+) -> ExecutedGraph:
+    """Return the graph that a session with these settings runs, with its shapes; nothing is run.
+
+    Without optimisation, the ops are in the order of the runtime's node indices, from which
+    every execution order follows. With optimisation the indices are unknown, and the ops are in
+    the order of ``ExecutionOrder.DEFAULT``; a session with ``PRIORITY_BASED`` runs them in that
+    order only if it loads the dump itself.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    require_weights(model)
+    session = SessionSpec(model, provider, settings)
+    with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
+        graph = _light_graph(session, Path(folder) / "dump.onnx", dims)
+        return graph or _whole_graph(session, Path(folder) / "whole.onnx", dims)
+
+
+def observed_graph(
+    model: Path, settings: RuntimeSettings, conditions: RunConditions
+) -> ExecutedGraph:
+    """Return the executed graph, with the observation of one run where data decides something.
+
+    Predictions from the result hold for the inputs of that run. The dump is what runs, so that
+    each kernel belongs to a node of the graph.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not run.
+    """
+    require_weights(model)
+    session = SessionSpec(model, conditions.provider, settings)
+    with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
+        graph = _light_graph(session, Path(folder) / "dump.onnx", conditions.dims)
+        if graph is not None and not needs_run(graph):
+            return graph
+        dump = Path(folder) / "whole.onnx"
+        graph = _whole_graph(session, dump, conditions.dims)
+        if not needs_run(graph):
+            return graph
+        observation = observe(dump, graph.program, conditions, about=model)
+        return replace(graph, observed=observation)
+
+
+def _light_graph(
+    session: SessionSpec, dump: Path, dims: Mapping[str, int]
+) -> ExecutedGraph | None:
+    """Write and read a light dump; None if the runtime infers no shapes without weights."""
+    job = {**_dump_job(session, dump), "light": True}
+    answer = run_job("dump", job, about=session.model).require(_does_not_load(session.model))
+    shapes = shapes_of_types(answer["types"])
+    return read_dump(dump, shapes, session, dims) if shapes else None
+
+
+def _whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
+    """Write and read a dump with weights."""
+    write_dump(session, dump)
+    shapes = runtime_shapes(dump, session.provider, about=session.model)
+    return read_dump(dump, shapes, session, dims)
+
+
+def write_dump(session: SessionSpec, out: Path) -> None:
+    """Write the graph of a session, with its weights beside it.
+
+    Raises:
+        RuntimeUnavailableError: the model does not load.
+    """
+    job = _dump_job(session, out)
+    run_job("dump", job, about=session.model).require(_does_not_load(session.model))
+    distinct = with_distinct_names(load_model(out))
+    if distinct is not None:
+        out.write_bytes(distinct.SerializeToString())
+
+
+def _dump_job(session: SessionSpec, out: Path) -> dict[str, object]:
+    """Return a job that writes the graph; of the session options, only the level matters."""
+    level = session.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    graph_settings = RuntimeSettings(
+        session={"graph_optimization_level": level},
+        session_config=session.settings.session_config,
+    )
+    return {"session": to_json(replace(session, settings=graph_settings)), "out": str(out)}
+
+
+def _does_not_load(model: Path) -> str:
+    return f"{model} does not load"
+
+
+def read_dump(
+    dump: Path, shapes: RuntimeShapes, session: SessionSpec, dims: Mapping[str, int]
+) -> ExecutedGraph:
+    """Read a graph that the runtime wrote.
+
+    Args:
+        dump: its file.
+        shapes: what the runtime infers for values of the main graph.
+        session: the session that wrote it.
+        dims: values of symbolic dims.
+    """
+    graph = load_model(dump)
+    graph = with_distinct_names(graph) or graph
+    known = bound_shapes(shapes, dims, free_dims(graph))
+    program = read_checked(graph, Bindings(dims=dims, known=known)).program
+    level = session.settings.session.get("graph_optimization_level")
+    is_optimised = level != "ORT_DISABLE_ALL"
+    if not is_optimised:
+        program = in_index_order(program, graph.graph, load_as_written(session.model))
+    different = planner_shapes(program, shapes)
+    return ExecutedGraph(program, dims, is_optimised, different, provider=session.provider)
+
+
+def runtime_shapes(
+    model: Path, provider: str = CPU, about: Path | None = None
+) -> RuntimeShapes:
+    """Return the shapes that the runtime infers for every value of the main graph.
+
+    A session loads a temporary copy in which every value is an output. The copy is beside the
+    model, so that its external weights are found.
+
+    Args:
+        model: the file.
+        provider: the session's execution provider.
+        about: the model whose waiting process may do the work; None for ``model`` itself.
+
+    Raises:
+        RuntimeUnavailableError: the model does not load.
+    """
+    copy = model.with_name(f"{model.stem}.every-output.onnx")
+    try:
+        loaded = load_model(model)
+        give_every_output(loaded.graph)
+        copy.write_bytes(loaded.SerializeToString())
+        job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMISED))}
+        answer = run_job("dump", job, about=about or model).require(_does_not_load(model))
+    finally:
+        copy.unlink(missing_ok=True)
+    return shapes_of_types(answer["types"])
+
+
+def complete_shapes(shapes: RuntimeShapes) -> RuntimeShapes:
+    """Return the shapes of rank 1 or more whose dims are all known.
+
+    The runtime reports no dims both for a scalar and for an unknown rank. Such values are left
+    out: a tensor mistaken for a scalar would count as one element.
+    """
+    return {
+        name: (dtype, shape)
+        for name, (dtype, shape) in shapes.items()
+        if shape and None not in shape
+    }
+
+
+def bound_shapes(
+    shapes: RuntimeShapes, dims: Mapping[str, int], input_dims: Collection[str]
+) -> RuntimeShapes:
+    """Return the complete shapes after binding, in numbers and named dims of the inputs.
+
+    Shapes with other names are left out, because no user can bind them: the runtime repeats
+    names that an exporter invented for results, invents names itself, and reads ``seq-len`` as
+    a difference of two dims.
+    """
+    bound = {
+        name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
+        for name, (dtype, shape) in complete_shapes(shapes).items()
+    }
+    bindable = set(input_dims)
+    return {
+        name: (dtype, shape)
+        for name, (dtype, shape) in bound.items()
+        if all(symbols_of(dim) <= bindable for dim in shape)
+    }
+
+
+def planner_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape | None]:
+    """Return the runtime's shapes of main graph results where they differ from the program's.
+
+    The runtime's planner goes by these. None is an unknown shape: no dims are a scalar only if
+    the program has a scalar too.
+    """
+    different: dict[VarId, Shape | None] = {}
+    for var in program.vars.values():
+        if var.block or var.origin is not Origin.OP or var.name not in shapes:
+            continue
+        _, shape = shapes[var.name]
+        if shape != var.shape:
+            different[var.id] = shape or None
+    return different
+
+
+def with_distinct_names(model: ModelProto) -> ModelProto | None:
+    """Return a copy in which no subgraph defines a name of an outer graph; None if none does.
+
+    ONNX Runtime gives the values of an inlined function names that are new in their own graph
+    only. If a function is called both outside and inside an If, both define the same names. The
+    runtime writes such a graph although it is no valid model, and refuses to load it.
+    """
+    has_subgraphs = len(list(islice(graphs(model.graph), 2))) > 1
+    if not has_subgraphs:
+        return None
+    copy = deepcopy(model)
+    fresh_names = FreshNames(name for graph in graphs(model.graph) for name in defined(graph))
+    outer_names = frozenset(defined(model.graph))
+    return copy if _rename_in_subgraphs(copy.graph, fresh_names, outer_names, {}) else None
+
+
+def _rename_in_subgraphs(
+    graph: GraphProto,
+    fresh_names: FreshNames,
+    outer_names: frozenset[str],
+    renamed: Mapping[str, str],
+) -> bool:
+    """Rename values that subgraphs define again, in place. Return whether any was renamed.
+
+    Args:
+        graph: its subgraphs are changed, not the graph itself.
+        fresh_names: names that no graph of the model has.
+        outer_names: names that are visible in the subgraphs.
+        renamed: old to new name of renamed values of the graph and the graphs around it.
+    """
+    changed = False
+    for node in graph.node:
+        for _, subgraph in subgraphs(node):
+            own_names = dict.fromkeys(defined(subgraph))
+            new_names = {
+                name: fresh_names.fresh(name) for name in own_names if name in outer_names
+            }
+            visible = {old: new for old, new in renamed.items() if old not in own_names}
+            visible |= new_names
+            if visible:
+                _rename_values(subgraph, visible)
+            inner_names = outer_names | own_names.keys() | set(new_names.values())
+            inner_changed = _rename_in_subgraphs(subgraph, fresh_names, inner_names, visible)
+            changed = changed or bool(new_names) or inner_changed
+    return changed
+
+
+def _rename_values(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Replace names of values in one graph, in place; its subgraphs stay as they are."""
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for tensor in graph.sparse_initializer:
+        tensor.values.name = names.get(tensor.values.name, tensor.values.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]

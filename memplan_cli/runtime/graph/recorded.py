@@ -1,0 +1,283 @@
+"""The graph that a session ran, read from the record of that run.
+
+What data decided in the run is attached to the graph if each recorded kernel can be assigned to
+its node: by the node's name, or by the order of the kernels if nodes have no distinct names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memplan_cli.core.program import Block, blocks, walk
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.shapes.given import block_paths
+from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
+from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
+from memplan_cli.runtime.profile.type_names import dtype_of
+from memplan_cli.runtime.simulate.observation import KernelEvent, observation_of
+from memplan_cli.runtime.simulate.planner import default_order
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from memplan_cli.core.program import Op, Program
+    from memplan_cli.runtime.run.record import Kernel, RunRecord, RuntimeShapes
+
+_DEFAULT = "DEFAULT"
+"""The execution order in which the kernels of a dump can be assigned without names."""
+
+
+def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
+    """Return the graph that was run, with what data decided in its first run.
+
+    ``observed`` is None if nothing depends on data, or if the kernels cannot be assigned to
+    nodes. In the second case nothing can be predicted from the graph.
+
+    Args:
+        record: of a run that collected ``kernels`` and ``graph``.
+        dims: values of symbolic dims.
+    """
+    file, session = record.spec.graph, record.spec.session
+    assert file is not None  # noqa: S101 - the caller has collected it
+    kernels = (record.kernels or ((),))[0]
+    model = load_model(file)
+    model = with_distinct_names(model) or model
+    nodes = _nodes_by_name(model)
+    shapes = record.shapes or _shapes_of_run(nodes or {}, kernels)
+    graph = read_dump(file, shapes, session, dims)
+    if not needs_run(graph):
+        return graph
+    events: Iterable[KernelEvent] | None = None
+    if nodes is not None:
+        events = _events_by_name(nodes, kernels)
+    elif session.settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
+        events = events_by_order(graph, kernels)
+    if events is None:
+        return graph
+    return replace(graph, observed=observation_of(graph.program, events))
+
+
+class _DumpNode(NamedTuple):
+    """The path of a node's block, and the full names of its inputs and outputs."""
+
+    path: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _nodes_by_name(model: ModelProto) -> dict[str, _DumpNode] | None:
+    """Return the nodes of all blocks by name; None if a name is missing or occurs twice."""
+    nodes: dict[str, _DumpNode] = {}
+    for path, graph in block_paths(model.graph, ""):
+        prefix = f"{path}/" if path else ""
+        for node in graph.node:
+            if not node.name or node.name in nodes:
+                return None
+            inputs = tuple(prefix + name for name in node.input if name)
+            outputs = tuple(prefix + name for name in node.output if name)
+            nodes[node.name] = _DumpNode(path, inputs, outputs)
+    return nodes
+
+
+def _events_by_name(
+    nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]
+) -> Iterator[KernelEvent]:
+    """Yield the events of a run, each kernel assigned by the name of its node.
+
+    Names with a generated number need care. ONNX Runtime changes the layout of filters in
+    another order in each session, so ``layout_token_1`` of the dump may be ``layout_token_2`` of
+    the session that ran. What such a node wrote is taken from the nodes with unambiguous names
+    that read it.
+    """
+    known_tensors: dict[str, Any] = {}  # type and dims by value of the main graph
+    for name, read, wrote, _ in kernels:
+        node = nodes.get(name)
+        if node is None or node.path or GENERATED_NUMBER.search(name):
+            continue
+        for values, tensors in ((node.inputs, read), (node.outputs, wrote)):
+            if len(values) == len(tensors):
+                known_tensors |= zip(values, tensors, strict=True)
+    for name, read, wrote, _ in kernels:
+        if node := nodes.get(name):
+            known = [known_tensors[value] for value in node.outputs if value in known_tensors]
+            is_known = len(known) == len(node.outputs)
+            uses_known = is_known and GENERATED_NUMBER.search(name)
+            yield KernelEvent(node.outputs, read, known if uses_known else wrote)
+
+
+def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) -> RuntimeShapes:
+    """Return the shapes of the main graph's values in a run, by name."""
+    main_nodes = {name: node for name, node in nodes.items() if not node.path}
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for event in _events_by_name(main_nodes, kernels):
+        if len(event.outputs) == len(event.wrote):
+            for value, (type_name, dims) in zip(event.outputs, event.wrote, strict=True):
+                shapes[value] = dtype_of(type_name), tuple(dims)
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class _NestedKernel:
+    """A kernel and, for a control-flow node, the kernels of its subgraphs.
+
+    Attributes:
+        name: of its node, or the operator and a number if the node has no name.
+        tensors: the tensors that it read, and those that it wrote.
+        inner: kernels of its subgraphs, in the order in which they ended.
+        begin: when it began, in microseconds.
+    """
+
+    name: str
+    tensors: Sequence[Any]
+    inner: Sequence[_NestedKernel] = ()
+    begin: int = 0
+
+
+_Orders = Mapping[str, Sequence[Sequence["Op"]]]
+"""The orders in which each block may have run, by its path; the order of the dump is first."""
+
+
+def events_by_order(
+    graph: ExecutedGraph, kernels: Sequence[Kernel]
+) -> list[KernelEvent] | None:
+    """Return the events of a run in the default order, assigned by the order of the kernels.
+
+    The dump has a block that was optimised in execution order, and any other block as it was
+    read; both orders are tried. The kernels of a subgraph lie within the time of its
+    control-flow node.
+
+    Returns:
+        None if no assignment fits, or if several fit that differ in sizes.
+    """
+    main = graph.program.body
+    orders = {block.path: [block.ops, default_order(block)] for block in blocks(main)}
+    if graph.in_run_order:
+        orders[main.path] = [main.ops]
+    control_flow = {op.name or op.type for _, op in walk(main) if op.bodies}
+    nested: list[_NestedKernel] = []
+    for name, read, wrote, begin in kernels:
+        start = len(nested)
+        if name in control_flow or _operator(name) in control_flow:
+            while start and nested[start - 1].begin >= begin:
+                start -= 1
+        nested[start:] = [_NestedKernel(name, (read, wrote), nested[start:], begin)]
+    return _events_of_frame(main, nested, orders)
+
+
+def _events_of_frame(
+    block: Block, kernels: Sequence[_NestedKernel], orders: _Orders
+) -> list[KernelEvent] | None:
+    """Return the events of one execution of a block; None if none or different ones fit."""
+    dump_order, *other_orders = orders[block.path]
+    candidates = [dump_order, *(order for order in other_orders if order != dump_order)]
+    assignments = [_events_in_order(order, kernels, orders) for order in candidates]
+    fits = [events for events in assignments if events is not None]
+    if not fits:
+        return None
+    first = _events_by_outputs(fits[0])
+    is_unambiguous = all(_events_by_outputs(events) == first for events in fits[1:])
+    return fits[0] if is_unambiguous else None
+
+
+def _events_by_outputs(
+    events: Sequence[KernelEvent],
+) -> dict[tuple[str, ...], list[KernelEvent]]:
+    """Return the events of each node, in their order."""
+    grouped: dict[tuple[str, ...], list[KernelEvent]] = {}
+    for event in events:
+        grouped.setdefault(event.outputs, []).append(event)
+    return grouped
+
+
+def _events_in_order(
+    order: Sequence[Op], kernels: Sequence[_NestedKernel], orders: _Orders
+) -> list[KernelEvent] | None:
+    """Assign kernels to ops one to one; None if a name, an operator or a subgraph does not fit."""
+    if len(kernels) != len(order):
+        return None
+    events: list[KernelEvent] = []
+    for op, kernel in zip(order, kernels, strict=True):
+        if kernel.name != op.name and (op.name or _operator(kernel.name) != op.type):
+            return None
+        if kernel.inner:
+            candidates = [_events_of_frames(body, kernel.inner, orders) for body in op.bodies]
+            fits = [inner_events for inner_events in candidates if inner_events is not None]
+            if len(fits) != 1:
+                return None
+            events += fits[0]
+        outputs = tuple(filter(None, op.outputs))
+        events.append(KernelEvent(outputs, *kernel.tensors))
+    return events
+
+
+def _events_of_frames(
+    body: Block, kernels: Sequence[_NestedKernel], orders: _Orders
+) -> list[KernelEvent] | None:
+    """Return the events of a subgraph that ran as often as its ops fit into the kernels."""
+    events: list[KernelEvent] = []
+    op_count = max(len(body.ops), 1)
+    for start in range(0, len(kernels), op_count):
+        frame = _events_of_frame(body, kernels[start : start + op_count], orders)
+        if frame is None:
+            return None
+        events += frame
+    return events
+
+
+def _operator(kernel_name: str) -> str:
+    """Return the operator in the name ``<operator>_<number>`` of a kernel without a node name."""
+    return kernel_name.rpartition("_")[0]
+
+
+def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:
+    """Return a graph with its main ops in the order in which a run executed them.
+
+    Node indices of an optimised graph are not in its dump, so an order by priority, which goes
+    by them, has to be recorded. None if names do not identify all nodes.
+    """
+    body = graph.program.body
+    ops = {op.name: op for op in body.ops}
+    kernels: Sequence[Kernel] = (record.kernels or ((),))[0]
+    by_begin = sorted(kernels, key=lambda kernel: kernel[3])
+    names = [name for name, *_ in by_begin if name in ops]
+    if len(names) != len(body.ops) or len(set(names)) != len(names):
+        return None
+    ordered = replace(body, ops=tuple(ops[name] for name in names))
+    return replace(graph, program=replace(graph.program, body=ordered))
+
+
+def with_file_order(
+    graph: ExecutedGraph, file_nodes: Sequence[str], written: Program
+) -> ExecutedGraph:
+    """Predict the optimised graph of a file whose nodes are written in another order.
+
+    Nodes that optimisation makes get indices above all others, in an order that is unknown; the
+    order of the dump is assumed. The graph is returned as it is if names do not identify its
+    nodes, or if its own order does not follow from this assumption.
+
+    Args:
+        graph: the optimised graph of the original file.
+        file_nodes: names of the original file's nodes, in its order.
+        written: the same nodes in the other order.
+    """
+    ops = graph.program.body.ops
+    has_names = len({op.name for op in ops if op.name}) == len(ops)
+    if not graph.in_run_order or not has_names:
+        return graph
+    if _default_order_of_file(graph.program, file_nodes) != ops:
+        return graph
+    order = _default_order_of_file(graph.program, [op.name for op in written.body.ops])
+    if len(order) != len(ops):
+        return graph
+    return replace(graph, program=graph.program.with_ops(order))
+
+
+def _default_order_of_file(program: Program, file_nodes: Sequence[str]) -> tuple[Op, ...]:
+    """Return a dump's ops in ``ExecutionOrder.DEFAULT`` if the file has these nodes in order."""
+    index = {name: place for place, name in enumerate(file_nodes)}
+    body = program.body
+    ops = sorted(body.ops, key=lambda op: index.get(op.name, len(index)))
+    return default_order(Block(body.inputs, body.outputs, tuple(ops)))

@@ -1,0 +1,150 @@
+"""What the data of one run decides: branches, iteration counts, sizes, packed weights.
+
+The kernels of a run are events. Each op of a block runs once in every frame (execution) of that
+block, so the n-th event of a node belongs to the n-th frame of its block, whatever the order of
+the ops within a frame.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin, VarId, walk
+from memplan_cli.runtime.profile.type_names import dtype_of
+from memplan_cli.runtime.simulate.trace import bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.core.program import Op, Program
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTensor:
+    """A tensor that an op wrote.
+
+    Attributes:
+        bytes: its size.
+        key: the exclusive or of its dims. The runtime finds the memory pattern of a run by the
+            exclusive or of the dims of all feeds.
+    """
+
+    bytes: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunObservation:
+    """What the data decided in one run. It holds for the inputs of that run.
+
+    Attributes:
+        written: for each variable, the tensor written in each frame of its block, in order.
+        iterations: for each subgraph, by path, how often it ran in each execution of its
+            control-flow op.
+        packed: weights that kernels did not read, because all of them had packed copies.
+    """
+
+    written: Mapping[VarId, tuple[WrittenTensor, ...]] = field(default_factory=dict)
+    iterations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    packed: frozenset[VarId] = frozenset()
+
+
+TensorTypes = Sequence[tuple[str, Sequence[int]]]
+"""The runtime's type name and the dims of each tensor that a kernel reads or writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """One executed kernel.
+
+    Attributes:
+        outputs: names of the outputs of its node.
+        read: the tensors that it read.
+        wrote: the tensors that it wrote.
+    """
+
+    outputs: tuple[str, ...]
+    read: TensorTypes
+    wrote: TensorTypes
+
+
+def observation_of(program: Program, events: Iterable[KernelEvent]) -> RunObservation:
+    """Return what one run of a program decided.
+
+    Args:
+        program: the program that ran.
+        events: its kernels in the order in which they ended, so those of a subgraph come before
+            the event of their control-flow op. Kernels of unknown nodes are ignored.
+    """
+    producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
+    # A body ran as often as its first named output was written; an empty body is never counted.
+    body_of_marker = {
+        marker: body.path
+        for _, op in walk(program.body)
+        for body in op.bodies
+        if (marker := next((var for inner in body.ops for var in inner.outputs if var), None))
+    }
+    runs: dict[str, int] = defaultdict(int)
+    counted_runs: dict[str, int] = defaultdict(int)
+    written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
+    iterations: dict[str, list[int]] = defaultdict(list)
+    packed: set[VarId] = set()
+    for event in events:
+        first_output = VarId(event.outputs[0]) if event.outputs else VarId("")
+        op = producer.get(first_output)
+        if op is None:
+            continue
+        _append_written(program, op, event.wrote, written)
+        packed.update(_unread_weights(program, op, event.read))
+        for body in op.bodies:
+            iterations[body.path].append(runs[body.path] - counted_runs[body.path])
+            counted_runs[body.path] = runs[body.path]
+        if (path := body_of_marker.get(first_output)) is not None:
+            runs[path] += 1
+    return RunObservation(
+        {var: tuple(tensors) for var, tensors in written.items()},
+        {path: tuple(counts) for path, counts in iterations.items()},
+        frozenset(packed),
+    )
+
+
+def _append_written(
+    program: Program,
+    op: Op,
+    wrote: TensorTypes,
+    written: dict[VarId, list[WrittenTensor]],
+) -> None:
+    """Append the tensors of one event to ``written``. Sequences and optionals are left out."""
+    outputs = [var for var in op.outputs if var and _is_tensor(program, var)]
+    if len(outputs) != len(wrote):
+        return
+    for var, (type_name, dims) in zip(outputs, wrote, strict=True):
+        size = bytes_of(dtype_of(type_name), tuple(dims), {})
+        if size is None:
+            continue
+        tensor, previous = WrittenTensor(size, reduce(xor, dims, 0)), written[var][-1:]
+        # Equal tensors share one object: iterations of long loops then compare fast.
+        written[var].append(previous[0] if previous == [tensor] else tensor)
+
+
+def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
+    """Yield the weights among an op's inputs that are missing from the tensors it read."""
+    remaining = [tuple(dims) for _, dims in read]
+    inputs = [var for var in op.inputs if var and _is_tensor(program, var)]
+    if op.bodies or len(inputs) <= len(remaining):
+        return
+    for var in inputs:
+        is_weight = program.vars[var].origin is Origin.WEIGHT
+        if not is_weight or (remaining and remaining[0] == program.vars[var].shape):
+            remaining = remaining[1:]
+        else:
+            yield var
+
+
+def _is_tensor(program: Program, var: VarId) -> bool:
+    return not program.vars[var].dtype.startswith(("sequence", "optional", "map"))

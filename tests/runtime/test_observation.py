@@ -1,0 +1,80 @@
+"""Branches, iterations and sizes of one run, from events made by hand."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from memplan_cli.core.program import VarId
+from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.runtime.simulate.observation import (
+    KernelEvent,
+    RunObservation,
+    TensorTypes,
+    WrittenTensor,
+    observation_of,
+)
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[4] x, bool c, int64 n, bool go) => (float[4] y, float[k,4] all)
+    <float[4,4] w = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}>
+    { a = MatMul(x, w)
+      b = If (c) < then_branch = t () => (float[4] p) { p = Neg(a) },
+                   else_branch = e () => (float[4] q) { r = Exp(a)  q = Neg(r) }>
+      y, all = Loop (n, go, b) <
+        body = l (int64 i, bool k, float[4] now) => (bool o, float[4] then, float[4] out)
+        { o = Identity(k)  then = Exp(now)  out = Neg(then) }> }"""
+
+FOUR: TensorTypes = [("float", (4,))]
+LOOP = "Loop#2.body"
+
+
+def observed(*events: KernelEvent) -> RunObservation:
+    return observation_of(read_program(onnx.parser.parse_model(TEXT)).program, events)
+
+
+def iteration(size: int) -> tuple[KernelEvent, ...]:
+    wrote: TensorTypes = [("float", (size,))]
+    return (
+        KernelEvent((f"{LOOP}/o",), [("bool", ())], [("bool", ())]),
+        KernelEvent((f"{LOOP}/then",), wrote, wrote),
+        KernelEvent((f"{LOOP}/out",), wrote, wrote),
+    )
+
+
+BRANCH = (
+    KernelEvent(("If#1.then_branch/p",), FOUR, FOUR),
+    KernelEvent(("b",), [("bool", ())], FOUR),
+)
+
+
+def test_the_branch_that_left_events_ran_once_and_the_other_never() -> None:
+    got = observed(*BRANCH)
+    assert got.iterations == {"If#1.then_branch": (1,), "If#1.else_branch": (0,)}
+
+
+def test_iterations_are_counted_up_to_the_event_of_the_loop_itself() -> None:
+    loop = KernelEvent(("y", "all"), [], [("float", (4,)), ("float", (2, 4))])
+    got = observed(*iteration(4), *iteration(4), loop, *iteration(4), loop)
+    assert got.iterations[LOOP] == (2, 1)
+
+
+def test_each_frame_of_a_body_has_sizes_of_its_own() -> None:
+    got = observed(*iteration(4), *iteration(6))
+    assert got.written[VarId(f"{LOOP}/then")] == (WrittenTensor(16, 4), WrittenTensor(24, 6))
+
+
+def test_a_key_is_the_exclusive_or_of_all_dims() -> None:
+    got = observed(KernelEvent(("y", "all"), [], [("float", (4,)), ("float", (3, 6))]))
+    assert got.written[VarId("all")] == (WrittenTensor(72, 3 ^ 6),)
+
+
+def test_a_weight_that_the_kernel_did_not_read_is_packed() -> None:
+    assert observed(KernelEvent(("a",), FOUR, FOUR)).packed == {"w"}
+    handed = [*FOUR, ("float", (4, 4))]
+    assert observed(KernelEvent(("a",), handed, FOUR)).packed == frozenset()
+
+
+def test_an_event_without_all_tensors_of_its_op_gives_no_sizes() -> None:
+    got = observed(KernelEvent(("y", "all"), [], FOUR))
+    assert got.written == {}
