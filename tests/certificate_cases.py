@@ -20,7 +20,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import checked_plan
 
 if TYPE_CHECKING:
-    from memplan_cli.core.results.certified import Certified
+    from memplan_cli.core.results.certificate import Certified
     from memplan_cli.core.results.plan import Plan
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"

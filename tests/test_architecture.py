@@ -192,9 +192,8 @@ def test_what_checks_a_plan_shares_nothing_with_what_made_it() -> None:
     known = {each.target for each in found if top(each.target) == "core"}
     assert known <= {
         "core.program",
-        "core.results.amounts",
+        "core.results.memory",
         "core.results.certificate",
-        "core.results.certified",
         "core.results.placements",
         "core.results.plan",
         "core.symbolic.bounds",

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.checking.certificates.planned_graph import CertifiedModel
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.certificate import Certificate, RecomputeProof
-    from memplan_cli.core.results.certified import Certified
+    from memplan_cli.core.results.certificate import Certificate, Certified, RecomputeProof
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.planner import Planned

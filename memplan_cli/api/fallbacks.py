@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.fallbacks import ALL_SLOWER, CANDIDATE_DIFFERED, Fallback
+from memplan_cli.core.results.rewrites import ALL_SLOWER, CANDIDATE_DIFFERED, Fallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

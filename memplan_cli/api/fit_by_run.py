@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.core.results.amounts import Memory
+    from memplan_cli.core.results.memory import Memory
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.settings.settings import Settings
 

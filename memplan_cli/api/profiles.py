@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.files.model_file import plan_model
 from memplan_cli.core.program import VarId
 from memplan_cli.core.progress import Counted
-from memplan_cli.core.results.amounts import Profile
+from memplan_cli.core.results.memory import Profile
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.core.symbolic.sizes import size_of

@@ -91,7 +91,7 @@ _DOCUMENTS: Mapping[str, _Document] = {
         ("reporting.commands.validate:ValidationResult",),
     ),
     "verified": _Document(
-        "The verdicts on the parts of a certificate", ("core.results.certified:Certified",)
+        "The verdicts on the parts of a certificate", ("core.results.certificate:Certified",)
     ),
     "why-peak": _Document(
         "The tensors that need the memory at the peak", ("reporting.findings.why:PeakStory",)

@@ -30,7 +30,7 @@ from memplan_cli.api.files.own_weights import (
 from memplan_cli.api.files.reading import numbers_in, read_seen
 from memplan_cli.api.files.rewriting import Rewriting
 from memplan_cli.api.optimized import warned
-from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 

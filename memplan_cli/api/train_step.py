@@ -11,7 +11,7 @@ from memplan_cli.api.files.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.files.sources import on_files
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
-from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.forward.initial import first_archive
 from memplan_cli.features.training.losses import LossFunction

@@ -21,7 +21,7 @@ from memplan_cli.core.results.observations import (
     Together,
     Validation,
 )
-from memplan_cli.core.results.validation import Proof
+from memplan_cli.core.results.report import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.features.kv_cache.proved import validate_decoding
 from memplan_cli.planning.checking.plan_file import bounds_of

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.byte_sums import ByteSum
     from memplan_cli.checking.layout import Storage
-    from memplan_cli.core.results.amounts import Memory
+    from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds

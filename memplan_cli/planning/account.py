@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId, blocks, intermediates
-from memplan_cli.core.results.amounts import BoundDim, Memory
+from memplan_cli.core.results.memory import BoundDim, Memory
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Buffer
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.chunks import Chunks
-    from memplan_cli.core.results.folded import ConstantTensor
-    from memplan_cli.core.results.recomputed import Recompute
     from memplan_cli.core.results.report import LiveTensor
+    from memplan_cli.core.results.rewrites import Chunks, ConstantTensor, Recompute
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit

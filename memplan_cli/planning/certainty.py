@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, intermediates
-from memplan_cli.core.results.figures import (
+from memplan_cli.core.results.memory import (
     BOUND,
     EXACT,
     OBSERVED,
@@ -23,7 +23,7 @@ from memplan_cli.planning.totals import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.results.amounts import Memory
+    from memplan_cli.core.results.memory import Memory
     from memplan_cli.planning.decided import Decided
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import Chunks, NewWeight
-from memplan_cli.core.results.folded import Folded
+from memplan_cli.core.results.rewrites import Chunks, Folded, NewWeight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.core.results.fallbacks import Fallback
+    from memplan_cli.core.results.rewrites import Fallback
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.planning.scope import Scope

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, intermediates, walk
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.fallbacks import (
+from memplan_cli.core.results.rewrites import (
     ORDER_KEPT,
     PACKING_TIMED_OUT,
     SLOTS_KEPT,

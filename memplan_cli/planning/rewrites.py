@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import Chunks
-from memplan_cli.core.results.folded import Folded
+from memplan_cli.core.results.rewrites import Chunks, Folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.chunks import NewWeight
-    from memplan_cli.core.results.folded import ConstantTensor
     from memplan_cli.core.results.report import LiveTensor
+    from memplan_cli.core.results.rewrites import ConstantTensor, NewWeight
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
     from memplan_cli.planning.decided import Source

@@ -19,7 +19,7 @@ from memplan_cli.runtime.workers.running import array_of, ort_value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.core.results.rewrites import Caches
 
 
 class Decoder:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.observations import Setting
+    from memplan_cli.core.results.rewrites import Caches
 
 _registered: list[Mapping[str, Setting]] = []
 """The CPU arena of this process, once there is one: ONNX Runtime keeps it to the end."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from builders import parse
 from memplan_cli import Settings, plan, report
 from memplan_cli.cli import main
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.planning.checking.plan_file import read_plan

@@ -16,7 +16,7 @@ from memplan_cli import Settings, plan
 from memplan_cli.api.files.binding import bind
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Feed
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
 

@@ -19,9 +19,9 @@ from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.api.files.rewriting import Rewriting, Targets
 from memplan_cli.api.optimized import Optimized
 from memplan_cli.api.schema import schema_text
-from memplan_cli.core.results.fallbacks import CODES, Fallback
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import RuntimeFacts, read_report
+from memplan_cli.core.results.rewrites import CODES, Fallback
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
 from memplan_cli.packing import portfolio

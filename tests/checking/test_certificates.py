@@ -28,6 +28,8 @@ from memplan_cli.checking.certificates.proof_errors import ProofError
 from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.cli import main
 from memplan_cli.core.results.certificate import (
+    NOT_CHECKED,
+    VERIFIED,
     Certificate,
     Cut,
     Dual,
@@ -38,7 +40,6 @@ from memplan_cli.core.results.certificate import (
     Share,
     certificate_from_json,
 )
-from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
 from memplan_cli.ordering import witnesses
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds

@@ -16,8 +16,12 @@ from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, 
 from memplan_cli import Settings
 from memplan_cli.cli import main
 from memplan_cli.core.results import certificate as certificates
-from memplan_cli.core.results.certificate import certificate_from_json, read_certificate
-from memplan_cli.core.results.certified import NOT_CHECKED, REFUSED
+from memplan_cli.core.results.certificate import (
+    NOT_CHECKED,
+    REFUSED,
+    certificate_from_json,
+    read_certificate,
+)
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:

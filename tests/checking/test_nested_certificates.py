@@ -13,7 +13,7 @@ import pytest
 
 from certificate_cases import SAMPLES, Case, case_of, write_text
 from memplan_cli import Settings
-from memplan_cli.core.results.certified import REFUSED, VERIFIED
+from memplan_cli.core.results.certificate import REFUSED, VERIFIED
 from nested.models import orders, random_model
 from nested.search import peak, sizes_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from memplan_cli.core.results.certified import PartVerdict
+    from memplan_cli.core.results.certificate import PartVerdict
 
     Change = Callable[[dict[str, Any]], object]
 

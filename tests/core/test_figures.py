@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builders import plan_of_text
-from memplan_cli.core.results.figures import CERTAINTY, weakest
+from memplan_cli.core.results.memory import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import RuntimeFacts, read_report
 from memplan_cli.core.serialization import to_json

@@ -10,7 +10,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Release
-from memplan_cli.core.results.plan_text import listed
+from memplan_cli.core.results.plan import list_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.checking.plan_file import plan_from_json, read_plan
 from memplan_cli.settings.settings import Settings
@@ -92,7 +92,7 @@ def test_the_file_says_what_the_plan_says_as_data(level: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
 def test_a_list_of_any_length_has_a_line_for_each_item(count: int) -> None:
-    text = "".join(listed(map(str, range(count))))
+    text = "".join(list_text(map(str, range(count))))
     assert json.loads(text) == list(range(count))
     assert text.count("\n") == (count + 1 if count else 0)
 

@@ -11,7 +11,7 @@ import pytest
 from builders import block, op, plan_of_text
 from memplan_cli import Settings
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.core.serialization import to_json
@@ -41,7 +41,7 @@ def test_settings_on_top_replace_their_own_keys_in_every_scope() -> None:
 
 def test_a_plan_in_numbers_is_one_arena_in_which_nothing_overlaps() -> None:
     plan = plan_of_text(DYNAMIC, Settings(dims={"batch": 3}))
-    found = in_numbers(plan)
+    found = with_bound_symbols(plan)
     (arena,) = found.arenas
     own = [tensor for tensor in found.tensors if tensor.alias_of is None]
     buffers = tuple(Buffer(BufferId(t.id), t.bytes, LiveRange(t.first, t.last)) for t in own)

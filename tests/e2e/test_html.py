@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.commands import diff_page

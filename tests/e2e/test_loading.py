@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from memplan_cli import Check, Settings, api
-from memplan_cli.core.results.amounts import ExternalWeights
+from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.external_data import external_tensors

@@ -16,7 +16,7 @@ from features.chunk_models import Maker
 from features.test_chunk_rewrite import graph_of, run
 from memplan_cli import api
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.chunks import Cut
+from memplan_cli.core.results.rewrites import Cut
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight

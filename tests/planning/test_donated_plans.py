@@ -9,7 +9,7 @@ from builders import planned_program
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
-from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.features.donation.transform import donate
 from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.settings.settings import Settings

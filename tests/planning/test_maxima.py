@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import parse
 from memplan_cli import api
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, pressure
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.features.donation.report import donated_line
 from memplan_cli.planning.maxima import MOST_SUMS, is_at_least, live_peak_text

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value

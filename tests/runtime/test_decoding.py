@@ -22,7 +22,7 @@ from memplan_cli.runtime.decoding import Decoder
 if TYPE_CHECKING:
     import onnx
 
-    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.core.results.rewrites import Caches
 
 ort.set_default_logger_severity(4)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding, Feed
-from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.selection import is_one_of, nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings

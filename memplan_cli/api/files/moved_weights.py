@@ -13,7 +13,7 @@ from memplan_cli.api.files.own_weights import (
     dump_name,
     refuse_foreign_weights,
 )
-from memplan_cli.core.results.amounts import ExternalWeights
+from memplan_cli.core.results.memory import ExternalWeights
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from memplan_cli.api.files.file_names import has_place, plan_beside, written_beside
 from memplan_cli.api.files.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.files.own_weights import possible_weights
-from memplan_cli.core.results.amounts import ExternalWeights
+from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from memplan_cli.api.files.model_file import ModelFile
     from memplan_cli.core.files import Content
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.rewrites import Caches
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.proof_errors import ProofError, require
 from memplan_cli.checking.layout import Box, LiveBytes, align, first_overlap
-from memplan_cli.core.results.certificate import NOT_CHECKABLE
-from memplan_cli.core.results.certified import (
+from memplan_cli.core.results.certificate import (
+    NOT_CHECKABLE,
     NOT_CHECKED,
     REFUSED,
     VERIFIED,

@@ -17,8 +17,8 @@ from memplan_cli.checking.certificates.proof_errors import (
 )
 from memplan_cli.checking.certificates.recomputation import check_recomputation
 from memplan_cli.checking.certificates.search import check_search
-from memplan_cli.core.results.certificate import NOT_CHECKABLE
-from memplan_cli.core.results.certified import (
+from memplan_cli.core.results.certificate import (
+    NOT_CHECKABLE,
     NOT_CHECKED,
     REFUSED,
     VERIFIED,

@@ -1,7 +1,7 @@
-"""Certificates: what shows that the bounds of one plan hold, as data and as JSON.
+"""Certificates: the proofs of one plan's lower bounds, and the verdicts of checking them.
 
-Nodes are places in the planned order of the outermost block, tensors are named. What each
-witness shows, and how it is checked, is said in `memplan_cli.checking.certificates`.
+Nodes are indices in the planned order of the main graph, tensors are named. What each witness
+shows, and how it is checked, is described in `memplan_cli.checking.certificates`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 SCHEMA = "memplan.certificate/1"
 
@@ -319,3 +320,41 @@ def certificate_from_json(data: object) -> Certificate:
         return from_json(Certificate, data, "the certificate")
     except MisfitError as error:
         raise PlanError(str(error)) from error
+
+
+VERIFIED, REFUSED, NOT_CHECKED = "verified", "refused", "not checkable"
+
+
+@dataclass(frozen=True, slots=True)
+class PartVerdict:
+    """The verdict on one bound of a plan.
+
+    Attributes:
+        part: what is bounded: the order, an arena or recomputation.
+        bound: the bound, in multiples of ``unit``.
+        status: whether the witness of the bound was verified.
+        method: the kind of the witness.
+        reason: why the bound is not verified; empty if it is.
+        unit: the unit of the arena.
+    """
+
+    part: str
+    bound: int
+    status: Annotated[str, one_of(VERIFIED, REFUSED, NOT_CHECKED)]
+    method: str
+    reason: str
+    unit: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The verdicts on all parts of a certificate."""
+
+    json_keys: ClassVar[Keys] = ("passed", "parts")
+
+    parts: tuple[PartVerdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every bound of the plan was verified."""
+        return all(part.status == VERIFIED for part in self.parts)

@@ -1,6 +1,6 @@
 """The report of a plan: numbers, refusals and warnings, without their presentation.
 
-Every number is defined in `figures.DEFINITIONS`, in the words that renderers print under it.
+Every number is defined in `memory.DEFINITIONS`, in the words that renderers print under it.
 A number that is not known is None.
 """
 
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.json_types import Check, Count, Share, one_of
-from memplan_cli.core.results.amounts import BoundDim, ExternalWeights, Memory, Profile
-from memplan_cli.core.results.caches import Caches
-from memplan_cli.core.results.chunks import Chunks
-from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.figures import CERTAINTY, OBSERVED
-from memplan_cli.core.results.folded import ConstantTensor, Folded
+from memplan_cli.core.results.memory import (
+    CERTAINTY,
+    OBSERVED,
+    BoundDim,
+    ExternalWeights,
+    Memory,
+    Profile,
+)
 from memplan_cli.core.results.observations import (
     Peaks,
     ProcessBytes,
@@ -27,9 +29,20 @@ from memplan_cli.core.results.observations import (
     Together,
     Validation,
 )
-from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.core.results.rewrites import (
+    Caches,
+    Chunks,
+    ConstantTensor,
+    Fallback,
+    Folded,
+    Recompute,
+)
 from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
 from memplan_cli.errors import PlanError
+
+if TYPE_CHECKING:
+    from memplan_cli.core.results.observations import Validation
+
 
 SCHEMA = "memplan.report/1"
 
@@ -356,3 +369,16 @@ def read_report(data: object) -> Report:
         raise PlanError(
             str(error), hint="make it again with this version of memplan"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The verdict on a written model; ``runtime`` where it was measured too."""
+
+    validation: Validation
+    runtime: RuntimeFacts | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was asked for holds."""
+        return self.validation.passed

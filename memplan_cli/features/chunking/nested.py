@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import Cut
+from memplan_cli.core.results.rewrites import Cut
 from memplan_cli.features.chunking.graph import Graph
 from memplan_cli.features.chunking.search import (
     Search,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.results.rewrites import ChunkedRegion, Chunks, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.errors import SettingsError

@@ -10,8 +10,8 @@ from memplan_cli.reporting import document as doc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.core.results.chunks import ChunkedRegion
     from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.rewrites import ChunkedRegion
 
 _HEADS = (
     "around", ">axis", ">pieces", ">nodes", ">peak before", ">peak after", ">saved", ">more work",

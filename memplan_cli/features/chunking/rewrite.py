@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.core.results.chunks import NewWeight
+    from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.features.chunking.axes.split import (
         AxisMap,
         CausalMask,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Op, Origin, Var, VarId
-from memplan_cli.core.results.chunks import Cut
+from memplan_cli.core.results.rewrites import Cut
 from memplan_cli.features.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Attribute
-    from memplan_cli.core.results.chunks import NewWeight
+    from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.features.chunking.axes.split import Dims, Range
     from memplan_cli.features.chunking.graph import Graph
 

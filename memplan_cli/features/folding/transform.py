@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.constant_vars import constants
 from memplan_cli.core.operators import Exactness, operator
 from memplan_cli.core.program import Origin, VarId, walk
-from memplan_cli.core.results.folded import ConstantTensor, Folded, Unfolded
+from memplan_cli.core.results.rewrites import ConstantTensor, Folded, Unfolded
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.planning.rewrites import Folding

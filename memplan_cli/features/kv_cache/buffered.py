@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Provenance
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.core.results.rewrites import Caches
     from memplan_cli.features.kv_cache.decoded import OriginalDecoding
     from memplan_cli.features.kv_cache.find import Search
     from memplan_cli.features.kv_cache.merged import Merged

@@ -14,7 +14,7 @@ import numpy as np
 
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.results.caches import Caches, step_dims
+from memplan_cli.core.results.rewrites import Caches, step_dims
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import (

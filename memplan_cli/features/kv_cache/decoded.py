@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.bindings import FeedSpec
-    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.core.results.rewrites import Caches
     from memplan_cli.runtime.workers.worker import Json
 
 LENGTHS = (4, 1, 1, 1, 2, 1, 1)
@@ -82,7 +82,7 @@ class OriginalDecoding:
 
     def dims_at(self, past: int, new: int) -> dict[str, int]:
         """Return the numbers of dims of a step, but for the caches' own lengths."""
-        from memplan_cli.core.results.caches import step_dims
+        from memplan_cli.core.results.rewrites import step_dims
 
         return step_dims(self.rules, past, new)
 

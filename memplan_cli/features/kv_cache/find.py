@@ -18,7 +18,7 @@ from memplan_cli.core.operators import (
     canonical_domain,
     operator,
 )
-from memplan_cli.core.results.caches import KeptCache
+from memplan_cli.core.results.rewrites import KeptCache
 from memplan_cli.features.kv_cache.graph import Index, attribute
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.results.caches import Caches
+from memplan_cli.core.results.rewrites import Caches
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import PREFIX

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from memplan_cli.api.files.rewriting import Targets
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.rewrites import Caches
     from memplan_cli.features.kv_cache.buffered import Attempt
     from memplan_cli.features.kv_cache.decoded import (
         DecodeComparison,

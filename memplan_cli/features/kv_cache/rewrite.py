@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.core.results.caches import CacheBuffer, Caches
+from memplan_cli.core.results.rewrites import CacheBuffer, Caches
 from memplan_cli.features.kv_cache.graph import Index, attribute
 from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
 

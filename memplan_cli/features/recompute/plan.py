@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
-from memplan_cli.core.results.recomputed import CurvePoint, Recompute
+from memplan_cli.core.results.rewrites import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.choosing.candidate import FILE, Candidate
 from memplan_cli.planning.choosing.candidates import in_best_order

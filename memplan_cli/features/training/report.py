@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.figures import DEFINITIONS
+from memplan_cli.core.results.memory import DEFINITIONS
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_line

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.amounts import Memory  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.core.results.memory import Memory  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
 from memplan_cli.reporting.findings.budget import missed

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, SparseTensorProto, TensorProto
 
-    from memplan_cli.core.results.chunks import Cut
+    from memplan_cli.core.results.rewrites import Cut
 
 
 def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:

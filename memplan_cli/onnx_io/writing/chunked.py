@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.chunks import Cut
+from memplan_cli.core.results.rewrites import Cut
 from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.core.program import Op, Program, Var
-    from memplan_cli.core.results.chunks import NewWeight
+    from memplan_cli.core.results.rewrites import NewWeight
 
 
 def chunked_model(

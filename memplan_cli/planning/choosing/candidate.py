@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.core.results.report import Donated
+from memplan_cli.core.results.rewrites import Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

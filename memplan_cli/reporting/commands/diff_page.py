@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_share, format_size
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import main_arena, nodes_at
 from memplan_cli.reporting.commands.diff import metric_cells
 from memplan_cli.reporting.escape import html, per_unit, terminal
@@ -30,7 +30,7 @@ _TOTALS = ("planned", "live_peak", "total", "naive")
 
 def render(before: Plan, after: Plan, found: Difference) -> str:
     """Return the page of what changed from one plan to another."""
-    sides = [in_numbers(plan) for plan in (before, after)]
+    sides = [with_bound_symbols(plan) for plan in (before, after)]
     tables = [_bytes_by_name(plan) for plan in sides]
     data = {
         "sides": [

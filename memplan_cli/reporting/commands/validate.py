@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.results.observations import Difference, Peaks
-    from memplan_cli.core.results.validation import Proof
+    from memplan_cli.core.results.report import Proof
 
 _MOST_DIFFERENCES = 20
 """Outputs that are named where a validation fails; JSON has all."""

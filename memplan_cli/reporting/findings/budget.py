@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.chunks import Chunks
+from memplan_cli.core.results.rewrites import Chunks
 
 if TYPE_CHECKING:
-    from memplan_cli.core.results.recomputed import Recompute
     from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.rewrites import Recompute
 
 
 def over_budget(report: Report) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.amounts import BoundDim  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.memory import BoundDim  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import SORTED, SPARSE
 from memplan_cli.runtime.process.parts import Part  # noqa: TC001 - a type to read by

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.json_types import Natural, Share, one_of
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys
 from memplan_cli.errors import PlanError
@@ -152,7 +152,7 @@ def read_snapshot(model: str, data: object) -> Snapshot:
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
     """Return everything that a comparison can use."""
-    report, plan = plan.report, in_numbers(plan)
+    report, plan = plan.report, with_bound_symbols(plan)
     at_peak = dict(report.peak.tensors) if report.peak else {}
     return Snapshot(
         model=model,

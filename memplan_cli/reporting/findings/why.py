@@ -9,9 +9,9 @@ from itertools import accumulate
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.results.chunks import Chunks
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.placements import Placement  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.rewrites import Chunks
 from memplan_cli.core.results.timeline import (
     curve,
     main_arena,
@@ -154,7 +154,7 @@ def why_peak(plan: Plan) -> PeakStory:
     Raises:
         PlanError: nothing is planned.
     """
-    plan = in_numbers(plan)
+    plan = with_bound_symbols(plan)
     arena = main_arena(plan)
     points = curve(plan, arena)
     if arena is None or not points:
@@ -186,7 +186,7 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
     Raises:
         SettingsError: the plan holds no such tensor; the hint names the nearest, or why.
     """
-    plan = in_numbers(plan)
+    plan = with_bound_symbols(plan)
     place = plan.by_id.get(name)
     if place is None:
         raise _unknown(plan, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.figures import DEFINITIONS
+from memplan_cli.core.results.memory import DEFINITIONS
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims

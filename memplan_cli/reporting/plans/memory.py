@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import counted, format_share, format_size
-from memplan_cli.core.results.figures import (
+from memplan_cli.core.results.memory import (
     CERTAINTY,
     DEFINITIONS,
     EXACT,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.quantities import format_share, format_size
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
@@ -57,7 +57,7 @@ def details(
     plan: Plan, most: int, sections: Sequence[PlanSection] = ()
 ) -> Iterator[doc.Block]:
     """Yield everything below the first lines, section by section."""
-    report, given, plan = plan.report, plan, in_numbers(plan)
+    report, given, plan = plan.report, plan, with_bound_symbols(plan)
     yield doc.Paragraph(headline(report), "soft")
     yield from of_dims(report)
     yield from _memory(report)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
 from memplan_cli.reporting.escape import shortened, xml
 from memplan_cli.reporting.plans.memory import verdict
@@ -73,7 +73,7 @@ def _parts(plan: Plan) -> Iterator[str]:
         f'<text class="t" x="{_LEFT}" y="22">{xml(shortened(name, 110))}</text>\n'
         f'<text class="s" x="{_LEFT}" y="42">{xml(verdict(plan.report))}</text>\n'
     )
-    plan = in_numbers(plan)
+    plan = with_bound_symbols(plan)
     arena = main_arena(plan)
     if arena is None or not arena.height:
         yield f'<text x="{_LEFT}" y="80">nothing is planned</text>\n</svg>\n'

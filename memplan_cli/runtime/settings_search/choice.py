@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.figures import OBSERVED
+from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""A plan that is symbolic, at the numbers that its report has for the symbols.
-
-Arenas of symbols are put one behind the other: what they take together is what is planned.
-"""
+"""Symbolic plans with numbers in place of the symbols that their report binds."""
 
 from __future__ import annotations
 
@@ -13,19 +10,25 @@ from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 
-def in_numbers(plan: Plan) -> Plan:
-    """Return a plan with bytes for sizes; the same where a symbol has no number."""
+def with_bound_symbols(plan: Plan) -> Plan:
+    """Return a plan with all sizes in bytes, its arenas joined into one.
+
+    The arena of each unit (``1``, ``batch``, ...) is placed behind the one before it. The plan is
+    returned unchanged if it has no symbols, or if its report does not bind all of them.
+    """
     if all(arena.unit == "1" for arena in plan.arenas):
         return plan
     dims = {name: dim.value for name, dim in plan.report.bindings.items()}
-    factors = _factors(plan, dims)
-    if factors is None:
+    try:
+        factors = {
+            arena.id: 1 if arena.unit == "1" else unit_value(arena.unit, dims)
+            for arena in plan.arenas
+        }
+    except ValueError:  # a symbol is not bound
         return plan
     heights = [arena.height * factors[arena.id] for arena in plan.arenas]
     starts = dict(
@@ -50,13 +53,3 @@ def in_numbers(plan: Plan) -> Plan:
         )
 
     return replace(plan, arenas=(whole,), tensors=tuple(map(placed, plan.tensors)))
-
-
-def _factors(plan: Plan, dims: Mapping[str, int]) -> dict[int, int] | None:
-    try:
-        return {
-            arena.id: 1 if arena.unit == "1" else unit_value(arena.unit, dims)
-            for arena in plan.arenas
-        }
-    except ValueError:
-        return None

@@ -1,0 +1,105 @@
+"""The byte totals of a model, their definitions, and how certain each is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, get_args
+
+from memplan_cli.core.bindings import Provenance
+from memplan_cli.core.json_types import Count, Natural, one_of
+from memplan_cli.core.serialization import OPTIONAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+DEFINITIONS: Mapping[str, str] = {
+    "weights": "initializers and Constant outputs",
+    "inputs": "graph inputs that are no initializers; never planned",
+    "outputs": "graph outputs; never planned",
+    "naive": "sum of all intermediates, no reuse",
+    "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
+    "this order is smaller",
+    "resident": "most bytes of intermediates and outputs live at one step in a runtime that "
+    "frees each after its last reader; views share, donated outputs take none",
+    "foldable": "part of live_peak that hangs on initializers and constants alone",
+    "planned": "what this level needs for the intermediates, excluded tensors included",
+    "total": "weights + inputs + outputs + planned; donated pairs count once",
+    "order_bound": "lower bound on live_peak over all orders",
+    "coverage": "share of intermediates whose size is known",
+}
+
+WORKSPACE = "what kernels take besides, as measured; in no total"
+
+EXACT, BOUND, OBSERVED, PARTIAL, UNKNOWN = "exact", "bound", "observed", "partial", "unknown"
+
+CERTAINTY: Mapping[str, str] = {
+    EXACT: "whatever the data",
+    OBSERVED: "as seen in one run; other data may need more",
+    BOUND: "never more for dims within their bounds",
+    PARTIAL: "only of what has a known size",
+    UNKNOWN: "nothing says it before a run",
+}
+"""How sure a number is, the surest first; the sum of several is as sure as the least sure."""
+
+
+def weakest(*words: str) -> str:
+    """Return the least sure of several words."""
+    ranks = list(CERTAINTY)
+    return max(words, key=ranks.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The bytes of a model, as `DEFINITIONS` defines them; null: a size is unknown."""
+
+    weights: Count
+    inputs: Count | None
+    outputs: Count | None
+    naive: Count | None
+    live_peak: Count | None
+    resident: Count | None = field(default=None, metadata=OPTIONAL)
+    foldable: Count | None = field(default=None, metadata=OPTIONAL)
+    planned: Count | None
+    total: Count | None
+    order_bound: Count | None = None
+    order_proved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundDim:
+    """The number that a dimension is bound to.
+
+    Attributes:
+        value: the number.
+        source: an option or a settings file, the data of an input, or an assumption.
+    """
+
+    value: Count
+    source: Annotated[str, one_of(*get_args(Provenance))]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The bytes of a plan for one binding, beside a plan that is valid for several.
+
+    Attributes:
+        dims: the numbers of the dimensions.
+        memory: the bytes of a plan for these numbers alone.
+    """
+
+    dims: Mapping[str, Count]
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalWeights:
+    """Weights that were moved out of the model file.
+
+    Attributes:
+        file: the file that holds them.
+        bytes: their size in it.
+    """
+
+    file: str = ""
+    bytes: Natural = 0
