@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.choosing.allocation import Allocation, Needs
-    from memplan_cli.planning.choosing.candidate import Runtime
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.allocation import Allocation, Needs
+    from memplan_cli.planning.candidate import Runtime, Source
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
 
@@ -87,7 +86,7 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
 
 def allocated_at_each_level(needs: Needs) -> list[Allocation]:
     """Return the allocations of levels 0, 1 and 2."""
-    from memplan_cli.planning.choosing.levels import allocate
+    from memplan_cli.planning.allocation import allocate
 
     return [allocate(needs, level) for level in range(3)]
 
@@ -130,7 +129,7 @@ def planned_program(
 ) -> Planned:
     """Plan a program with all rewrites of the package."""
     from memplan_cli.api.rewrites import REWRITES
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.candidate import Source
     from memplan_cli.planning.planner import make_plan
 
     source = source or Source("model.onnx", "0" * 64, "1" * 64)

@@ -17,7 +17,7 @@ from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.checking.certificates.verify import verify
 from memplan_cli.core.results.certificate import certificate_from_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.certificate import Certified

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from builders import allocated_at_each_level, var_sizes
 from memplan_cli.core.operators import operator
 from memplan_cli.core.program import VarId, blocks, walk
-from memplan_cli.planning.choosing.allocation import Needs
+from memplan_cli.planning.allocation import Needs
 from programs import random_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import Block, Op, Program
-    from memplan_cli.planning.choosing.allocation import Allocation
+    from memplan_cli.planning.allocation import Allocation
 
 Spans = dict[VarId, tuple[int, int]]
 

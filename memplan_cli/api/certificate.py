@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.files.agreement import read_as_planned, types_by_block
 from memplan_cli.api.files.sources import on_files
 from memplan_cli.errors import ModelError, PlanError
-from memplan_cli.planning.checking.plan_file import bounds_of
+from memplan_cli.planning.plan_file import bounds_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
@@ -72,7 +72,7 @@ def _verify(model: Path, plan_file: Path, certificate_file: Path) -> Certified:
     from memplan_cli.checking.certificates.verify import verify
     from memplan_cli.core.results.certificate import read_certificate
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.planning.checking.plan_file import read_plan
+    from memplan_cli.planning.plan_file import read_plan
 
     certificate = read_certificate(certificate_file)
     if model.suffix == ".csv":

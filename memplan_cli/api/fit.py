@@ -28,13 +28,13 @@ from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
 from memplan_cli.planning.fit import (
     Fit,
+    Growth,
     Need,
     Point,
     Question,
     frontier,
     on_expressions,
 )
-from memplan_cli.planning.fit_growth import Growth
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.runtime.profile.record import PROFILE
@@ -272,7 +272,7 @@ class _Search:
     def said(self, points: Sequence[Point]) -> tuple[str, ...]:
         """Return what answers hang on."""
         by_run = self.by_run.warnings if self.by_run else ()
-        foreseen = self.growth.said(points) if self.growth else ()
+        foreseen = self.growth.extrapolation_notes(points) if self.growth else ()
         return (*self.warnings, *by_run, *foreseen)
 
     def need(self, dims: Mapping[str, int]) -> Need | None:

@@ -9,7 +9,7 @@ from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import LOOK_AT_A_RUN
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import UnknownSizeError
-from memplan_cli.planning.decided import Source
+from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.planner import make_plan
 
 if TYPE_CHECKING:

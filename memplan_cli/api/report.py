@@ -171,7 +171,7 @@ def report(
 
 def _stored_plan(path: Path) -> Plan:
     from memplan_cli.api.files.provenance import stale_models
-    from memplan_cli.planning.checking.plan_file import read_plan
+    from memplan_cli.planning.plan_file import read_plan
 
     found = read_plan(path)
     return warned(found, *stale_models(found, path))
@@ -257,7 +257,7 @@ def say_warnings(path: FilePath, warnings: Sequence[str], request: Request) -> N
 def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
     """Return a plan, and what says that one in a file is not that of the models beside it."""
     from memplan_cli.api.files.provenance import named_from_here, stale_models
-    from memplan_cli.planning.checking.plan_file import read_plan
+    from memplan_cli.planning.plan_file import read_plan
 
     request.progress("planning")
     if path.suffix == ".json":

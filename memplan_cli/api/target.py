@@ -219,7 +219,7 @@ class TargetCandidates:
 
     def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.api.rewrites import REWRITES
-        from memplan_cli.planning.choosing.candidate import Runtime
+        from memplan_cli.planning.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.installed import required_version

@@ -23,11 +23,9 @@ from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
 from memplan_cli.onnx_io.writing.write import rewrite
-from memplan_cli.planning.choosing.candidate import PlanningTask
-from memplan_cli.planning.decided import Source
+from memplan_cli.planning.candidate import PlanningTask, Source
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.scope import find_scope
-from memplan_cli.planning.terms import terms_of
+from memplan_cli.planning.scope import find_scope, terms_of
 from memplan_cli.settings.keys import budget as read_budget
 from memplan_cli.settings.settings import Settings
 from memplan_cli.settings.values import Place, Value
@@ -177,7 +175,7 @@ def recompute_step(
     recorded = recorded_phases(step.model)
     phases = find_phases(program, loss=step.loss, recorded=recorded)
     scope = find_scope(program, settings, phases)
-    terms = terms_of(program, scope, settings, REWRITES)
+    terms = terms_of(program, scope, settings)
     recompute = REWRITES.recompute[settings.recompute]
     found = recompute(PlanningTask(program, terms, phases, settings))
     return replace(step, model=rewrite(step.model, found.program)), found.recompute

@@ -24,7 +24,7 @@ from memplan_cli.core.results.observations import (
 from memplan_cli.core.results.report import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.features.kv_cache.proved import validate_decoding
-from memplan_cli.planning.checking.plan_file import bounds_of
+from memplan_cli.planning.plan_file import bounds_of
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
@@ -240,7 +240,7 @@ def _own_plan(planned: Path, digest: str | None) -> Plan:
     Raises:
         PlanError: it is not there, not valid, or another model's.
     """
-    from memplan_cli.planning.checking.plan_file import read_plan
+    from memplan_cli.planning.plan_file import read_plan
 
     plan = read_plan(plan_beside(planned))
     if plan.digest != digest:

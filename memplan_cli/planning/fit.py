@@ -1,22 +1,36 @@
-"""The largest value of a dim that fits a memory size, searched by what each value needs.
+"""The largest value of a dim that fits a memory size, searched by the need of each value.
 
-Nothing here plans: `Evaluate` says what a binding needs. The need is taken to grow with
-the dim, as sizes do; the answer names what the next value would need, so that anyone can
-check the one step that matters.
+Nothing here plans: `Evaluate` returns the bytes that a binding needs. The need is assumed to grow
+with the dim. The answer names the need of the next value, so that anyone can check the step that
+decides.
+
+`Growth` evaluates bindings by running the model. A run of thousands of examples takes minutes, and
+more memory than the limit. So the values 1, 2, 4, ... are run until they need `MAX_ADDED_BYTES`
+more than the first one, and larger values are extrapolated by a power of the dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
+from memplan_cli.planning.totals import LARGEST_DIM
 
-LARGEST_DIM = 2**31 - 1
-"""What no dim of a real run is above; a need that fits up to here does not depend on it."""
+MAX_ADDED_BYTES = 128 << 20
+"""Values are run until a run needs so many bytes more than the first one."""
+
+_MIN_SAMPLES, _MAX_SAMPLES = 3, 5
+"""Runs from which growth is extrapolated."""
+
+_MAX_POWER = 3.0
+_POWER_TOLERANCE = 0.1
+"""A power so near to a whole number is rounded: the rest is padding and whole arena regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class Need:
     Attributes:
         weights, inputs, outputs, planned: as in a report.
         process: the highest resident bytes of a process with a session, with weights and
-            outputs; None: tensors have to fit, not the process.
+            outputs; None: the search is for tensors, not for the process.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -53,7 +67,7 @@ class Need:
 
 
 Evaluate = Callable[[Mapping[str, int]], Need | None]
-"""From a binding to the bytes that it needs; None: more than any machine has."""
+"""Returns the bytes that a binding needs; None: more than any machine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingPoint:
-    """A binding that fits, while the next value of its first symbol does not, as it is written.
+    """A `Point` as it is written in JSON.
 
     Attributes:
         dims: the binding.
@@ -120,7 +134,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRun:
-    """The bytes that a run with a binding took from the system, as they are written.
+    """A `Confirmation` as it is written in JSON.
 
     Attributes:
         dims: the binding.
@@ -199,7 +213,7 @@ class Fit:
 
     @property
     def rows(self) -> tuple[FittingPoint, ...]:
-        """Return the points as they are written."""
+        """The points as they are written in JSON."""
         return tuple(
             FittingPoint(
                 dims=point.dims,
@@ -216,7 +230,7 @@ class Fit:
 
     @property
     def run(self) -> ConfirmedRun | None:
-        """Return the confirmation as it is written."""
+        """The confirmation as it is written in JSON."""
         run = self.confirmed
         if run is None:
             return None
@@ -228,7 +242,13 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which symbol is looked for, with which values for the others, in how many bytes."""
+    """The search for the largest value of one symbol.
+
+    Attributes:
+        symbol: the dim that is searched for.
+        others: the values of the other dims.
+        limit: the memory size in bytes.
+    """
 
     symbol: str
     others: Mapping[str, int]
@@ -236,12 +256,12 @@ class Question:
 
 
 def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
-    """Return the largest value of a symbol that fits; None where 1 does not.
+    """Return the largest value of a symbol that fits; None if 1 does not fit.
 
     Args:
-        evaluate: What a binding needs.
-        question: The symbol and the bytes.
-        guess: A value near the answer: each factor of two that it is off costs a step.
+        evaluate: Returns the need of a binding.
+        question: The symbol and the memory size.
+        guess: A value near the answer. Each factor of two between them costs one step.
 
     Raises:
         SettingsError: the need does not depend on the symbol.
@@ -251,8 +271,8 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
         return evaluate({**question.others, question.symbol: value})
 
     def fits(value: int) -> bool:
-        found = need(value)
-        return found is not None and found.total <= question.limit
+        value_need = need(value)
+        return value_need is not None and value_need.total <= question.limit
 
     low, high = _bracket(fits, max(1, min(guess, LARGEST_DIM)))
     if not low:
@@ -265,13 +285,17 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    found = need(low)
-    assert found is not None  # noqa: S101 - it fits
-    return Point({**question.others, question.symbol: low}, found, need(high))
+    low_need = need(low)
+    assert low_need is not None  # noqa: S101 - it fits
+    return Point({**question.others, question.symbol: low}, low_need, need(high))
 
 
 def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
-    """Return a value that fits (0: none does) and a larger one that does not."""
+    """Return a value that fits (0: none does) and a larger one that does not.
+
+    From the guess, values are tried in steps that double. If every value up to `LARGEST_DIM`
+    fits, both are `LARGEST_DIM`.
+    """
     if fits(guess):
         low, step = guess, 1
         while low < LARGEST_DIM:
@@ -289,23 +313,27 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
     return 0, 1
 
 
+Guess = Callable[[Question], int]
+"""Returns a value near the answer of a question."""
+
+
 def frontier(
-    evaluate: Evaluate, question: Question, more: tuple[str, ...], guess: Guess
+    evaluate: Evaluate, question: Question, other_symbols: tuple[str, ...], guess: Guess
 ) -> Iterator[Point]:
-    """Yield the largest value of a symbol for powers of two of the others, while any fit.
+    """Yield the largest value of a symbol for each power of two of other symbols that fits.
 
     Args:
-        evaluate: What a binding needs.
-        question: The symbol looked for.
-        more: The other symbols; with none there is one point.
-        guess: A value near the answer for the others' values.
+        evaluate: Returns the need of a binding.
+        question: The symbol that is searched for.
+        other_symbols: Further symbols without a value; without any there is one point.
+        guess: Returns a value near the answer, for values of the other symbols.
     """
-    if not more:
+    if not other_symbols:
         point = largest(evaluate, question, guess(question))
         if point is not None:
             yield point
         return
-    first, *rest = more
+    first, *rest = other_symbols
     value = 1
     while value <= LARGEST_DIM:
         others = {**question.others, first: value}
@@ -317,21 +345,138 @@ def frontier(
         value *= 2
 
 
-Guess = Callable[[Question], int]
-"""A value near the answer."""
-
-
 def on_expressions(totals: Mapping[str, int], question: Question) -> int:
-    """Return the largest value for which a sum by unit fits: one plan for all values.
+    """Return the largest value for which the total of a symbolic plan fits.
 
-    0 where 1 does not fit; arithmetic only, no plan is made.
+    Args:
+        totals: The bytes of one plan for all values of the symbols, by unit.
+        question: The symbol that is searched for.
+
+    Returns:
+        The value; 0 if 1 does not fit, and 1 if the total cannot be evaluated.
     """
 
     def need(dims: Mapping[str, int]) -> Need | None:
-        return Need(0, 0, 0, sum(c * unit_value(unit, dims) for unit, c in totals.items()))
+        total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
+        return Need(0, 0, 0, planned=total)
 
     try:
         point = largest(need, question)
     except (SettingsError, ValueError):
         return 1
     return 0 if point is None else point.dims[question.symbol]
+
+
+DimValues = tuple[tuple[str, int], ...]
+"""Names and values of dims, by name."""
+
+Samples = list[tuple[int, Need]]
+"""Values of a dim, each twice the one before, and the need that a run has shown."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """The needs of bindings, from runs with small values of one dim.
+
+    Attributes:
+        run: Returns the need of a binding by running it; None if it does not run.
+        symbol: The dim that grows.
+        samples: The runs with values 1, 2, 4, ..., by the values of the other dims.
+        needs: The need of each binding that was run.
+    """
+
+    run: Evaluate
+    symbol: str
+    samples: dict[DimValues, Samples] = field(default_factory=dict)
+    needs: dict[DimValues, Need | None] = field(default_factory=dict)
+
+    def need(self, dims: Mapping[str, int]) -> Need | None:
+        """Return the need of a binding, by its own run or extrapolated from smaller values.
+
+        None if the binding does not run, or if a power of two below it does not run after a
+        smaller one did.
+        """
+        value, samples = dims[self.symbol], self._samples(dims)
+        sample_value = 2 * samples[-1][0] if samples else 1
+        while sample_value <= value and _are_small(samples):
+            sample_need = self._run_once({**dims, self.symbol: sample_value})
+            if sample_need is not None:
+                samples.append((sample_value, sample_need))
+            elif samples:
+                return None
+            sample_value *= 2
+        if _are_small(samples) or value <= samples[-1][0]:
+            return self._run_once(dims)
+        return _extrapolate(samples, value)
+
+    def _run_once(self, dims: Mapping[str, int]) -> Need | None:
+        """Return the need of a binding by its run, which is made only once."""
+        key = tuple(sorted(dims.items()))
+        if key not in self.needs:
+            self.needs[key] = self.run(dims)
+        return self.needs[key]
+
+    def extrapolation_notes(self, points: Iterable[Point]) -> tuple[str, ...]:
+        """Return a sentence for each point whose need is extrapolated, naming the largest run."""
+        notes = []
+        for point in points:
+            value, samples = point.dims[self.symbol], self._samples(point.dims)
+            if not _are_small(samples) and value > samples[-1][0]:
+                notes.append(
+                    f"{self.symbol}={value} was not run: what it needs follows from runs at up to"
+                    f" {samples[-1][0]}; --confirm runs it"
+                )
+        return tuple(notes)
+
+    def _samples(self, dims: Mapping[str, int]) -> Samples:
+        """Return the list of runs that have the other dims of a binding, to be extended."""
+        others = {name: value for name, value in dims.items() if name != self.symbol}
+        return self.samples.setdefault(tuple(sorted(others.items())), [])
+
+
+def _are_small(samples: Samples) -> bool:
+    """Whether more values must be run before larger ones can be extrapolated."""
+    added_bytes = samples[-1][1].total - samples[0][1].total if samples else 0
+    return len(samples) < _MIN_SAMPLES or added_bytes <= MAX_ADDED_BYTES
+
+
+def _extrapolate(samples: Samples, value: int) -> Need:
+    """Return the need of a value above all that were run, each part for itself."""
+    largest_value = samples[-1][0]
+    needs = [need for _, need in samples[-_MAX_SAMPLES:]]
+    parts = (
+        [need.weights for need in needs],
+        [need.inputs for need in needs],
+        [need.outputs for need in needs],
+        [need.planned for need in needs],
+        [need.process or 0 for need in needs],
+    )
+    ratio = value / largest_value
+    weights, inputs, outputs, planned, process = (_extend(part, ratio) for part in parts)
+    return Need(weights, inputs, outputs, planned, process if needs[-1].process else None)
+
+
+def _extend(numbers: list[int], ratio: float) -> int:
+    """Extrapolate a sequence of byte counts, measured at dims that double, to a larger dim.
+
+    The model is ``c + k * v**p``: ``p`` is the power by which the differences of neighbours
+    grow, and ``k`` is fitted to all differences together, because one difference alone may
+    contain whole regions of an arena.
+
+    Args:
+        numbers: Byte counts at dims ``v, 2v, 4v, ...``.
+        ratio: The dim to extrapolate to, as a multiple of the last measured one.
+    """
+    steps = [after - before for before, after in pairwise(numbers)]
+    if min(steps) <= 0:
+        steps = steps[-1:]
+    if steps[-1] <= 0:
+        return numbers[-1]
+    power = 1.0
+    if len(steps) > 1:
+        power = math.log2(steps[-1] / steps[0]) / (len(steps) - 1)
+    if abs(power - round(power)) < _POWER_TOLERANCE:
+        power = round(power)
+    power = min(max(power, 1.0), _MAX_POWER)
+    scale = sum(steps) / (1 - 2 ** (-power * len(steps)))
+    return numbers[-1] + math.ceil(scale * (math.pow(ratio, power) - 1))

@@ -15,15 +15,15 @@ from memplan_cli.core.results.rewrites import (
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.sizes import size_of, symbols_of
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.choosing.candidate import FILE
+from memplan_cli.planning.candidate import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.choosing.allocation import Allocation
-    from memplan_cli.planning.choosing.candidate import Candidate
+    from memplan_cli.planning.allocation import Allocation
+    from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 

@@ -18,13 +18,11 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
-from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
-from memplan_cli.planning.choosing.candidates import candidates
-from memplan_cli.planning.choosing.choose import Limits, choose
-from memplan_cli.planning.choosing.levels import allocate as allocate_level
-from memplan_cli.planning.choosing.levels import heights_by_level
-from memplan_cli.planning.decided import Decided
+from memplan_cli.planning.allocation import Needs, allocate_apart, heights_by_level
+from memplan_cli.planning.allocation import allocate as allocate_level
+from memplan_cli.planning.candidate import Candidate, PlanningTask
+from memplan_cli.planning.candidates import candidates
+from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.notes import (
     fallbacks,
     left_alone,
@@ -33,9 +31,9 @@ from memplan_cli.planning.notes import (
     weights_notes,
 )
 from memplan_cli.planning.record import plan_of
+from memplan_cli.planning.report import Decision
 from memplan_cli.planning.rewrites import Chunking, Folding
-from memplan_cli.planning.scope import find_scope
-from memplan_cli.planning.terms import terms_of
+from memplan_cli.planning.scope import find_scope, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,12 +42,12 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.chunks import NewWeight
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.rewrites import NewWeight
-    from memplan_cli.planning.choosing.allocation import Allocation, Heights
-    from memplan_cli.planning.choosing.candidate import Runtime
-    from memplan_cli.planning.choosing.choose import Evaluated
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.planning.allocation import Allocation, Heights
+    from memplan_cli.planning.candidate import Runtime, Source
+    from memplan_cli.planning.choose import Evaluated
     from memplan_cli.planning.rewrites import Rewrites
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
@@ -96,10 +94,10 @@ def make_plan(
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     context = _Context(settings, source, rewrites, runtime, allocate, progress)
-    decided = _decide(program, context)
-    plan = plan_of(decided, rewrites.foldable_tensors)
-    program, constants = decided.program, decided.constants
-    del decided  # of a large program, most of what is in memory
+    decision = _decide(program, context)
+    plan = plan_of(decision, rewrites.foldable_tensors)
+    program, constants = decision.program, decision.constants
+    del decision  # of a large program, most of what is in memory
     # A copy of the block has no cached dataflow, which writing does not need.
     program = replace(program, body=replace(program.body))
     check(plan)
@@ -126,13 +124,20 @@ class _Context:
         recorded = self.source.recorded_phases
         return find_phases(program, loss=self.settings.loss, recorded=recorded)
 
+    def terms(self, program: Program, scope: Scope) -> Terms:
+        """Return the sizes and the sharing of bytes by which orders are searched."""
+        patterns = self.settings.donate
+        donated = self.rewrites.donated_outputs(program, patterns) if patterns else ()
+        return terms_of(program, scope, self.settings, donated)
+
 
 class _Selection(NamedTuple):
     """The candidate that is planned, and its allocation at the level of the settings.
 
     Attributes:
-        levels: The height of each arena by unit, at levels 0, 1 and 2, in the planned order.
-        before: The allocation at the level of the settings, in the order of the file.
+        heights_by_level: The height of each arena by unit, at levels 0, 1 and 2, in the
+            planned order.
+        original_allocation: At the level of the settings, in the order of the file.
     """
 
     phases: Phases
@@ -140,11 +145,11 @@ class _Selection(NamedTuple):
     candidate: Candidate
     needs: Needs
     allocation: Allocation
-    levels: tuple[Heights, ...]
-    before: Allocation
+    heights_by_level: tuple[Heights, ...]
+    original_allocation: Allocation
 
 
-def _decide(program: Program, context: _Context) -> Decided:
+def _decide(program: Program, context: _Context) -> Decision:
     """Rewrite, order and allocate a program."""
     settings = context.settings
     context.tell("planning")
@@ -162,7 +167,7 @@ def _decide(program: Program, context: _Context) -> Decided:
             chunking = Chunking(folding.program)
             selection = _best_candidate(folding.program, context)
     candidate, allocation = selection.candidate, selection.allocation
-    return Decided(
+    return Decision(
         source=context.source,
         settings=settings,
         phases=selection.phases,
@@ -171,8 +176,8 @@ def _decide(program: Program, context: _Context) -> Decided:
         candidate=candidate,
         needs=selection.needs,
         allocation=allocation,
-        levels=selection.levels,
-        before=selection.before,
+        heights_by_level=selection.heights_by_level,
+        original_allocation=selection.original_allocation,
         warnings=(
             *reasons_to_keep,
             *settings_notes(folding.program, settings),
@@ -205,7 +210,7 @@ def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]
     """
     settings, rewrites = context.settings, context.rewrites
     scope = find_scope(program, settings, context.phases(program))
-    terms = terms_of(program, scope, settings, rewrites)
+    terms = context.terms(program, scope)
     chunking = rewrites.chunk(program, terms, settings, context.source, context.tell)
     budget = chunking.facts.budget
     context = replace(context, settings=replace(settings, budget=budget))
@@ -223,7 +228,8 @@ def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]
         if cost(whole, Chunking(program)) < cost(selection, chunking):
             return Chunking(program), whole
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
-    return chunking, selection._replace(before=allocate_level(needs, settings.level))
+    original_allocation = allocate_level(needs, settings.level)
+    return chunking, selection._replace(original_allocation=original_allocation)
 
 
 def _best_candidate(program: Program, context: _Context) -> _Selection:
@@ -231,7 +237,7 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
     settings = context.settings
     phases = context.phases(program)
     scope = find_scope(program, settings, phases)
-    terms = terms_of(program, scope, settings, context.rewrites)
+    terms = context.terms(program, scope)
     task = PlanningTask(program, terms, phases, settings, context.runtime, context.progress)
     limits = Limits.of(settings, scope.pinned, context.allocator)
     evaluated = choose(candidates(task, context.rewrites), limits, task.tell)
@@ -240,9 +246,15 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
     if candidate.peaks:
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peaks)
-    levels = heights_by_level(best.needs, best.allocation, settings.level)
-    before = _original_allocation(task, scope, evaluated)
-    return _Selection(phases, scope, candidate, best.needs, best.allocation, levels, before)
+    return _Selection(
+        phases,
+        scope,
+        candidate,
+        best.needs,
+        best.allocation,
+        heights_by_level(best.needs, best.allocation, settings.level),
+        _original_allocation(task, scope, evaluated),
+    )
 
 
 def _original_allocation(

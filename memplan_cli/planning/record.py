@@ -1,4 +1,4 @@
-"""The plan of what was decided: each tensor's row, the order, the releases."""
+"""The contents of a plan file: the row of each tensor, the order, and the releases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from memplan_cli.core.program import VarId, blocks, own_name
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.account import report_of
 from memplan_cli.planning.print_log import refusals
+from memplan_cli.planning.report import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -20,34 +20,42 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.liveness import Timeline
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.account import FoldableTensors
-    from memplan_cli.planning.decided import Decided
+    from memplan_cli.planning.report import Decision, FoldableTensors
     from memplan_cli.settings.settings import Settings
 
 
-def plan_of(decided: Decided, foldable_tensors: FoldableTensors) -> Plan:
-    """Return the plan file's content: what was decided, and the report about it."""
-    tensors = _placements(decided)
-    refused = sum(1 for _ in refusals(tensors))
+def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
+    """Return the plan of a decision, with its report.
+
+    Args:
+        decision: The planned program and its allocation.
+        foldable_tensors: Returns the constant expressions among tensors, for the report.
+    """
+    tensors = _placements(decision)
+    without_reuse = sum(1 for _ in refusals(tensors))
     return Plan(
         version=VERSION,
-        graph_sha256=decided.source.graph_sha256,
-        settings=settings_json(decided.settings),
-        order=tuple(_orders(decided.program)),
+        graph_sha256=decision.source.graph_sha256,
+        settings=settings_json(decision.settings),
+        order=tuple(_orders(decision.program)),
         arenas=tuple(
             ArenaFacts(
                 index, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
             )
-            for index, arena in enumerate(decided.allocation.arenas)
+            for index, arena in enumerate(decision.allocation.arenas)
         ),
         tensors=tensors,
-        releases=releases(decided.needs.timeline, decided.needs.unpinned),
-        report=report_of(decided, len(tensors) - refused, foldable_tensors),
+        releases=releases(decision.needs.timeline, decision.needs.unpinned),
+        report=report_of(decision, len(tensors) - without_reuse, foldable_tensors),
     )
 
 
 def settings_json(settings: Settings) -> Json:
-    """Return the settings as the plan file holds them: every one, by its YAML name."""
+    """Return the settings by their YAML names, as the plan file holds them.
+
+    The newer settings are left out if they have their defaults: plans are compared by their
+    digest, which must not change when a setting is added.
+    """
     return {
         "mem_param": {
             "optimize_train": settings.mem_param.optimize_train,
@@ -65,7 +73,6 @@ def settings_json(settings: Settings) -> Json:
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
         "profile_shapes": settings.profile_shapes,
         "order": settings.order,
-        # Plans are compared by their digest: what is not asked for is not said.
         **({"fold_constants": True} if settings.fold_constants else {}),
         **({"notes": settings.notes} if settings.notes != "model" else {}),
         **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
@@ -81,21 +88,22 @@ def settings_json(settings: Settings) -> Json:
     }
 
 
-def _placements(decided: Decided) -> tuple[Placement, ...]:
-    needs, allocation = decided.needs, decided.allocation
+def _placements(decision: Decision) -> tuple[Placement, ...]:
+    """Return the row of each planned tensor: its type, its place in an arena, its live range."""
+    needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
-    live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
-    lasting = {
-        each.id: each.live
+    live, pinned, vars_ = needs.live, needs.pinned, decision.program.vars
+    pinned_ranges = {
+        pinned_buffer.id: pinned_buffer.live
         for arena in (allocation.arenas if pinned else ())
-        for each in arena.problem.buffers
-        if VarId(each.id) in pinned
+        for pinned_buffer in arena.problem.buffers
+        if VarId(pinned_buffer.id) in pinned
     }
     tensors: list[Placement] = []
     for identity, size in needs.sizes.items():
         var, buffer = vars_[identity], allocation.buffers[identity]
         index, arena = arenas[size.unit if size.symbols else "1"]
-        first, last = lasting[buffer] if identity in pinned else live[identity]
+        first, last = pinned_ranges[buffer] if identity in pinned else live[identity]
         tensors.append(
             Placement(
                 var.name,
@@ -116,21 +124,25 @@ def _placements(decided: Decided) -> tuple[Placement, ...]:
 
 
 def _orders(program: Program) -> Iterator[BlockOrder]:
+    """Yield the planned order of each block.
+
+    A node goes by its name, or by ``#`` and its index in the file if the name is not unique.
+    """
     for block in blocks(program.body):
-        count = Counter(op.name for op in block.ops)
+        name_counts = Counter(op.name for op in block.ops)
         nodes = (
-            (own_name(op.name) if count[op.name] == 1 else "") or f"#{op.source}"
+            (own_name(op.name) if name_counts[op.name] == 1 else "") or f"#{op.source}"
             for op in block.ops
         )
         yield BlockOrder(block.path, tuple(nodes))
 
 
 def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
-    """Return, in order of execution, the planned tensors that die after each node."""
-    last = release_ticks(timeline)
-    dying = [var for var in last if var in planned]
-    dying.sort(key=last.__getitem__)
+    """Return the planned tensors that are released after each node, in order of execution."""
+    release_tick = release_ticks(timeline)
+    released = [var for var in release_tick if var in planned]
+    released.sort(key=release_tick.__getitem__)
     return tuple(
         Release(tick, timeline.ending[tick].label, tuple(sorted(group)))
-        for tick, group in groupby(dying, last.__getitem__)
+        for tick, group in groupby(released, release_tick.__getitem__)
     )

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import LiveTensor
     from memplan_cli.core.results.rewrites import ConstantTensor, NewWeight
     from memplan_cli.ordering.terms import Terms
-    from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.candidate import Candidate, PlanningTask, Source
     from memplan_cli.settings.settings import Settings
 
 

@@ -1,19 +1,22 @@
-"""The scope of a plan: what is planned, what keeps its own storage, what is left out, and why."""
+"""The scope of a plan: which vars are planned, pinned or left out, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.json_types import MAX_BYTES
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError
+from memplan_cli.ordering.terms import Terms
+from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program, Var, VarId
@@ -23,7 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is planned, what of it keeps storage of its own, and what is left out."""
+    """The planned vars of a program.
+
+    Attributes:
+        sizes: The size of each planned var; of a dim with bounds, the largest.
+        pinned: The planned vars that keep storage of their own for the whole run, with the
+            reason.
+        unplanned: The intermediates of unknown size, with the reason.
+    """
 
     sizes: Mapping[VarId, Size]
     pinned: Mapping[VarId, str] = field(default_factory=dict)
@@ -31,7 +41,12 @@ class Scope:
 
 
 def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
-    """Say of each intermediate whether it is planned, pinned or left out, and why."""
+    """Return for each intermediate whether it is planned, pinned or left out, and why.
+
+    Raises:
+        SettingsError: an exclusion names no tensor of the model.
+        ModelError: the sizes add up to more bytes than 64-bit arithmetic allows.
+    """
     excluded = select(program, settings.excluded)
     pinned = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
     if settings.skip_grads:
@@ -48,12 +63,6 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
             unplanned[identity] = _why_unknown(var)
         else:
             sizes[identity] = at_most(size, settings.bounds) if size.symbols else size
-    _refuse_giants(sizes)
-    return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
-
-
-def _refuse_giants(sizes: Mapping[VarId, Size]) -> None:
-    """Refuse sizes that no machine has, before 64-bit arithmetic meets them."""
     total = 0
     for identity, size in sizes.items():
         total += size.coefficient
@@ -62,9 +71,13 @@ def _refuse_giants(sizes: Mapping[VarId, Size]) -> None:
                 f"tensor {identity[:120]!r} takes {size} bytes: no machine has that much",
                 hint="is its shape right?",
             )
+    return Scope(
+        sizes, {var: reason for var, reason in pinned.items() if var in sizes}, unplanned
+    )
 
 
 def _why_unknown(var: Var) -> str:
+    """Return why a var has no size in bytes."""
     if var.dtype == "string":
         return "strings have no size before the run"
     if var.dtype == "unknown":
@@ -76,3 +89,22 @@ def _why_unknown(var: Var) -> str:
     if None in var.shape:
         return f"dim {var.shape.index(None)} is not known before the run"
     return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"
+
+
+def terms_of(
+    program: Program, scope: Scope, settings: Settings, donated: Collection[VarId] = ()
+) -> Terms:
+    """Return the sizes and the sharing of bytes by which orders and rewrites are searched.
+
+    Args:
+        program: The program of the scope.
+        scope: The planned vars.
+        settings: The level, and the bounds of dims.
+        donated: Graph outputs that lie in the memory of inputs: they take no bytes.
+    """
+    results = {
+        var: at_most(size, settings.bounds)
+        for var, size in result_sizes(program).items()
+        if var not in donated
+    }
+    return Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level), results)

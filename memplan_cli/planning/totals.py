@@ -1,11 +1,14 @@
-"""Totals: the numbers of the contract, from a program and its buffers.
+"""Sums of bytes over symbolic sizes: the totals of a plan, its peak, and their expressions.
 
-A number exists only where every size in it is one; where sizes are expressions, the sum
-by unit is written out instead.
+A size is a coefficient times a unit, such as ``4096*batch``. A sum is kept by unit. It is a number
+only if every symbol in it has one; else it is reported as an expression.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
@@ -13,7 +16,10 @@ from memplan_cli.analysis.storage import result_sizes, storage_of
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
-from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
+from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most, range_of
+from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.polynomials import call_in, multiplied, names_in
+from memplan_cli.core.symbolic.polynomials import total as polynomial_sum
 from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 
 if TYPE_CHECKING:
@@ -22,15 +28,19 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Buffer, BufferId
     from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.choosing.allocation import Allocation, Needs
+    from memplan_cli.planning.allocation import Allocation, Needs
+
+LARGEST_DIM = 2**31 - 1
+"""No dim of a real run is above this."""
 
 ByUnit = dict[str, int]
-"""Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""
+"""Coefficients by unit: ``{"1": 64, "batch": 4096}`` is ``4096*batch + 64`` bytes."""
 
 
 def by_unit(sizes: Iterable[Size]) -> ByUnit:
-    """Add sizes up, unit by unit."""
+    """Return the sum of sizes, unit by unit."""
     total: ByUnit = {}
     numbers = 0
     for size in sizes:
@@ -42,23 +52,23 @@ def by_unit(sizes: Iterable[Size]) -> ByUnit:
 
 
 def summed(*totals: Mapping[str, int]) -> ByUnit:
-    """Add sums up that are by unit already."""
-    found: ByUnit = {}
+    """Return the sum of sums that are by unit already."""
+    result: ByUnit = {}
     for total in totals:
         for unit, value in total.items():
-            found[unit] = found.get(unit, 0) + value
-    return found
+            result[unit] = result.get(unit, 0) + value
+    return result
 
 
 def number(total: Mapping[str, int] | None) -> int | None:
-    """Return a sum as a number, or None where a symbol is in it."""
+    """Return a sum as a number; None if it contains a symbol, or is None itself."""
     if total is None or any(unit != "1" and value for unit, value in total.items()):
         return None
     return total.get("1", 0)
 
 
 def number_at(total: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
-    """Return a sum at numbers for its symbols, or None where one has none."""
+    """Return a sum with numbers for its symbols; None if a symbol has none, or it is None."""
     if total is None:
         return None
     try:
@@ -69,48 +79,6 @@ def number_at(total: Mapping[str, int] | None, dims: Mapping[str, int]) -> int |
         )
     except ValueError:
         return None
-
-
-def in_bytes(
-    units: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
-) -> tuple[Buffer, ...] | None:
-    """Return the buffers of all units with bytes for sizes; None where a symbol has none."""
-    try:
-        factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
-    except ValueError:
-        return None
-    return tuple(
-        buffer if factors[unit] == 1 else buffer._replace(size=buffer.size * factors[unit])
-        for unit, buffers in units.items()
-        for buffer in buffers
-    )
-
-
-def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
-    """Return the most bytes live at one tick."""
-    if buffers is None:
-        return None
-    return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
-
-
-def resident_units(
-    needs: Needs, bounds: Bounds, donated: Collection[str] = ()
-) -> Mapping[str, tuple[Buffer, ...]]:
-    """Return what a runtime holds by unit: intermediates, and outputs from their producer on.
-
-    Args:
-        needs: The program in its order.
-        bounds: Of dims without a number.
-        donated: The names of outputs that lie in an input's memory.
-    """
-    program = needs.program
-    results = {
-        var: at_most(size, bounds)
-        for var, size in result_sizes(program).items()
-        if program.vars[var].name not in donated
-    }
-    sizes = {**needs.sizes, **results}
-    return storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)[1]
 
 
 def expression(total: Mapping[str, int]) -> str:
@@ -124,96 +92,290 @@ def expression(total: Mapping[str, int]) -> str:
 
 
 def weight_bytes(program: Program) -> int:
-    """Return the bytes of initializers and Constants whose size is known."""
-    return number(by_unit(size for size in _weights(program) if size is not None)) or 0
+    """Return the bytes of initializers and Constant outputs of known size."""
+    return number(by_unit(size for size in _weight_sizes(program) if size is not None)) or 0
 
 
 def weights_are_known(program: Program) -> bool:
-    """Whether each initializer and Constant has a known size; strings have none."""
-    return None not in _weights(program)
+    """Whether every initializer and Constant output has a known size; strings have none."""
+    return None not in _weight_sizes(program)
 
 
-def _weights(program: Program) -> list[Size | None]:
-    weights = (v.id for v in program.vars.values() if v.origin is Origin.WEIGHT)
+def _weight_sizes(program: Program) -> list[Size | None]:
+    weights = (var.id for var in program.vars.values() if var.origin is Origin.WEIGHT)
     return _sizes(program, weights)
 
 
 def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
-    """Return the bytes of the graph's inputs, or None where one's size is not known."""
-    return _complete(_sizes(program, countable(program, program.body.inputs)), bounds)
+    """Return the bytes of the graph's inputs; None if the size of one is unknown."""
+    return _sum_if_known(_sizes(program, countable(program, program.body.inputs)), bounds)
 
 
 def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
-    """Return the bytes of what ops make for the graph's outputs; None as for inputs."""
-    made = (
+    """Return the bytes of the graph outputs that ops compute; None if a size is unknown."""
+    computed = (
         var
         for var in dict.fromkeys(program.body.outputs)
         if program.vars[var].origin is Origin.OP
     )
-    return _complete(_sizes(program, countable(program, made)), bounds)
-
-
-def uncounted(program: Program) -> tuple[Var, ...]:
-    """Return the inputs and outputs of types that no shape gives a size: texts, maps."""
-    ends = dict.fromkeys((*program.body.inputs, *program.body.outputs))
-    counted = set(countable(program, ends))
-    return tuple(program.vars[var] for var in ends if var not in counted)
+    return _sum_if_known(_sizes(program, countable(program, computed)), bounds)
 
 
 def countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
-    """Yield the values that have bytes once their shape is known."""
+    """Yield the vars that have a size in bytes once their shape is known."""
     return (var for var in vars_ if program.vars[var].dtype in (*BITS, "unknown"))
 
 
-def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
-    facts = (program.vars[var] for var in vars_)
-    return [size_of(var.shape, var.dtype) for var in facts]
+def uncounted(program: Program) -> tuple[Var, ...]:
+    """Return the graph inputs and outputs of types without a size: strings, sequences, maps."""
+    interface = dict.fromkeys((*program.body.inputs, *program.body.outputs))
+    counted = set(countable(program, interface))
+    return tuple(program.vars[var] for var in interface if var not in counted)
 
 
-def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
-    known = [at_most(size, bounds) for size in sizes if size is not None]
-    return by_unit(known) if len(known) == len(sizes) else None
+def _sizes(program: Program, identities: Iterable[VarId]) -> list[Size | None]:
+    vars_ = (program.vars[identity] for identity in identities)
+    return [size_of(var.shape, var.dtype) for var in vars_]
+
+
+def _sum_if_known(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
+    """Return the sum of the largest sizes within bounds; None if a size is unknown."""
+    known_sizes = [at_most(size, bounds) for size in sizes if size is not None]
+    return by_unit(known_sizes) if len(known_sizes) == len(sizes) else None
+
+
+def in_bytes(
+    units: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
+) -> tuple[Buffer, ...] | None:
+    """Return the buffers of all units with sizes in bytes; None if a symbol has no number."""
+    try:
+        factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
+    except ValueError:
+        return None
+    return tuple(
+        buffer if factors[unit] == 1 else buffer._replace(size=buffer.size * factors[unit])
+        for unit, buffers in units.items()
+        for buffer in buffers
+    )
+
+
+def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
+    """Return the most bytes live at one tick; None for None."""
+    if buffers is None:
+        return None
+    return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
+
+
+def resident_units(
+    needs: Needs, bounds: Bounds, donated: Collection[str] = ()
+) -> Mapping[str, tuple[Buffer, ...]]:
+    """Return the buffers that a runtime holds, by unit: intermediates and graph outputs.
+
+    An output is live from its producer to the end of the run.
+
+    Args:
+        needs: The program in its order.
+        bounds: Bounds of dims without a number; their largest values count.
+        donated: The names of outputs that lie in an input's memory, which are left out.
+    """
+    program = needs.program
+    results = {
+        var: at_most(size, bounds)
+        for var, size in result_sizes(program).items()
+        if program.vars[var].name not in donated
+    }
+    sizes = {**needs.sizes, **results}
+    return storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)[1]
 
 
 def peak_of(
     needs: Needs, allocation: Allocation, dims: Mapping[str, int] | None = None
 ) -> Peak | None:
-    """Return the first step at which most bytes are live, at ``dims``, and whose they are.
+    """Return the first tick at which most bytes are live, and the tensors that are live there.
 
-    A buffer goes by the youngest of its vars that is live there.
+    A buffer that several tensors share goes by the one that started last.
+
+    Args:
+        needs: The program in its order.
+        allocation: Its allocation.
+        dims: Numbers of symbols. If a symbol has none, or nothing is live, there is no peak.
     """
     buffer_of, units = allocation.storage
     buffers = in_bytes(units, dims or {}) or ()
-    top, peak = 0, -1
+    peak_bytes, peak_tick = 0, -1
     for tick, live in pressure(Problem(buffers)):
-        if live > top:
-            top, peak = live, tick
-    if peak < 0:
+        if live > peak_bytes:
+            peak_bytes, peak_tick = live, tick
+    if peak_tick < 0:
         return None
-    at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
-    names = _youngest(needs, buffer_of, at_peak, peak)
+    live_sizes = {
+        buffer.id: buffer.size
+        for buffer in buffers
+        if buffer.live.start <= peak_tick < buffer.live.end and buffer.size
+    }
+    names = _youngest_tensors(needs, buffer_of, live_sizes, peak_tick)
     tensors = sorted(
-        (LiveTensor(names[b], size) for b, size in at_peak.items()), key=_largest_first
+        (LiveTensor(names[buffer], size) for buffer, size in live_sizes.items()),
+        key=lambda tensor: (-tensor.bytes, tensor.name),
     )
-    step = next((s for s in needs.timeline.steps if peak in (s.start, s.end)), None)
-    return Peak(peak, step.op.label if step else "", tuple(tensors))
+    step = next(
+        (step for step in needs.timeline.steps if peak_tick in (step.start, step.end)), None
+    )
+    return Peak(peak_tick, step.op.label if step else "", tuple(tensors))
 
 
-def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
-
-
-def _youngest(
+def _youngest_tensors(
     needs: Needs,
     buffer_of: Mapping[VarId, BufferId],
     buffers: Mapping[BufferId, int],
     tick: int,
 ) -> dict[BufferId, str]:
+    """Return for each of the buffers its tensor that is live at a tick and started last."""
     live = needs.live
-    names: dict[BufferId, tuple[int, str]] = {}
+    youngest: dict[BufferId, tuple[int, str]] = {}
     for var, buffer in buffer_of.items():
         if buffer not in buffers or var in needs.pinned:
             continue
         start = live[var].start if live[var].start <= tick < live[var].end else -1
-        names[buffer] = max(names.get(buffer, (-2, "")), (start, var))
-    return {buffer: names[buffer][1] if buffer in names else str(buffer) for buffer in buffers}
+        youngest[buffer] = max(youngest.get(buffer, (-2, "")), (start, var))
+    return {
+        buffer: youngest[buffer][1] if buffer in youngest else str(buffer)
+        for buffer in buffers
+    }
+
+
+MOST_SUMS = 4
+"""An expression of a peak is the maximum of at most so many sums: more tell a reader nothing."""
+
+_MOST_COMPARED = 64
+"""At most so many sums are compared in pairs, which takes the square of their number."""
+
+
+def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
+    """Return the most bytes live at one tick, for all dims of 1 or more, as an expression.
+
+    The live bytes of each tick are a sum by unit. A sum that is never above another one, for
+    any dims, is dropped, and the peak is the maximum of the remaining sums.
+
+    Args:
+        units: The buffers by unit; a size is the coefficient of its unit.
+
+    Returns:
+        ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`
+        sums remain.
+    """
+    candidates: list[ByUnit] = []
+    for live_bytes in _largest_first(_live_sums(units)):
+        if not any(_covers(other, live_bytes) for other in candidates):
+            candidates = [other for other in candidates if not _covers(live_bytes, other)]
+            candidates.append(live_bytes)
+        if len(candidates) > _MOST_COMPARED:
+            return None
+    maxima: list[ByUnit] = []
+    for live_bytes in candidates:
+        if not any(is_at_least(other, live_bytes) for other in maxima):
+            maxima = [other for other in maxima if not is_at_least(live_bytes, other)]
+            maxima.append(live_bytes)
+    if len(maxima) > MOST_SUMS:
+        return None
+    texts = sorted(map(expression, maxima))
+    if not texts:
+        return "0"
+    return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
+
+
+def _live_sums(units: Mapping[str, tuple[Buffer, ...]]) -> Iterator[ByUnit]:
+    """Yield the live bytes by unit after each tick at which they change."""
+    changes = sorted(
+        (tick, unit, live)
+        for unit, buffers in units.items()
+        for tick, live in pressure(Problem(buffers))
+    )
+    live_bytes: ByUnit = {}
+    for _, changes_of_tick in groupby(changes, key=itemgetter(0)):
+        live_bytes.update((unit, live) for _, unit, live in changes_of_tick)
+        yield {unit: live for unit, live in live_bytes.items() if live}
+
+
+def _largest_first(sums: Iterable[ByUnit]) -> list[ByUnit]:
+    """Return each different sum once, by falling total of its coefficients.
+
+    A sum with large coefficients makes most others superfluous, so it is compared first.
+    """
+    unique = {tuple(sorted(total.items())): total for total in sums}
+    keys = sorted(unique, key=lambda key: (-sum(value for _, value in key), key))
+    return [unique[key] for key in keys]
+
+
+def _covers(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
+    """Whether each coefficient of the second sum is at most that of the first."""
+    return all(larger.get(unit, 0) >= value for unit, value in smaller.items())
+
+
+def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
+    """Whether the first sum is proved to be at least the second, for all dims of 1 or more.
+
+    The proof substitutes each symbol ``n`` by ``n + low``, where ``low`` is its least value
+    and the new ``n`` is not negative. If no coefficient of the difference of both sums is
+    negative then, neither is the difference. False means that there is no such proof.
+    """
+    if _covers(larger, smaller):
+        return True
+    only_larger, only_smaller = set(larger) - set(smaller), set(smaller) - set(larger)
+    common = {unit: larger[unit] - smaller[unit] for unit in larger.keys() & smaller.keys()}
+    try:
+        subtrahend = _polynomial({unit: smaller[unit] for unit in only_smaller})
+        minuend = _polynomial({unit: larger[unit] for unit in only_larger} | common)
+        difference = polynomial_sum([minuend, multiplied([_without_minima(subtrahend)], -1)])
+        shifted = polynomial_sum(
+            multiplied([_shifted(atom) for atom in monomial], factor)
+            for monomial, factor in difference.items()
+        )
+    except ValueError:  # the polynomial has too many terms
+        return False
+    return all(value > 0 for value in shifted.values())
+
+
+def _polynomial(total: Mapping[str, int]) -> Polynomial:
+    """Return a sum by unit as a polynomial of its symbols."""
+    return polynomial_sum(multiplied([_parsed(unit)], value) for unit, value in total.items())
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed(unit: str) -> Polynomial:
+    return parse_dim(unit)
+
+
+def _without_minima(polynomial: Polynomial) -> Polynomial:
+    """Return a polynomial that is never below the given one, without ``min(...)`` calls.
+
+    A minimum is replaced by one of its arguments, where this cannot lower the term.
+    """
+    return polynomial_sum(
+        multiplied([_argument_of_minimum(atom) for atom in monomial], factor)
+        if factor > 0 and all(_least(atom) >= 0 for atom in monomial)
+        else {monomial: factor}
+        for monomial, factor in polynomial.items()
+    )
+
+
+def _argument_of_minimum(atom: str) -> Polynomial:
+    """Return the argument of ``min(...)`` with most symbols; another atom is returned as it is."""
+    name, arguments = call_in(atom) or ("", ())
+    if name != "min":
+        return {(atom,): 1}
+    return max(arguments, key=lambda argument: len(names_in(argument)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _shifted(atom: str) -> Polynomial:
+    """Return a symbol or call as its least value plus a rest that is not negative."""
+    low = _least(atom)
+    return {(atom,): 1, (): low} if low else {(atom,): 1}
+
+
+@lru_cache(maxsize=1 << 12)
+def _least(atom: str) -> int:
+    """Return a lower bound of a symbol or call, for dims of 1 or more."""
+    polynomial: Polynomial = {(atom,): 1}
+    return range_of(polynomial, dict.fromkeys(names_in(polynomial), (1, LARGEST_DIM)))[0]

@@ -13,9 +13,8 @@ from memplan_cli.analysis.liveness import duration
 from memplan_cli.analysis.storage import live_peak, storage_of
 from memplan_cli.core.program import walk
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.planning.checking.plan_file import checked_plan
-from memplan_cli.planning.choosing.allocation import Needs
-from memplan_cli.planning.choosing.levels import allocate
+from memplan_cli.planning.allocation import Needs, allocate
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from ordering.test_order_nested import Maker, all_blocks
 from programs import as_read, random_program

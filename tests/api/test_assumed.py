@@ -18,7 +18,7 @@ from memplan_cli.cli import main
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

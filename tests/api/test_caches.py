@@ -18,7 +18,7 @@ from memplan_cli import api
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.features.kv_cache.note import CACHES, recorded_caches
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from story import memplan
 

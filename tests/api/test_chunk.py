@@ -18,7 +18,7 @@ from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from story import memplan
 

@@ -26,9 +26,8 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.greedy import naive
-from memplan_cli.planning import planner
-from memplan_cli.planning.choosing import levels
-from memplan_cli.planning.choosing.choose import choose
+from memplan_cli.planning import allocation, planner
+from memplan_cli.planning.choose import choose
 from memplan_cli.reporting import render
 from memplan_cli.runtime.run import timing
 
@@ -97,7 +96,7 @@ def test_a_search_that_seconds_ended_is_said(
     def hasty(problem: Problem, **_: object) -> Layout:
         return replace(portfolio(problem), proved=False)
 
-    monkeypatch.setattr(levels, "portfolio", hasty)
+    monkeypatch.setattr(allocation, "portfolio", hasty)
     found = plan(samples / "branchy_cnn.onnx", Settings(order="keep", time_limit=1e-9))
     assert codes(found) == ["packing-timed-out"]
     assert "after 1e-09 s" in found.report.fallbacks[0].why

@@ -15,9 +15,8 @@ from memplan_cli import api
 from memplan_cli.api.fit import MemoryLimit, bind_program, fit_within
 from memplan_cli.api.fit_process import Runs, confirm
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
-from memplan_cli.planning import fit_growth
+from memplan_cli.planning import fit
 from memplan_cli.planning.fit import (
-    LARGEST_DIM,
     Need,
     Point,
     Question,
@@ -25,6 +24,7 @@ from memplan_cli.planning.fit import (
     largest,
     on_expressions,
 )
+from memplan_cli.planning.totals import LARGEST_DIM
 from memplan_cli.settings.settings import Settings
 from story import memplan
 
@@ -185,7 +185,7 @@ def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Pat
 def test_values_too_large_to_run_follow_from_those_that_were(
     decided: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_growth, "SMALL", 1000)
+    monkeypatch.setattr(fit, "MAX_ADDED_BYTES", 1000)
     limit = MemoryLimit(100_000, ("batch",), overhead=0, of="tensors")
     found = fit_within(decided, limit, Settings(dims={"seq": 4}))
     (answer,) = found.points

@@ -17,7 +17,7 @@ from memplan_cli import api
 from memplan_cli.api.files.own_weights import possible_weights
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, PlanError
-from memplan_cli.planning.checking.plan_file import checked_plan, read_plan
+from memplan_cli.planning.plan_file import checked_plan, read_plan
 from memplan_cli.settings.settings import Settings
 from story import memplan
 

@@ -18,7 +18,7 @@ from memplan_cli.api.profiles import for_all, plan_profiles
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError, SettingsError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import render
 from memplan_cli.settings.settings import Settings
 from story import memplan

@@ -30,7 +30,7 @@ import onnx.parser
 from onnx import TensorProto, helper
 
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 from .cases import asked, cell, publish, run_all
 from .fault_place import ROOT, SAMPLE, Ending, Place, judged

@@ -25,7 +25,7 @@ from memplan_cli import Settings, optimize
 from memplan_cli.api.files.agreement import held_against
 from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 from .cases import asked, cell, publish, run_all
 from .models import ROOT, SAMPLES, SHARED, bindings

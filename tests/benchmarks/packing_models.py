@@ -72,7 +72,7 @@ def packed(model: Path, order: str) -> Packed:
     dims = [word for dim in bindings(model) for word in ("--dim", dim)]
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch("memplan_cli.planning.choosing.levels.portfolio", noting),
+        patch("memplan_cli.planning.allocation.portfolio", noting),
         redirect_stdout(StringIO()),
     ):
         options = ["--no-validate", "--quiet", "--order", order, *dims]

@@ -17,7 +17,7 @@ from memplan_cli.checking.certificates.proof_errors import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
 from memplan_cli.core.results.placements import ArenaFacts, Placement
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

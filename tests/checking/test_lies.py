@@ -17,7 +17,7 @@ from memplan_cli.api.files.agreement import held_against
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.runtime.workers import worker
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from lies import of_plans
 from lies.told import nothing, tell
-from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.planning.plan_file import plan_from_json
 from memplan_cli.runtime.proofs.replay import replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions
 

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from memplan_cli.api.schema import schema_text
 from memplan_cli.cli import COMMANDS, main
 from memplan_cli.core.schema_names import SCHEMA_NAMES
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

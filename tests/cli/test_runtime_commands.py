@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.runtime.profile import in_place
 from story import memplan
 

@@ -12,7 +12,7 @@ from builders import plan_of_text
 from memplan_cli.core.results.placements import Release
 from memplan_cli.core.results.plan import list_text
 from memplan_cli.core.serialization import to_json
-from memplan_cli.planning.checking.plan_file import plan_from_json, read_plan
+from memplan_cli.planning.plan_file import plan_from_json, read_plan
 from memplan_cli.settings.settings import Settings
 from planning.plan_cases import LEVEL2, PLANS, TEXT, of
 

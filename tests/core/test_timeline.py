@@ -15,7 +15,7 @@ from memplan_cli.core.results.timeline import (
     occupancies,
     peak_tick,
 )
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan

@@ -90,7 +90,7 @@ def _is_module(name: str) -> bool:
     if name.endswith(".py"):
         return any(f"/{file}".endswith(f"/{name}") for file in _files())
     path = "memplan_cli/" + name.replace(".", "/")
-    # The last part may be what a module holds: `planning.choosing.choose.chosen`.
+    # The last part may be what a module holds: `planning.choose.chosen`.
     modules = {f"{path}.py", f"{path.rpartition('/')[0]}.py"}
     return (ROOT / path).is_dir() or not modules.isdisjoint(_files())
 

@@ -15,7 +15,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.commands import diff_page
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.snapshot import snapshot_of

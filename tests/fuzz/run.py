@@ -75,7 +75,7 @@ def read_toml(data: bytes) -> None:
 def read_plan(data: bytes) -> None:
     """Read a plan, and draw what is accepted in every format."""
     from memplan_cli.errors import MemplanError
-    from memplan_cli.planning.checking.plan_file import read_plan as read
+    from memplan_cli.planning.plan_file import read_plan as read
     from memplan_cli.planning.print_log import print_log
     from memplan_cli.reporting import RENDERERS
 

@@ -12,7 +12,7 @@ import pytest
 
 from memplan_cli import Settings, plan
 from memplan_cli.api.plan_sections import FEATURE_SECTIONS
-from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.planning.plan_file import plan_from_json
 from memplan_cli.reporting import render
 
 REPORTS = Path(__file__).parent / "reports"

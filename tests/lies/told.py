@@ -20,7 +20,7 @@ from memplan_cli.api.files.agreement import held_against
 from memplan_cli.core.results.timeline import occupancies
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.planning.plan_file import plan_from_json
 from memplan_cli.planning.print_log import refusals
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from memplan_cli.checking.tensors import check_tensors
 from memplan_cli.checking.timeline import build_timeline
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.write import written_model
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from nested.models import orders, random_model
 

@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
-from memplan_cli.planning.decided import Source
+from memplan_cli.planning.candidate import Source
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

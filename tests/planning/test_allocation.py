@@ -15,9 +15,8 @@ from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing.greedy import naive
 from memplan_cli.packing.pools import Matching, pool_levels
-from memplan_cli.planning.choosing import levels
-from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
-from memplan_cli.planning.choosing.levels import allocate, heights_by_level
+from memplan_cli.planning import allocation
+from memplan_cli.planning.allocation import Needs, allocate, allocate_apart, heights_by_level
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block
@@ -99,7 +98,7 @@ def test_a_fall_back_to_the_pool_shares_no_bytes_between_views(
     top = block(
         "x", "z", op("a <- x"), op("b <- a", kind="Reshape"), op("c <- b"), op("z <- c")
     )
-    monkeypatch.setattr(levels, "portfolio", wasteful)
+    monkeypatch.setattr(allocation, "portfolio", wasteful)
     placed = allocate(needs(top, a=8, b=8, c=8), 2)
     assert placed.arenas[0].slots
     assert set(placed.buffers.values()) == set(placed.arenas[0].layout.offsets)
@@ -149,7 +148,7 @@ def test_an_allocator_that_breaks_its_promise_is_caught(
     def everything_at_once(problem: Problem, **_: object) -> Layout:
         return Layout({buffer.id: 0 for buffer in problem.buffers}, 8)
 
-    monkeypatch.setattr(levels, "portfolio", everything_at_once)
+    monkeypatch.setattr(allocation, "portfolio", everything_at_once)
     with pytest.raises(InvalidLayoutError, match="overlap in time and in memory"):
         heights(needs(CHAIN, a=8, b=8, c=8, d=8))
 
@@ -163,7 +162,7 @@ def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
         shared = Matching(problem.buffers, (0,) * len(problem.buffers))
         return (shared, found[1]) if level == 0 else (found[0], shared)
 
-    monkeypatch.setattr(levels, "pool_levels", one_slot_for_all)
+    monkeypatch.setattr(allocation, "pool_levels", one_slot_for_all)
     with pytest.raises(InvalidLayoutError, match="a slot is taken before it is free: a, b"):
         heights(needs(CHAIN, a=8, b=8, c=8, d=8))
 

@@ -10,8 +10,8 @@ from memplan_cli.analysis.phase import Phases
 from memplan_cli.ordering import best_order as order
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.terms import Ordering, Terms
-from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask, Runtime
-from memplan_cli.planning.choosing.tied_orders import for_runtime
+from memplan_cli.planning.candidate import Candidate, PlanningTask, Runtime
+from memplan_cli.planning.candidates import for_runtime
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

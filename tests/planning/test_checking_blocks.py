@@ -8,8 +8,8 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.blocks import check_blocks
-from memplan_cli.planning.checking.plan_file import checked_plan, plan_from_json
+from memplan_cli.planning.plan_file import checked_plan, plan_from_json
+from memplan_cli.planning.plan_file_clock import check_blocks
 from planning.plan_cases import of, tensor
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from planning.plan_cases import LEVEL2, PLANS, of
 

@@ -9,7 +9,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.settings.settings import MemParam, Settings
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def test_the_bound_of_slots_is_counted_again(level: Level, tmp_path: Path) -> No
         read(tmp_path, in_report("slot_bound", to=1), settings=settings)
     with pytest.raises(PlanError, match="lower_bound of arena 0 is recorded as 10000, "):
         read(tmp_path, in_arena(lower_bound=10_000), settings=settings)
-    with pytest.raises(PlanError, match="slot_bound is recorded as 768, it is None"):
+    with pytest.raises(PlanError, match="slot_bound is recorded as 768, it is nothing"):
         read(tmp_path, in_report("slot_bound", to=768))
 
 

@@ -12,10 +12,10 @@ from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.division import DividedOrder
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.choosing import levels
-from memplan_cli.planning.choosing.allocation import Needs
-from memplan_cli.planning.choosing.candidate import FILE, Candidate
-from memplan_cli.planning.choosing.choose import LITTLE_WORK, Limits, choose
+from memplan_cli.planning import allocation
+from memplan_cli.planning.allocation import Needs
+from memplan_cli.planning.candidate import FILE, Candidate
+from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.ordering.task_graph import Order, TaskGraph
     from memplan_cli.ordering.work_budget import WorkBudget
-    from memplan_cli.planning.choosing.choose import Evaluated
+    from memplan_cli.planning.choose import Evaluated
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
     ("q1", "q2", "s", "b1", "b2"), 192
@@ -101,7 +101,7 @@ class Packer:
 
 def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer:
     made = Packer(straight, loose)
-    monkeypatch.setattr(levels, "portfolio", made)
+    monkeypatch.setattr(allocation, "portfolio", made)
     return made
 
 
@@ -212,7 +212,7 @@ def test_slots_are_compared_by_what_they_take_not_by_the_live_peak() -> None:
 
 
 def level1(one: Candidate) -> int:
-    return levels.allocate(Needs(one.program, one.sizes), 1).heights["1"]
+    return allocation.allocate(Needs(one.program, one.sizes), 1).heights["1"]
 
 
 def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> None:

@@ -11,7 +11,7 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.features.donation.transform import donate
-from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask, Runtime
+from memplan_cli.planning.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

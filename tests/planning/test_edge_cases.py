@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import checked_plan
-from memplan_cli.planning.maxima import is_at_least
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.planning.print_log import print_log
+from memplan_cli.planning.totals import is_at_least
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

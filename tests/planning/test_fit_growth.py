@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.planning.fit import Need, Point, Question, largest
-from memplan_cli.planning.fit_growth import SMALL, Growth
+from memplan_cli.planning.fit import MAX_ADDED_BYTES, Growth, Need, Point, Question, largest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +51,12 @@ def test_what_needs_little_is_always_run() -> None:
     growth = Growth(runs, "batch")
     assert need(growth, 1_000_001).process == 100 * MEBI + 1_000_001
     assert runs.run[-1] == 1_000_001
-    assert growth.said([Point({"batch": 1_000_001}, need(growth, 1_000_001), None)]) == ()
+    assert (
+        growth.extrapolation_notes(
+            [Point({"batch": 1_000_001}, need(growth, 1_000_001), None)]
+        )
+        == ()
+    )
 
 
 def test_three_values_are_run_however_large_they_are() -> None:
@@ -79,7 +83,9 @@ def test_what_grows_by_one_power_is_foreseen_nearly_to_the_byte(
     assert found.inputs == value
     assert found.process is not None
     assert abs(found.process - needed(value)) <= 1 + 1e-9 * needed(value)
-    larger = [at for at in runs.run if needed(at) - needed(1) > 2**power * (SMALL + each)]
+    larger = [
+        at for at in runs.run if needed(at) - needed(1) > 2**power * (MAX_ADDED_BYTES + each)
+    ]
     assert all(at <= 4 for at in larger), "no run needs much more than the first"
 
 
@@ -127,7 +133,7 @@ def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
         found = growth.need(dims)
         assert found == needed(dims)
         points.append(Point(dims, found, None))
-    assert growth.said(points) == (
+    assert growth.extrapolation_notes(points) == (
         "batch=300 was not run: what it needs follows from runs at up to 256; --confirm runs it",
         "batch=300 was not run: what it needs follows from runs at up to 4; --confirm runs it",
     )

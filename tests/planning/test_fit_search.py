@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.fit import (
-    LARGEST_DIM,
     Confirmation,
     Fit,
     Need,
@@ -19,6 +18,7 @@ from memplan_cli.planning.fit import (
     largest,
     on_expressions,
 )
+from memplan_cli.planning.totals import LARGEST_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

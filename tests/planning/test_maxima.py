@@ -15,7 +15,7 @@ from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, press
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.features.donation.report import donated_line
-from memplan_cli.planning.maxima import MOST_SUMS, is_at_least, live_peak_text
+from memplan_cli.planning.totals import MOST_SUMS, is_at_least, live_peak_text
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from builders import parse, plan_of_text, plan_program, read
-from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.planning.plan_file import plan_from_json
 from memplan_cli.settings.settings import MemParam, Settings
 from planning.planner_cases import CHAIN, STEP, TENSOR
 

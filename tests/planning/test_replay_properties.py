@@ -18,7 +18,7 @@ from builders import (
     var_sizes,
 )
 from memplan_cli.core.program import VarId, captures, intermediates, walk
-from memplan_cli.planning.choosing.allocation import Needs
+from memplan_cli.planning.allocation import Needs
 from memplan_cli.settings.settings import Settings
 from programs import programs, random_program
 from replay import nested_programs, replay, spans_of, tried

@@ -9,7 +9,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

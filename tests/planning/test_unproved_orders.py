@@ -11,7 +11,7 @@ from builders import plan_of_text
 from memplan_cli import Settings
 from memplan_cli.api.files.model_file import plan_model, read_model
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.plan_file import checked_plan
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 SHORT = "g (float[8] x) => (float[8] z) { a = Exp(x) z = Neg(a) }"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli.core.serialization import to_json
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.findings.diff import Kind, compare
 from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.quantities import Increase, parse_increase
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps, key_of, read_baseline
 from memplan_cli.reporting.findings.gate import (
     Finding,

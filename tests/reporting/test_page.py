@@ -19,7 +19,7 @@ from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
 from memplan_cli.reporting.commands import diff_page
 from memplan_cli.reporting.findings.diff import compare

@@ -22,7 +22,7 @@ from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS as FORMATS
 from memplan_cli.reporting import render
 from memplan_cli.reporting.media import text

@@ -14,7 +14,7 @@ from memplan_cli.api.schema import schema_text
 from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.settings.keys import KEYS, METRICS

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from memplan_cli.core.quantities import Increase
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.commands import diff, gate, why
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.gate import Rules, Verdict, judge

@@ -12,8 +12,8 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import simple_orders
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.terms import Terms
-from memplan_cli.planning.choosing.candidate import Candidate
-from memplan_cli.planning.choosing.choose import Limits, choose
+from memplan_cli.planning.candidate import Candidate
+from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 

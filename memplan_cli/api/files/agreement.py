@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.core.program import Origin as Kind
 from memplan_cli.core.program import blocks
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.planning.checking.plan_file import bounds_of
+from memplan_cli.planning.plan_file import bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.files.assuming import Settled, Trust
     from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.load import LazyModel
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.candidate import Source
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
 
@@ -175,7 +175,7 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     from memplan_cli.onnx_io.interface import open_inputs
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.candidate import Source
 
     return Source(
         path=str(file.path),

@@ -21,7 +21,7 @@ from memplan_cli.core.results.certificate import (
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.choosing.allocation import aliasing_of
+from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.features.chunking.search import Choice, SearchResult
     from memplan_cli.ordering.terms import Terms
-    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.candidate import Source
     from memplan_cli.settings.settings import Settings
 
 

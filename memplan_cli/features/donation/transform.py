@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
-    from memplan_cli.planning.choosing.candidate import Candidate, PlanningTask
+    from memplan_cli.planning.candidate import Candidate, PlanningTask
 
 
 @dataclass(frozen=True, slots=True)

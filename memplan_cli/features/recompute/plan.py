@@ -10,11 +10,11 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
 from memplan_cli.core.results.rewrites import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.choosing.candidate import FILE, Candidate
-from memplan_cli.planning.choosing.candidates import in_best_order
+from memplan_cli.planning.candidate import FILE, Candidate
+from memplan_cli.planning.candidates import in_best_order
 
 if TYPE_CHECKING:
-    from memplan_cli.planning.choosing.candidate import PlanningTask
+    from memplan_cli.planning.candidate import PlanningTask
 
 
 def recompute_within_budget(task: PlanningTask) -> Candidate:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.findings.snapshot import (
     Snapshot,
     read_snapshot,

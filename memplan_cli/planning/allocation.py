@@ -1,0 +1,390 @@
+"""What has to be allocated in one order, and its allocation at levels 0, 1 and 2.
+
+A pool is an arena whose slots are reused whole, so the three levels share one type. Level 2 is
+never taller than level 1, and level 1 never taller than level 0: if padding or the search makes
+an arena of level 2 taller than the pool of level 1, the pool is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.liveness import Timeline
+from memplan_cli.analysis.storage import Measured, Storage, storage_of
+from memplan_cli.core.problem import (
+    Buffer,
+    BufferId,
+    Layout,
+    Problem,
+    lower_bound,
+    pressure,
+    slot_violations,
+    violations,
+)
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.packing import portfolio
+from memplan_cli.packing.greedy import naive
+from memplan_cli.packing.pools import KINDS, Matching, element_bytes, pool_levels
+from memplan_cli.packing.portfolio import DEFAULT_WORK
+from memplan_cli.packing.slots import slot_bound
+from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from memplan_cli.core.problem import Allocator, LiveRange, Violation
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.packing.pools import Kind
+
+Heights = Mapping[str, int]
+"""The height of each arena by unit."""
+
+PressureCurve = tuple[tuple[int, int], ...]
+"""Pairs of a tick and the bytes that are live from this tick on."""
+
+
+def aliasing_of(level: int) -> Aliasing:
+    """Return which operators share bytes at a level."""
+    return SHARE_SAFELY if level == 2 else SHARE_NOTHING
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What has to be allocated for a program in one order, and how.
+
+    Attributes:
+        program: The ops in the order in which they will run.
+        sizes: The vars to allocate.
+        pinned: Those of them that keep storage of their own for the whole run, with the reason.
+        alignment: Bytes, or None for the default, which tiny models may go below.
+        time_limit: Seconds after which the search for a layout stops; None: no limit.
+        allocator: Packs the arenas of level 2; None searches with the portfolio.
+        measured: The storage of this program and these sizes, if a search has computed it.
+    """
+
+    program: Program
+    sizes: Mapping[VarId, Size]
+    pinned: Mapping[VarId, str] = field(default_factory=dict)
+    alignment: int | None = None
+    time_limit: float | None = None
+    allocator: Allocator | None = None
+    measured: Measured | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The ticks of the program's ops."""
+        return Timeline(self.program) if self.measured is None else self.measured.timeline
+
+    @property
+    def live(self) -> Mapping[VarId, LiveRange]:
+        """The live range of every var."""
+        return self.timeline.live
+
+    @property
+    def unpinned(self) -> Collection[VarId]:
+        """The vars that do not keep storage of their own for the whole run."""
+        return self.sizes.keys() - self.pinned.keys() if self.pinned else self.sizes.keys()
+
+    def storage(self, level: int) -> Storage:
+        """Return the buffer of each var, and the buffers by unit, at a level.
+
+        Views and safe in-place results share buffers at level 2; below, every var has its own.
+        """
+        aliasing = aliasing_of(level)
+        if self.measured is not None and self.measured.aliasing is aliasing:
+            return self.measured.storage
+        return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The buffers of one unit and their offsets.
+
+    Attributes:
+        bound: No layout of the buffers is lower.
+        slots: The slot of each buffer; empty if buffers lie at offsets of their own (level 2).
+        timed_out: Whether the time limit ended the search for a layout.
+    """
+
+    unit: str
+    problem: Problem
+    layout: Layout
+    bound: int
+    slots: Mapping[BufferId, int] = field(default_factory=dict)
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The arenas of one level.
+
+    Attributes:
+        storage: The buffers with their live ranges, `Needs.storage` of this level.
+        buffers: The buffer of each var. Differs from that of ``storage`` in arenas of level 2
+            that use the pool of level 1.
+        heights: The height of each arena by unit.
+        make_arenas: Returns the arenas in the order of their units. It is called only for the
+            level that a plan uses: of the other levels a plan has the heights only.
+    """
+
+    storage: Storage = field(repr=False)
+    buffers: Mapping[VarId, BufferId]
+    heights: Heights
+    make_arenas: Callable[[], Sequence[Arena]] = field(repr=False, compare=False)
+
+    @cached_property
+    def curve(self) -> PressureCurve:
+        """The live bytes of buffers of fixed size, at the ticks at which they change."""
+        _, units = self.storage
+        return tuple(pressure(Problem(units.get("1", ()))))
+
+    @property
+    def live_peak(self) -> int:
+        """The most bytes live at one tick, of buffers of fixed size."""
+        return max((live for _, live in self.curve), default=0)
+
+    @cached_property
+    def arenas(self) -> tuple[Arena, ...]:
+        """The arenas by unit.
+
+        Raises:
+            InvalidLayoutError: an allocator returned a layout that is not safe.
+        """
+        return tuple(self.make_arenas())
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether a search has proved that no arena can be lower in this order."""
+        return all(arena.layout.proved for arena in self.arenas)
+
+
+def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
+    """Allocate everything at one level.
+
+    Args:
+        needs: What has to be allocated, and how.
+        level: 0, 1 or 2.
+        work: The steps that the search for a layout may take in each arena of level 2; with 0
+            only fast heuristics run.
+
+    Raises:
+        InvalidLayoutError: an allocator returned a layout that is not safe.
+    """
+    if level == 2:
+        return _allocate_offsets(needs, _PoolHeights(needs), work)
+    return _allocate_pools(needs)[level]
+
+
+def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[Heights, ...]:
+    """Return the arenas' heights at levels 0, 1 and 2, given the allocation at one level.
+
+    Raises:
+        InvalidLayoutError: an allocator returned a layout that is not safe.
+    """
+    level0, level1 = (pools.heights for pools in _allocate_pools(needs))
+    if level == 2:
+        return level0, level1, allocation.heights
+    level2 = _allocate_offsets(needs, _PoolHeights(needs, level1), DEFAULT_WORK)
+    return level0, level1, level2.heights
+
+
+def allocate_apart(needs: Needs, level: int) -> Allocation:
+    """Give each var memory of its own: nothing is reused.
+
+    The live peak still counts the buffers of ``level``, in which views share bytes.
+    """
+    buffers, units = needs.storage(0)
+    arenas = []
+    for unit, unit_buffers in sorted(units.items()):
+        problem = Problem(unit_buffers)
+        slots = {buffer.id: number for number, buffer in enumerate(unit_buffers)}
+        arenas.append(_require_safe(Arena(unit, problem, naive(problem), 0, slots)))
+    return _finished_allocation(needs.storage(level), buffers, arenas)
+
+
+def _finished_allocation(
+    storage: Storage, buffers: Mapping[VarId, BufferId], arenas: Sequence[Arena]
+) -> Allocation:
+    """Return the allocation to arenas that have their layouts already."""
+    heights = {arena.unit: arena.layout.height for arena in arenas}
+    return Allocation(storage, buffers, heights, lambda: arenas)
+
+
+class _MatchedPool(NamedTuple):
+    """The buffers of one unit, and the slot of each."""
+
+    unit: str
+    problem: Problem
+    matching: Matching
+
+
+def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
+    """Return the allocations of levels 0 and 1, which have the same buffers.
+
+    Each slot is an allocation of its own, padded only to an alignment that was asked for.
+    """
+    storage = _, units = needs.storage(0)
+    levels: tuple[list[_MatchedPool], list[_MatchedPool]] = ([], [])
+    for unit, buffers in sorted(units.items()):
+        problem = Problem(buffers, needs.alignment or 1)
+        for pools, matching in zip(levels, pool_levels(problem), strict=True):
+            pools.append(_MatchedPool(unit, problem, matching))
+    level0, level1 = (
+        _pool_allocation(storage, pools, KINDS[level]) for level, pools in enumerate(levels)
+    )
+    return level0, level1
+
+
+def _pool_allocation(
+    storage: Storage, pools: Sequence[_MatchedPool], kind: Kind
+) -> Allocation:
+    """Return the allocation to slots, checked before the arenas are made.
+
+    Raises:
+        InvalidLayoutError: two buffers in one slot are live at the same time.
+    """
+    heights = {}
+    for unit, problem, matching in pools:
+        heights[unit] = matching.height(problem.alignment)
+        _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
+    buffers, _ = storage
+    return Allocation(storage, buffers, heights, partial(_pool_arenas, pools, kind))
+
+
+def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
+    """Return the arena of each pool, with the slots one after another."""
+    arenas = []
+    for unit, problem, matching in pools:
+        ids = [buffer.id for buffer in matching.births]
+        slots = dict(zip(ids, matching.slots, strict=True))
+        layout = matching.layout(problem.alignment)
+        bound = slot_bound(problem, kind)
+        arenas.append(_require_safe(Arena(unit, problem, layout, bound, slots)))
+    return arenas
+
+
+@dataclass(frozen=True)
+class _PoolHeights:
+    """The heights of level 1, which no arena of level 2 may exceed.
+
+    Level 1 is allocated only if a cheap lower bound of its height does not decide.
+
+    Attributes:
+        heights: The heights of level 1, if it is allocated already.
+    """
+
+    needs: Needs
+    heights: Heights | None = None
+
+    @cached_property
+    def pools(self) -> Allocation:
+        """The allocation of level 1."""
+        return _allocate_pools(self.needs)[1]
+
+    @cached_property
+    def _lower_bounds(self) -> Heights:
+        """The most bytes live at one tick without sharing, by unit: no pool is smaller."""
+        units: dict[str, list[Buffer]] = {}
+        for var, size in self.needs.sizes.items():
+            buffer = Buffer(BufferId(var), size.coefficient, self.needs.live[var])
+            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
+        alignment = self.needs.alignment or 1
+        return {
+            unit: lower_bound(Problem(tuple(buffers), alignment))
+            for unit, buffers in units.items()
+        }
+
+    def allow(self, unit: str, height: int) -> bool:
+        """Whether a height is at most that of the unit's pool at level 1."""
+        if self.heights is not None:
+            return height <= self.heights[unit]
+        return height <= self._lower_bounds[unit] or height <= self.pools.heights[unit]
+
+
+def _allocate_offsets(needs: Needs, limit: _PoolHeights, work: int) -> Allocation:
+    """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower."""
+    storage = buffers, units = needs.storage(2)
+    arenas, pooled_units = [], set()
+    for unit, unit_buffers in sorted(units.items()):
+        arena = _pack_arena(Problem(unit_buffers), unit, needs, limit, work)
+        if not limit.allow(unit, arena.layout.height):
+            (pool,) = (pool for pool in limit.pools.arenas if pool.unit == unit)
+            arena = replace(pool, bound=lower_bound(pool.problem))  # offsets may go lower
+            pooled_units.add(unit)
+        arenas.append(arena)
+    if pooled_units:
+        pool_buffers = {
+            var: limit.pools.buffers[var]
+            for var, size in needs.sizes.items()
+            if size.unit in pooled_units
+        }
+        buffers = {**buffers, **pool_buffers}
+    return _finished_allocation(storage, buffers, arenas)
+
+
+def _pack_arena(
+    unaligned: Problem, unit: str, needs: Needs, limit: _PoolHeights, work: int
+) -> Arena:
+    """Pack the buffers of one unit.
+
+    In a model of a few small tensors, padding each to the default alignment can take more than
+    reuse saves. Unless the settings give an alignment, it is therefore halved until the arena
+    is no taller than level 1, but not below the widest element: some processors cannot read
+    an element at an address that is not a multiple of its size.
+    """
+    alignment = needs.alignment or DEFAULT_ALIGNMENT
+    min_alignment = needs.alignment or max(map(element_bytes, unaligned.buffers), default=1)
+    while True:
+        problem = Problem(unaligned.buffers, alignment)
+        bound = lower_bound(problem)
+        # A bound above the limit cannot be packed below it: do not try.
+        if alignment <= min_alignment or limit.allow(unit, bound):
+            start = monotonic()
+            layout = _pack(problem, bound, needs, work)
+            is_late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
+            if alignment <= min_alignment or limit.allow(unit, layout.height):
+                timed_out = is_late and not layout.proved
+                arena = Arena(unit, problem, layout, bound, timed_out=timed_out)
+                return _require_safe(arena)
+        alignment //= 2
+
+
+def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
+    """Return a layout, by the portfolio or by the caller's allocator.
+
+    Of the caller's layout only the offsets are used: its height may lack the padding at the
+    top, and its claim to be minimal is replaced by a comparison with the bound.
+    """
+    if needs.allocator is None:
+        return portfolio(problem, work=work, time_limit=needs.time_limit, pools=False)
+    layout = needs.allocator(problem)
+    return replace(layout, height=max(layout.height, bound), proved=layout.height <= bound)
+
+
+def _require_safe(arena: Arena) -> Arena:
+    """Return the arena given.
+
+    Raises:
+        InvalidLayoutError: buffers of its layout overlap.
+    """
+    _refuse(violations(arena.problem, arena.layout))
+    return arena
+
+
+def _refuse(found: Sequence[Violation]) -> None:
+    """Refuse a layout with violations.
+
+    Raises:
+        InvalidLayoutError: naming the first one.
+    """
+    if found:
+        names = ", ".join(found[0].buffers[:4])
+        raise InvalidLayoutError(
+            f"an allocator's layout is not safe: {found[0].reason}: {names}"
+        )

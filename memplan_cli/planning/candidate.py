@@ -1,0 +1,140 @@
+"""The task of planning one program, and the candidates that planning compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.results.report import Donated
+from memplan_cli.core.results.rewrites import Recompute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.analysis.storage import Measured
+    from memplan_cli.core.binding_options import InputShape
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Ordering, Terms
+    from memplan_cli.settings.settings import Settings
+
+FILE = "file"
+"""The `Candidate.order` of a program in the order of the model file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Facts about the model file of a program.
+
+    Attributes:
+        graph_sha256: The digest of the graph without the data of weights.
+        warnings: Warnings of reading the file, which the plan's report repeats.
+        recorded_phases: The phase of each node for which the file records one.
+        constants: Values of small constants; read only if regions may be chunked.
+        opset: The version of the standard operators; read only if regions may be chunked.
+        block: Channels per block in the runtime's blocked layout; 0: the graph has none.
+        inputs: The shapes of inputs whose dims are not all numbers.
+        seen: Vars whose sizes are known from a run only.
+    """
+
+    path: str
+    sha256: str
+    graph_sha256: str
+    warnings: tuple[str, ...] = ()
+    recorded_phases: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int | float, ...]] = field(default_factory=dict)
+    opset: int = 0
+    block: int = 0
+    inputs: tuple[InputShape, ...] = ()
+    seen: frozenset[VarId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime that the order is made for, besides the plan.
+
+    Attributes:
+        aliasing: The operators that share bytes there.
+        settle: Returns a program in an order that suits the runtime's arena better. Arguments:
+            a program in an order of the lowest live peak, and a predicate of allowed programs.
+    """
+
+    aliasing: Aliasing
+    settle: Callable[[Program, Callable[[Program], bool]], Program]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTask:
+    """One program to plan, and what its order is made for.
+
+    Attributes:
+        program: In the order of the file.
+        terms: What is planned, what is pinned, what may share bytes.
+        phases: The forward, backward and update ops.
+        runtime: The runtime that the order is made for; None: it is made for the plan.
+        progress: Called with the name of each stage.
+    """
+
+    program: Program
+    terms: Terms
+    phases: Phases
+    settings: Settings
+    runtime: Runtime | None = None
+    progress: Progress | None = None
+
+    def tell(self, stage: str) -> None:
+        """Report the stage that begins."""
+        if self.progress is not None:
+            self.progress(stage)
+
+    def live_peak(self, program: Program) -> int:
+        """Return the live peak of the program in another order."""
+        terms = self.terms
+        return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+
+    def resident(self, program: Program) -> int:
+        """Return the live peak of the program in another order, outputs counted."""
+        terms = self.terms.resident
+        return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program that may be planned, and what is known from the search for it.
+
+    Attributes:
+        program: The ops in the order to be planned, copies included.
+        sizes: The vars to plan in it.
+        order: The origin of the order: `FILE`, a method of ordering, or a rewrite.
+        peaks: The live peak by the method that found an order; empty if sizes are symbolic.
+        bound: No order of the program has a lower live peak; None: not computed.
+        measured: The storage in this order, if a search has computed it.
+        resident: The live peak with outputs counted, if the order was searched by it; else 0.
+    """
+
+    program: Program
+    sizes: Mapping[VarId, Size]
+    order: str = FILE
+    peaks: Mapping[str, int] = field(default_factory=dict)
+    bound: int | None = None
+    recompute: Recompute = field(default_factory=Recompute)
+    donated: Donated = field(default_factory=Donated)
+    warnings: tuple[str, ...] = ()
+    measured: Measured | None = field(default=None, repr=False, compare=False)
+    resident: int = 0
+
+    @classmethod
+    def ordered(cls, ordering: Ordering, sizes: Mapping[VarId, Size]) -> Candidate:
+        """Return the candidate in the order that a search has chosen."""
+        return cls(
+            ordering.program,
+            sizes,
+            ordering.chosen,
+            ordering.candidates,
+            ordering.bound,
+            measured=ordering.measured,
+        )

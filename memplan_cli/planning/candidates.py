@@ -1,0 +1,236 @@
+"""The candidates for a plan: one program in several orders, with or without rewrites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.storage import live_peak, result_sizes
+from memplan_cli.errors import SettingsError
+from memplan_cli.ordering.terms import Ordering
+from memplan_cli.planning.candidate import FILE, Candidate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.planning.candidate import PlanningTask, Runtime
+    from memplan_cli.planning.rewrites import Rewrites
+    from memplan_cli.settings.settings import Settings
+
+_MIN_GAIN_SHIFT = 6
+"""Searching for a runtime's order ends if a search lowers the peak by less than 1/2**6."""
+
+_MAX_WORK_PER_OP = 2000
+"""Steps per op of a search for a runtime's order. On the models measured, ten times as many
+steps found no better order."""
+
+
+def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
+    """Yield the programs that may be planned: the expected best first, the file's order next.
+
+    A caller stops at the first candidate that is proved to be the best. If values are computed
+    again, outputs donated, or a runtime's order taken, there is one candidate only.
+
+    Raises:
+        SettingsError: an option has no effect without another one, or a name is not in the
+            model.
+    """
+    settings = task.settings
+    _reject_unused(settings)
+    if settings.recompute == "none" and not settings.donate:
+        yield from _orders(task)
+        return
+    recompute = rewrites.recompute.get(settings.recompute)
+    if recompute is None:
+        candidate = in_best_order(task, task.program, task.terms.sizes)
+    else:
+        candidate = recompute(task)
+    if task.runtime is not None:
+        candidate = for_runtime(task, task.runtime, candidate)
+    yield rewrites.donate(candidate, task) if settings.donate else candidate
+
+
+def _reject_unused(settings: Settings) -> None:
+    """Reject options that have no effect without others.
+
+    Raises:
+        SettingsError: naming the option that is missing.
+    """
+    if settings.budget is not None and "auto" not in (settings.recompute, settings.chunk):
+        raise SettingsError(
+            "a budget is met by recomputing, or in pieces",
+            hint="add --recompute auto or --chunk auto",
+        )
+    if settings.checkpoints and settings.recompute != "checkpoints":
+        raise SettingsError(
+            "checkpoints cut what is recomputed", hint="add --recompute checkpoints"
+        )
+    if settings.recompute == "checkpoints" and not settings.checkpoints:
+        raise SettingsError(
+            "--recompute checkpoints needs the tensors to keep", hint="add --checkpoint NAME"
+        )
+    if settings.recompute == "auto" and settings.order == "keep":
+        raise SettingsError(
+            "--recompute auto chooses the order too", hint="leave out --order keep"
+        )
+    if settings.donate and settings.order == "keep":
+        raise SettingsError(
+            "--donate moves nodes so that more pairs are safe", hint="leave out --order keep"
+        )
+
+
+def _orders(task: PlanningTask) -> Iterator[Candidate]:
+    """Yield the order of the lowest live peak, the file's, then others worth allocating."""
+    program, settings, sizes = task.program, task.settings, task.terms.sizes
+    ordering = _search_order(task, program, sizes)
+    best = Candidate.ordered(ordering, sizes)
+    if task.runtime is not None:
+        runtime_candidate = for_runtime(task, task.runtime, best)
+        if runtime_candidate is not best:
+            yield runtime_candidate
+            return
+    best = _with_late_outputs(task, program, ordering, best)
+    yield best
+    if best.program is not program:
+        yield _in_order(task, best, FILE, program)
+    if settings.order == "keep" or not ordering.candidates:
+        return
+    if settings.level < 2:
+        # Slots are reused whole: an order of a higher peak may need fewer of them.
+        from memplan_cli.ordering.best_order import simple_orders
+
+        bodies = [best.program.body, program.body]
+        for name, ordered in simple_orders(program, task.terms):
+            if ordered.body not in bodies:
+                bodies.append(ordered.body)
+                yield _in_order(task, best, name, ordered)
+        return
+    # The looser order would produce outputs early again; a time limit is for one search only.
+    if ordering.looser is not None and not best.resident and settings.time_limit is None:
+        yield replace(best, program=ordering.looser(), measured=None)
+
+
+def _in_order(task: PlanningTask, best: Candidate, order: str, program: Program) -> Candidate:
+    """Return a candidate in another order, with the resident peak if the best one has it."""
+    resident = task.resident(program) if best.resident else 0
+    return replace(best, program=program, order=order, resident=resident, measured=None)
+
+
+def in_best_order(
+    task: PlanningTask, program: Program, sizes: Mapping[VarId, Size]
+) -> Candidate:
+    """Return a program, which may have copies of ops, in the order of the lowest live peak."""
+    ordering = _search_order(task, program, sizes)
+    best = Candidate.ordered(ordering, sizes)
+    return _with_late_outputs(task, program, ordering, best)
+
+
+def _search_order(
+    task: PlanningTask, program: Program, sizes: Mapping[VarId, Size]
+) -> Ordering:
+    """Return the order of the lowest live peak, or the file's if the settings keep it."""
+    if task.settings.order == "keep":
+        return Ordering(program, {}, FILE, None, proved=False)
+    from memplan_cli.ordering.best_order import best_order
+
+    task.tell("ordering")
+    return best_order(
+        program,
+        sizes,
+        pinned=frozenset(task.terms.pinned),
+        aliasing=task.terms.aliasing,
+        time_limit=task.settings.time_limit,
+        progress=task.progress,
+    )
+
+
+def _with_late_outputs(
+    task: PlanningTask, program: Program, ordering: Ordering, best: Candidate
+) -> Candidate:
+    """Return an order of a lower resident peak, if one has the live peak of the best order.
+
+    Outputs stay allocated from their producer to the end of the run, so producing them late
+    lowers the resident peak. Levels 0 and 1 are left alone because another order may need
+    more slots, symbolic sizes because peaks cannot be compared, and a time limit is for one
+    search only.
+    """
+    settings = task.settings
+    terms = replace(task.terms, sizes=best.sizes)
+    if settings.order == "keep" or settings.level < 2 or not terms.results:
+        return best
+    has_symbols = any(size.symbols for size in terms.resident.sizes.values())
+    if settings.time_limit is not None or has_symbols:
+        return best
+    from memplan_cli.ordering.late_outputs import fewer_resident, peak
+
+    late = fewer_resident(program, ordering, terms)
+    if late is None:
+        return best
+    resident = peak(late, terms.resident)
+    return replace(best, program=late, order="resident", resident=resident, measured=None)
+
+
+def for_runtime(task: PlanningTask, runtime: Runtime, candidate: Candidate) -> Candidate:
+    """Return the program in the order for which a runtime needs least, or the candidate given.
+
+    A runtime shares less memory than the plan, and it holds the graph's outputs too. Its
+    order is taken if the plan needs no more than in the order of the file, or if the runtime
+    saves more bytes than the plan loses.
+    """
+    settings, program, terms = task.settings, task.program, task.terms
+    if settings.recompute != "none" or settings.order == "keep":
+        return candidate
+    sizes = {**terms.sizes, **result_sizes(program)}
+    aliasing = runtime.aliasing
+    best = _search_repeatedly(program, sizes, aliasing, settings.time_limit)
+    file_peak, best_peak = task.live_peak(program), task.live_peak(best.program)
+    runtime_peak = min(
+        live_peak(ordered, sizes, aliasing=aliasing)
+        for ordered in (program, candidate.program)
+    )
+    saved_bytes = runtime_peak - live_peak(best.program, sizes, aliasing=aliasing)
+    if best_peak - file_peak > max(saved_bytes, 0):
+        return candidate
+
+    def is_allowed(other: Program) -> bool:
+        return task.live_peak(other) <= max(best_peak, file_peak)
+
+    settled = runtime.settle(best.program, is_allowed)
+    peaks = {**candidate.peaks, "runtime": task.live_peak(settled)}
+    return replace(candidate, program=settled, order="runtime", peaks=peaks, measured=None)
+
+
+def _search_repeatedly(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    aliasing: Aliasing,
+    time_limit: float | None,
+) -> Ordering:
+    """Search for the best order, and again from the order found, until a search gains little.
+
+    Demand-driven orders follow the given order where they have a choice, and a file that the
+    runtime wrote need not be in any good order. A search that starts from a better one finds
+    more (the training step of an unrolled LSTM: 714 MB in the file, then 81, 54, 50). A time
+    limit is for one search, so there is one only.
+    """
+    from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
+
+    work = min(DEFAULT_WORK, _MAX_WORK_PER_OP * len(program.body.ops))
+    search = partial(
+        best_order, sizes=sizes, aliasing=aliasing, work=work, time_limit=time_limit
+    )
+    best = search(program)
+    while time_limit is None and not best.proved and best.candidates:
+        best_peak = best.candidates[best.chosen]
+        ordering = search(best.program)
+        peak = ordering.candidates[ordering.chosen]
+        if peak >= best_peak:
+            break
+        best = ordering
+        if (best_peak - peak) << _MIN_GAIN_SHIFT < best_peak:
+            break
+    return best

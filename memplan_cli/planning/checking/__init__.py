@@ -1,1 +1,0 @@
-"""Plan files as untrusted input: types, ranges, overlaps and every number recomputed."""

@@ -1,0 +1,226 @@
+"""Reading of plan files, which are untrusted input.
+
+Every type and range is checked, then the layout, by the same function that checks each fresh plan.
+A plan's digest leaves out its report, because measurements are added to it later; so the report's
+numbers are counted again, by the independent checker (`checking.plan_figures`) where it can do
+so from the plan alone. This module checks the rest: bounds of slots, symbolic peaks, chunked
+regions and folded constants. `plan_file_clock` checks everything that depends on time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+
+from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_figures
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
+from memplan_cli.core.results.plan import Plan, check
+from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.packing.pools import KINDS
+from memplan_cli.packing.slots import slot_bound
+from memplan_cli.planning.plan_file_clock import check_blocks, check_clock
+from memplan_cli.planning.print_log import is_left_alone
+from memplan_cli.planning.totals import live_peak_text, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.core.symbolic.bounds import Bounds
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file and check all of it.
+
+    Raises:
+        PlanError: it cannot be read, is no plan, or its layout is not safe.
+    """
+    refuse_endless(path, PlanError)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text)
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
+    try:
+        return checked_plan(data)
+    except PlanError as error:
+        raise type(error)(f"{path}: {error}", hint=error.hint) from error
+
+
+def checked_plan(data: object) -> Plan:
+    """Return the plan of a JSON document, after all checks.
+
+    Raises:
+        PlanError: it is not of this schema, its layout is not safe, or its parts do not agree.
+    """
+    plan = plan_from_json(data)
+    check(plan)
+    for disagreement in check_plan_figures(plan, bounds_of(plan)):
+        raise PlanError(disagreement)
+    figures = [*_slot_bound_figures(plan), *_symbolic_peak_figures(plan)]
+    for disagreement in wrong_figures(figures):
+        raise PlanError(disagreement)
+    _check_chunks(plan)
+    _check_constants(plan)
+    check_clock(plan)
+    check_blocks(plan)
+    return plan
+
+
+def plan_from_json(data: object) -> Plan:
+    """Return the plan of a JSON document, with types and live ranges checked only.
+
+    Raises:
+        PlanError: it is not of this schema.
+    """
+    try:
+        plan = from_json(Plan, data, "the plan")
+    except MisfitError as error:
+        raise PlanError(str(error)) from error
+    for tensor in plan.tensors:
+        if tensor.first >= tensor.last:
+            raise PlanError(f"tensor {tensor.name[:80]!r} has its last use before its first")
+    return plan
+
+
+def bounds_of(plan: Plan) -> Bounds:
+    """Return the bounds of dims for which a plan's sizes are the largest.
+
+    Raises:
+        PlanError: the bounds in the plan's settings, which its schema leaves open, are invalid.
+    """
+    from memplan_cli.settings.sources import read_overrides
+
+    try:
+        values = read_overrides({"bounds": plan.settings.get("bounds")}).values
+    except (SettingsError, RecursionError) as error:
+        raise PlanError(f"the plan's settings hold no bounds: {str(error)[:200]}") from error
+    return cast("Bounds", values.get("bounds", {}))
+
+
+def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the lower bounds of slots, which the independent checker only limits.
+
+    They are counted by the planner's own function. Files of older versions have the lower
+    bound of offsets in its place.
+    """
+    report = plan.report
+    if report.level == 2:
+        yield Figure("slot_bound", report.slot_bound, None)
+        return
+    is_unplanned = is_left_alone(plan)
+    bounds = {
+        arena.id: 0 if is_unplanned else _count_slot_bound(plan, arena)
+        for arena in plan.arenas
+    }
+    for arena, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
+        is_older_bound = arena.lower_bound < bounds[arena.id]
+        bound = lower_bound(problem) if is_older_bound else bounds[arena.id]
+        yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
+    if report.slot_bound is not None:
+        total = number({arena.unit: bounds[arena.id] for arena in plan.arenas})
+        yield Figure("slot_bound", report.slot_bound, total)
+
+
+def _count_slot_bound(plan: Plan, arena: ArenaFacts) -> int:
+    """Return a lower bound of the slots' bytes for an arena's tensors, at the plan's level."""
+    buffers = tuple(
+        Buffer(
+            BufferId(tensor.id),
+            tensor.bytes,
+            LiveRange(tensor.first, tensor.last),
+            tensor.dtype,
+            tensor.shape,
+        )
+        for tensor in plan.tensors
+        if tensor.arena == arena.id
+    )
+    return slot_bound(Problem(buffers, arena.alignment), KINDS[plan.report.level])
+
+
+def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the expression of the live peak, counted by the planner's own function.
+
+    A maximum of sums of symbols has no canonical form that a second implementation could
+    reproduce. A plan of level 2 with slots has the live peak of buffers that it does not list.
+    """
+    recorded = plan.report.symbolic.get("live_peak")
+    has_slots = any(tensor.slot is not None for tensor in plan.tensors)
+    if recorded is None or (plan.report.level == 2 and has_slots):
+        return
+    arenas = zip(plan.arenas, plan.problems, strict=True)
+    units = {arena.unit: problem.buffers for arena, (problem, _) in arenas}
+    yield Figure("live_peak in symbols", recorded, live_peak_text(units))
+
+
+def _check_chunks(plan: Plan) -> None:
+    """Refuse chunked regions that contradict the settings, have no chunks, or misjudge a budget.
+
+    Raises:
+        PlanError: naming the contradiction.
+    """
+    report = plan.report
+    chunks = report.chunked
+    if chunks.regions and plan.settings.get("chunk") != "auto":
+        raise PlanError("regions are recorded as chunked, which the settings do not ask for")
+    for region in chunks.regions:
+        if region.pieces < 2 or not region.nodes:
+            raise PlanError(
+                f"the region around {region.tensor[:120]!r} is recorded as {region.nodes} nodes "
+                f"in {region.pieces} pieces"
+            )
+    if chunks.budget is not None and report.memory.resident is not None:
+        fits = report.memory.resident <= chunks.budget
+        if chunks.met != fits:
+            raise PlanError(
+                f"the budget of {chunks.budget} is recorded as "
+                f"{'met' if chunks.met else 'not met'}, and the resident peak is "
+                f"{report.memory.resident}"
+            )
+
+
+def _check_constants(plan: Plan) -> None:
+    """Refuse foldable tensors that are not live at the peak, and wrong sums of folded ones.
+
+    Raises:
+        PlanError: naming the contradiction.
+    """
+    report = plan.report
+    peak_tensors = report.peak.tensors if report.peak else ()
+    peak_bytes = {tensor.name: tensor.bytes for tensor in peak_tensors}
+    names = [tensor.name for tensor in report.foldable]
+    if len(set(names)) < len(names):
+        raise PlanError("a foldable tensor is listed twice")
+    for tensor in report.foldable:
+        if peak_bytes.get(tensor.name) != tensor.bytes:
+            raise PlanError(
+                f"tensor {tensor.name[:120]!r} is recorded as foldable with {tensor.bytes} "
+                "bytes, and the peak has no such tensor"
+            )
+    for disagreement in wrong_figures(_constant_figures(plan)):
+        raise PlanError(disagreement)
+    for memory in (report.memory, *(row.memory for row in report.profiles)):
+        if memory.foldable is not None and not 0 <= memory.foldable <= (memory.live_peak or 0):
+            raise PlanError(
+                f"foldable is recorded as {memory.foldable}, and the plan allows 0 to "
+                f"{memory.live_peak or 0}"
+            )
+    if report.folded.tensors and plan.settings.get("fold_constants") is not True:
+        raise PlanError("constants are recorded as folded, which the settings do not ask for")
+
+
+def _constant_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the recorded sums over foldable and folded tensors, with the sums counted again."""
+    report = plan.report
+    if report.memory.foldable is not None or report.foldable:
+        foldable_bytes = sum(tensor.bytes for tensor in report.foldable)
+        yield Figure("foldable", report.memory.foldable, foldable_bytes)
+    folded_bytes = sum(tensor.bytes for tensor in report.folded.tensors)
+    yield Figure("the bytes of folded constants", report.folded.added, folded_bytes)
+    planned = sum(tensor.name in plan.by_id for tensor in report.folded.tensors)
+    yield Figure("folded tensors that need memory", planned, 0)

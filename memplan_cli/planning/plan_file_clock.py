@@ -1,0 +1,228 @@
+"""Checks of everything in a plan file that depends on time, without the model.
+
+The order gives each node its ticks, tensors are live between ticks, and a tensor is released after
+the node that needs it last. These three must agree. Only the model tells which node produces a
+tensor, so two nodes that release nothing may have been exchanged without notice.
+
+A subgraph's tensors are dead after its control-flow node. They may share bytes with an output of
+that node in one case: the tensor is the result of a branch of If, whose outputs are defined at its
+last tick. (Outputs of Loop exist from its first tick on.) Only the model tells whether a
+tensor is a view, or is written over an input that dies.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.core.results.timeline import control_flow_nodes, moments
+from memplan_cli.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.timeline import Moment
+
+
+class _OrderedNode(NamedTuple):
+    """A node with its ticks, and the entries of its block in the plan's order."""
+
+    moment: Moment
+    block_entries: frozenset[str]
+
+    def has_label(self, label: str) -> bool:
+        """Whether a label of the plan, such as ``Conv#3`` or a name, can mean this node.
+
+        The order lists a node by its name, or as ``#`` and its index in the file. A label that
+        is no entry of the block may therefore belong to a node listed by its index, if the
+        index in the label is that one, or the label has no index of this block.
+        """
+        entry = self.moment.node
+        if label == entry:
+            return True
+        if not entry.startswith("#") or label in self.block_entries:
+            return False
+        index = f"#{label.rpartition('#')[2]}"
+        return index == entry or index not in self.block_entries
+
+
+def check_clock(plan: Plan) -> None:
+    """Refuse a plan whose order, live ranges, releases and peak do not agree.
+
+    Raises:
+        PlanError: naming the first contradiction.
+    """
+    _check_order(plan)
+    try:
+        clock = moments(plan)
+    except RecursionError as error:
+        raise PlanError("the plan's blocks are nested too deeply") from error
+    _check_live_ranges(plan, clock)
+    entries = {order.block: frozenset(order.nodes) for order in plan.order}
+    nodes = [_OrderedNode(moment, entries[moment.block]) for moment in clock]
+    nodes_by_end = {node.moment.end: node for node in nodes}
+    _check_releases(plan, nodes_by_end)
+    peak = plan.report.peak
+    if peak is not None:
+        nodes_by_start = {node.moment.start: node for node in nodes}
+        node = {**nodes_by_start, **nodes_by_end}.get(peak.step)
+        if peak.node if node is None else not node.has_label(peak.node):
+            raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
+
+
+def _check_order(plan: Plan) -> None:
+    """Refuse an order that lists a block or a node twice."""
+    block_counts = Counter(order.block for order in plan.order)
+    for order in plan.order:
+        if block_counts[order.block] > 1:
+            raise PlanError(f"the order has block {order.block[:120]!r} twice")
+        if len(set(order.nodes)) < len(order.nodes):
+            repeated = Counter(order.nodes).most_common(1)[0][0]
+            raise PlanError(f"the order has node {repeated[:120]!r} twice")
+
+
+def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
+    """Refuse nodes of blocks without a control-flow node, and tensors live after the last tick."""
+    node_count = sum(len(order.nodes) for order in plan.order)
+    if len(clock) != node_count:
+        raise PlanError(
+            f"the order has {node_count} nodes, and {len(clock)} of them are reached"
+        )
+    end = max((moment.end for moment in clock), default=-1) + 1
+    for tensor in plan.tensors:
+        if tensor.last > end:
+            raise PlanError(
+                f"tensor {tensor.id[:120]!r} is live until tick {tensor.last}, "
+                f"the order ends at {end}"
+            )
+
+
+def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> None:
+    """Refuse releases at another tick than the last use, repeated, or after another node."""
+    due_ticks = _release_ticks(plan, [node.moment for node in nodes_by_end.values()])
+    unreleased = set(due_ticks)
+    previous_step = -1
+    for release in plan.releases:
+        node = nodes_by_end.get(release.step)
+        if node is None or not node.has_label(release.node):
+            node_there = repr(node.moment.node[:120]) if node else "that none does"
+            raise PlanError(
+                f"releases: {release.node[:120]!r} is recorded to end at step {release.step}, "
+                f"the order says {node_there}"
+            )
+        if release.step <= previous_step:
+            raise PlanError(f"releases: step {release.step} comes too late, or twice")
+        previous_step = release.step
+        for name in release.tensors:
+            if name not in unreleased:
+                reason = "occurs twice" if name in due_ticks else "is pinned, or not planned"
+                raise PlanError(f"releases: tensor {name[:120]!r} {reason}")
+            unreleased.remove(name)
+            if due_ticks[name] != release.step:
+                raise PlanError(
+                    f"releases: tensor {name[:120]!r} is let go at step {release.step}, "
+                    f"it is last needed at {due_ticks[name]}"
+                )
+    # A subgraph's result that lives on is released in the outer block, as the node's output.
+    missing = sorted(name for name in unreleased if not plan.by_id[name].block)
+    if missing:
+        raise PlanError(f"releases: tensor {missing[0][:120]!r} is never let go")
+
+
+def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
+    """Return the tick after which each unpinned tensor can be released; -1 if there is none.
+
+    If the last reader is in a subgraph, it is the last tick of that subgraph's control-flow
+    node in the tensor's own block.
+    """
+    end_of_node: dict[str, dict[int, int]] = {}
+    for moment in clock:
+        block_ends = end_of_node.setdefault(moment.block, {})
+        ticks = range(moment.start, moment.end + 1)
+        block_ends.update(dict.fromkeys(ticks, moment.end))
+    return {
+        tensor.id: end_of_node.get(tensor.block, {}).get(tensor.last - 1, -1)
+        for tensor in plan.tensors
+        if not tensor.pinned
+    }
+
+
+def check_blocks(plan: Plan) -> None:
+    """Refuse tensors that outlive their subgraph, or share with another output of its node.
+
+    Raises:
+        PlanError: naming the tensor.
+    """
+    if len(plan.order) < 2:
+        return
+    control_flow = control_flow_nodes(plan)
+    sharing_groups: dict[str, list[Placement]] = {}
+    for tensor in plan.tensors:
+        sharing_groups.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
+        node = control_flow.get(tensor.block)
+        if node is None or tensor.pinned:
+            continue
+        if tensor.first < node.start or tensor.last > node.end + 1:
+            raise PlanError(
+                f"tensor {tensor.id[:120]!r} is live from tick {tensor.first} to {tensor.last}, "
+                f"its control-flow node runs from {node.start} to {node.end}"
+            )
+    for tensors in sharing_groups.values():
+        if any(tensor.block != tensors[0].block for tensor in tensors):
+            _check_sharing(tensors, control_flow)
+
+
+def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Moment]) -> None:
+    """Refuse tensors of several blocks that share bytes otherwise than as a branch's result.
+
+    Args:
+        tensors: All tensors of one buffer.
+        control_flow: The control-flow node of each subgraph, by the subgraph's path.
+    """
+    starts: dict[str, list[int]] = {}
+    for tensor in sorted(tensors, key=lambda tensor: tensor.first):
+        starts.setdefault(tensor.block, []).append(tensor.first)
+    for node in _enclosing_nodes(starts, control_flow):
+        if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
+            shared = tensors[0].alias_of or tensors[0].id
+            raise PlanError(
+                f"what {node.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
+                "which its subgraph uses before that is made"
+            )
+    results_by_block: dict[str, list[Placement]] = {}
+    for tensor in tensors:
+        if tensor.block in control_flow and tensor.last > control_flow[tensor.block].end:
+            results_by_block.setdefault(tensor.block, []).append(tensor)
+    for block, results in results_by_block.items():
+        node = control_flow[block]
+        shares_with_output = _has_tick_within(
+            starts.get(node.block, ()), node.end, node.end + 1
+        )
+        if len(results) > 1 and shares_with_output:
+            names = [tensor.id[:120] for tensor in tensors if tensor.block == block][:4]
+            raise PlanError(
+                f"tensors {names} share the bytes of what {node.label[:120]!r} gives: "
+                "no more than one can be that"
+            )
+
+
+def _enclosing_nodes(
+    blocks: Iterable[str], control_flow: Mapping[str, Moment]
+) -> Iterator[Moment]:
+    """Yield the control-flow nodes of blocks and of all blocks around them, once each."""
+    visited: set[str] = set()
+    for block in blocks:
+        inner = block
+        while inner in control_flow and inner not in visited:
+            visited.add(inner)
+            yield control_flow[inner]
+            inner = control_flow[inner].block
+
+
+def _has_tick_within(ticks: Sequence[int], start: int, end: int) -> bool:
+    """Whether any of some ascending ticks lies in ``[start, end)``."""
+    index = bisect_left(ticks, start)
+    return index < len(ticks) and ticks[index] < end
