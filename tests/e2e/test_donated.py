@@ -26,7 +26,7 @@ from memplan_cli.features.donation.proof import (
     donated_steps,
     step_specs,
 )
-from memplan_cli.features.donation.transform import Donations
+from memplan_cli.features.donation.transform import Donations, Pair
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
 from memplan_cli.runtime.workers.inputs import draw_all
@@ -65,7 +65,7 @@ def steps(folder: Path, text: str) -> DonatedSteps:
 
 def unsafe(program: Program, patterns: object) -> Donations:
     del patterns
-    return Donations(program, ((VarId("in_w"), VarId("new_w")),), ())
+    return Donations(program, (Pair(VarId("in_w"), VarId("new_w")),), ())
 
 
 def test_a_pair_whose_input_is_read_before_gives_the_same_bits(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The certificate of a plan: a witness for each bound that the plan states."""
+"""The certificate of a plan: a proof of each lower bound that the plan states."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.problem import align
 from memplan_cli.core.program import VarId
@@ -24,7 +24,7 @@ from memplan_cli.core.version import VERSION
 from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.placements import ArenaFacts, Placement
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 ProveRecompute = Callable[["Program", "Terms", int], RecomputeProof]
 """The proof that no order of a program, with any copies, has a live peak below a bound."""
 
-_COUNTED = 50_000_000
-"""Slots of a kind are counted size by size, in all sections, up to so many of both."""
+_MAX_COUNTS = 50_000_000
+"""Slots are counted for each size and start tick of a kind, if there are at most so many."""
 
 
 def certificate_of(
@@ -67,6 +67,7 @@ def certificate_of(
 def _order(
     planned: Planned, bounds: Bounds
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
+    """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs."""
     from memplan_cli.ordering.block_graph import storage_facts
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.ordering.witnesses import nested_witness
@@ -75,82 +76,107 @@ def _order(
     bound = plan.report.memory.order_bound
     if bound is None:
         return None, ()
-    numbers = {VarId(row.id): row.bytes for row in plan.tensors}
-    sizes = _sizes(program, numbers, bounds)
-    pinned = [VarId(row.id) for row in plan.tensors if row.pinned is not None]
+    tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
+    sizes = _sizes(program, tensor_bytes, bounds)
+    pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
     terms = Terms(sizes, pinned, aliasing_of(plan.report.level))
-    facts = storage_facts(program, terms, numbers)
+    facts = storage_facts(program, terms, tensor_bytes)
     return nested_witness(program.body, facts, bound)
 
 
-def _sizes(program: Program, placed: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:
-    """Return the sizes of the tensors that a plan places."""
-    found = ((var, program.vars[var]) for var in placed)
-    sizes = {var: size_of(facts.shape, facts.dtype) for var, facts in found}
+def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:
+    """Return the sizes of vars, the largest within bounds."""
+    vars_ = {identity: program.vars[identity] for identity in identities}
+    sizes = {identity: size_of(var.shape, var.dtype) for identity, var in vars_.items()}
     return {var: at_most(size, bounds) for var, size in sizes.items() if size is not None}
 
 
 def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:
-    rows = [row for row in plan.tensors if row.arena == arena.id]
+    """Return the proof of an arena's lower bound: a full tick, or the tensors that need slots."""
+    tensors = [tensor for tensor in plan.tensors if tensor.arena == arena.id]
     if plan.report.level == 2 or not arena.lower_bound:
-        return ArenaProof(arena.id, arena.lower_bound, "load", _busiest(rows, arena.alignment))
-    slots = _slots(rows, plan.report.level, arena.alignment)
+        tick = _busiest_tick(tensors, arena.alignment)
+        return ArenaProof(arena.id, arena.lower_bound, "load", tick)
+    slots = _slot_loads(tensors, plan.report.level, arena.alignment)
     if slots is None:
         why = "there are too many sizes to count the slots of each"
         return ArenaProof(arena.id, arena.lower_bound, NOT_CHECKABLE, why=why)
     return ArenaProof(arena.id, arena.lower_bound, "slots", slots=slots)
 
 
-def _busiest(rows: Sequence[Placement], alignment: int) -> int:
-    """Return the tick at which most bytes are live, what shares bytes counted once."""
-    spans: dict[str, tuple[int, int, int]] = {}
-    for row in rows:
-        base = row.alias_of or row.id
-        _, first, last = spans.get(base, (0, row.first, row.last))
-        spans[base] = row.bytes, min(first, row.first), max(last, row.last)
-    change: defaultdict[int, int] = defaultdict(int)
-    for size, first, last in spans.values():
-        change[first] += align(size, alignment)
-        change[last] -= align(size, alignment)
-    ticks = sorted(change)
-    live = list(accumulate(change[tick] for tick in ticks))
-    return ticks[max(range(len(live)), key=live.__getitem__)] if live else 0
+def _busiest_tick(tensors: Sequence[Placement], alignment: int) -> int:
+    """Return the first tick at which most bytes are live; shared bytes count once."""
+    buffers: dict[str, tuple[int, int, int]] = {}
+    for tensor in tensors:
+        base = tensor.alias_of or tensor.id
+        _, first, last = buffers.get(base, (0, tensor.first, tensor.last))
+        buffers[base] = tensor.bytes, min(first, tensor.first), max(last, tensor.last)
+    changes: defaultdict[int, int] = defaultdict(int)
+    for size, first, last in buffers.values():
+        changes[first] += align(size, alignment)
+        changes[last] -= align(size, alignment)
+    return _first_maximum(changes).tick if changes else 0
 
 
-def _slots(
-    rows: Sequence[Placement], level: int, alignment: int
+class _Maximum(NamedTuple):
+    """The largest value of a curve, and the first tick that has it."""
+
+    value: int
+    tick: int
+
+
+def _first_maximum(changes: Mapping[int, int]) -> _Maximum:
+    """Return the maximum of a curve that is given by its changes at ticks."""
+    ticks = sorted(changes)
+    values = list(accumulate(changes[tick] for tick in ticks))
+    index = max(range(len(values)), key=values.__getitem__)
+    return _Maximum(values[index], ticks[index])
+
+
+def _slot_loads(
+    tensors: Sequence[Placement], level: int, alignment: int
 ) -> tuple[SlotLoad, ...] | None:
+    """Return for each kind of slot how many tensors of at least some size are live together.
+
+    Tensors of one kind may share slots: of one dtype, and at level 0 of one shape.
+
+    Returns:
+        The loads; None if there are more than `_MAX_COUNTS` of them to count.
+    """
     kinds: defaultdict[Hashable, list[Placement]] = defaultdict(list)
-    for row in rows:
-        kinds[row.dtype if level else (row.dtype, row.shape)].append(row)
-    found: list[SlotLoad] = []
+    for tensor in tensors:
+        kinds[tensor.dtype if level else (tensor.dtype, tensor.shape)].append(tensor)
+    loads: list[SlotLoad] = []
     for members in kinds.values():
-        sizes = {row.bytes for row in members}
-        ticks = {row.first for row in members}
-        if len(sizes) * len(ticks) > _COUNTED:
+        sizes = {tensor.bytes for tensor in members}
+        ticks = {tensor.first for tensor in members}
+        if len(sizes) * len(ticks) > _MAX_COUNTS:
             return None
-        found += _slots_of(members, level, alignment)
-    return tuple(found)
+        loads += _loads_of_kind(members, level, alignment)
+    return tuple(loads)
 
 
-def _slots_of(members: Sequence[Placement], level: int, alignment: int) -> Iterator[SlotLoad]:
-    """Yield, by falling size, where more tensors are live together than of larger ones."""
+def _loads_of_kind(
+    members: Sequence[Placement], level: int, alignment: int
+) -> Iterator[SlotLoad]:
+    """Yield, by falling size, each size at which the number of slots needed grows.
+
+    For a size, that number is how many tensors of this size or more are live at one tick.
+    """
     by_size: defaultdict[int, list[Placement]] = defaultdict(list)
-    for row in members:
-        by_size[align(row.bytes, alignment)].append(row)
+    for tensor in members:
+        by_size[align(tensor.bytes, alignment)].append(tensor)
     shape = None if level else members[0].shape
-    change: defaultdict[int, int] = defaultdict(int)
-    most = 0
+    changes: defaultdict[int, int] = defaultdict(int)
+    slot_count = 0
     for size in sorted(by_size, reverse=True):
-        for row in by_size[size]:
-            change[row.first] += 1
-            change[row.last] -= 1
-        moments = sorted(change)
-        live = list(accumulate(change[tick] for tick in moments))
-        at = max(range(len(live)), key=live.__getitem__)
-        if live[at] > most:
-            most = live[at]
-            yield SlotLoad(members[0].dtype, shape, most, size, moments[at])
+        for tensor in by_size[size]:
+            changes[tensor.first] += 1
+            changes[tensor.last] -= 1
+        maximum = _first_maximum(changes)
+        if maximum.value > slot_count:
+            slot_count = maximum.value
+            yield SlotLoad(members[0].dtype, shape, slot_count, size, maximum.tick)
 
 
 def _recompute(
@@ -159,6 +185,7 @@ def _recompute(
     original: Program | None,
     prove_recompute: ProveRecompute,
 ) -> RecomputeProof | None:
+    """Return the proof of the bound on recomputation; None if the plan states no such bound."""
     bound = planned.plan.report.recompute.bound
     if bound is None:
         return None
@@ -167,8 +194,8 @@ def _recompute(
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
     from memplan_cli.ordering.terms import Terms
 
-    rows = [row for row in planned.plan.tensors if row.id in original.vars]
-    pinned = frozenset(VarId(row.id) for row in rows if row.pinned is not None)
-    sizes = _sizes(original, (VarId(row.id) for row in rows), bounds)
+    tensors = [tensor for tensor in planned.plan.tensors if tensor.id in original.vars]
+    pinned = frozenset(VarId(tensor.id) for tensor in tensors if tensor.pinned is not None)
+    sizes = _sizes(original, (VarId(tensor.id) for tensor in tensors), bounds)
     terms = Terms(sizes, pinned, aliasing_of(planned.plan.report.level))
     return prove_recompute(original, terms, bound)

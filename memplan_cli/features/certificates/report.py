@@ -13,7 +13,7 @@ from memplan_cli.reporting.media.json_text import result_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_SHOWN: Mapping[str, str] = {
+_PROOF_METHODS: Mapping[str, str] = {
     "cut": "the weights of a cut at one step",
     "pair": "the weights of cuts for both orders of two nodes",
     "search": "all states below the bound",
@@ -22,25 +22,27 @@ _SHOWN: Mapping[str, str] = {
     "step": "what one node touches",
     "kept": "what a kept value keeps out",
 }
+"""What proves a bound, by the method in the certificate."""
 
 
-def document(found: Certified) -> doc.Document:
-    """Return a row for each bound, and whether all of them were shown."""
-    rows = tuple(map(_row, found.parts))
+def document(certified: Certified) -> doc.Document:
+    """Return a row for each bound, and whether all of them were proved."""
+    rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
     verdict = (
-        "every bound of the plan is shown" if found.passed else "not every bound is shown"
+        "every bound of the plan is shown" if certified.passed else "not every bound is shown"
     )
     return doc.Document((verdict,), (doc.Table(columns, rows),))
 
 
 def _row(part: PartVerdict) -> tuple[str, str, str, str]:
-    by = _SHOWN.get(part.method, "") if part.status == VERIFIED else part.reason
+    """Return the name of a bound, its bytes, the verdict, and the proof or what is wrong."""
+    by = _PROOF_METHODS.get(part.method, "") if part.status == VERIFIED else part.reason
     unit = f" x {part.unit}" if part.unit != "1" else ""
     return part.part, format_size(part.bound) + unit, part.status, by
 
 
 VERIFY: Mapping[str, Callable[[Certified], str]] = {
     **renderers(document, "text"),
-    "json": lambda found: result_json("verified", found),
+    "json": lambda certified: result_json("verified", certified),
 }

@@ -1,9 +1,9 @@
-"""Donation: outputs that may reuse the memory of the inputs that they replace.
+"""Donation: graph outputs that are written over the graph inputs that they replace.
 
-A new parameter may be written where the old one is if nothing reads the old one
-afterwards, or if the op that makes it writes in place on its last consumer. Of several orders
-the one is taken in which most pairs are safe: consumers of an old value go before its new
-value is made, wherever the edges of the graph allow it.
+A new parameter may be written where the old one is if nothing reads the old one afterwards, or if
+the op that computes the new one is the last reader and writes in place. The ops are ordered so
+that most pairs are safe: readers of an old value go before the writer of its new value,
+wherever the edges of the graph allow it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
@@ -25,26 +25,43 @@ from memplan_cli.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.planning.candidate import Candidate, PlanningTask
+
+
+class Pair(NamedTuple):
+    """A graph input, and the graph output that is written over it."""
+
+    input: VarId
+    output: VarId
+
+
+class RefusedPair(NamedTuple):
+    """A pair that may not share one buffer, and why."""
+
+    input: VarId
+    output: VarId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Donations:
-    """What may share one buffer, in which order, and what may not, and why."""
+    """The pairs that may share one buffer.
+
+    Attributes:
+        program: The same ops, in an order in which all pairs are safe; the program given
+            itself if its order is.
+    """
 
     program: Program
-    """The same ops, ordered so that the pairs are safe; the program given where it can be."""
-    pairs: tuple[tuple[VarId, VarId], ...]
-    """``(input, output)``."""
-    refused: tuple[tuple[VarId, VarId, str], ...]
-    """``(input, output, reason)``."""
+    pairs: tuple[Pair, ...]
+    refused: tuple[RefusedPair, ...]
 
 
 def donated_outputs(program: Program, patterns: Mapping[str, str]) -> frozenset[VarId]:
     """Return the graph outputs that may be written over graph inputs in the best order."""
     pairs = donations(program, tuple(patterns.items())).pairs
-    return frozenset(output for _, output in pairs)
+    return frozenset(pair.output for pair in pairs)
 
 
 def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
@@ -71,26 +88,29 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
             result = donations_in_place(program, patterns)
         candidate = replace(candidate, program=result.program, measured=None)
-    vars_ = program.vars
+
+    def name(var: VarId) -> str:
+        return program.vars[var].name
+
     facts = Donated(
-        tuple((vars_[given].name, vars_[made].name) for given, made in result.pairs),
+        tuple((name(pair.input), name(pair.output)) for pair in result.pairs),
         tuple(
-            Refusal(f"{vars_[given].name}={vars_[made].name}", reason)
-            for given, made, reason in result.refused
+            Refusal(f"{name(refused.input)}={name(refused.output)}", refused.reason)
+            for refused in result.refused
         ),
     )
     return replace(candidate, donated=facts)
 
 
-def _saved_bytes(program: Program, pairs: Iterable[tuple[VarId, VarId]]) -> int:
+def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
     """Return the bytes of the outputs of donated pairs; symbolic sizes count as 0."""
-    outputs = (program.vars[output] for _, output in pairs)
+    outputs = (program.vars[pair.output] for pair in pairs)
     sizes = [size_of(var.shape, var.dtype) for var in outputs]
     return sum(size.coefficient for size in sizes if size is not None and size.unit == "1")
 
 
 def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
-    """Find the pairs of an input and an output that may share one buffer.
+    """Return the pairs of an input and an output that may share one buffer, and an order for them.
 
     Args:
         program: In the order in which it will run.
@@ -100,169 +120,185 @@ def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donation
     Raises:
         SettingsError: a pattern has more than one ``*``, or matches no pair.
     """
-    return _settled(program, patterns, _Order.settle)
+    return _donations(program, patterns, _DonationOrder.add_pairs)
 
 
 def donations_in_place(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
-    """Find the pairs that may share one buffer in the order that is there, as `donations`."""
-    return _settled(program, patterns, _Order.settle_in_place)
+    """Return the pairs that may share one buffer in the present order; else as `donations`."""
+    return _donations(program, patterns, _DonationOrder.add_pairs_in_place)
 
 
-def _settled(
+def _donations(
     program: Program,
     patterns: Sequence[tuple[str, str]],
-    settle: Callable[[_Order], None],
+    add_pairs: Callable[[_DonationOrder], None],
 ) -> Donations:
-    asked = tuple(
-        dict.fromkeys(p for pattern in patterns for p in _matched(program, *pattern))
-    )
-    refused: list[tuple[VarId, VarId, str]] = []
-    chosen: list[tuple[VarId, VarId]] = []
-    seen: set[VarId] = set()
-    for given, made in asked:
-        reason = _unfit(program, given, made)
-        if not reason and not seen.isdisjoint((given, made)):
+    """Match the patterns, refuse pairs that no order makes safe, and order the ops for the rest.
+
+    ``add_pairs`` is the method of `_DonationOrder` that adds the precedence of its pairs.
+    """
+    matches = [pair for pattern in patterns for pair in _matching_pairs(program, *pattern)]
+    refused: list[RefusedPair] = []
+    pairs: list[Pair] = []
+    paired_vars: set[VarId] = set()
+    for pair in dict.fromkeys(matches):
+        reason = _why_unfit(program, pair)
+        if not reason and not paired_vars.isdisjoint(pair):
             reason = "it is in another pair"
         if reason:
-            refused.append((given, made, reason))
+            refused.append(RefusedPair(*pair, reason))
         else:
-            seen.update((given, made))
-            chosen.append((given, made))
-    order = _Order(program, chosen)
-    settle(order)
-    kept = tuple(pair for pair in chosen if pair not in order.impossible)
-    refused += [(*pair, order.impossible[pair]) for pair in chosen if pair in order.impossible]
-    return Donations(order.applied(program), kept, tuple(refused))
+            paired_vars.update(pair)
+            pairs.append(pair)
+    order = _DonationOrder(program, pairs)
+    add_pairs(order)
+    safe_pairs = tuple(pair for pair in pairs if pair not in order.unsafe)
+    refused += [
+        RefusedPair(*pair, order.unsafe[pair]) for pair in pairs if pair in order.unsafe
+    ]
+    return Donations(order.ordered(program), safe_pairs, tuple(refused))
 
 
-def _matched(program: Program, taken: str, given: str) -> Iterator[tuple[VarId, VarId]]:
-    if max(taken.count("*"), given.count("*")) > 1 or taken.count("*") != given.count("*"):
+def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iterator[Pair]:
+    """Yield the pairs of a graph input and a graph output whose names match two globs.
+
+    Raises:
+        SettingsError: the globs have not the same number of ``*``, 0 or 1, or match no pair.
+    """
+    stars = input_glob.count("*"), output_glob.count("*")
+    if stars not in ((0, 0), (1, 1)):
         raise SettingsError(
-            f"the donation {taken}={given} needs one * on both sides, or none",
+            f"the donation {input_glob}={output_glob} needs one * on both sides, or none",
             hint="for example 'in.*=new.*'",
         )
-    results = {program.vars[var].name or str(var): var for var in program.body.outputs}
-    head, _, tail = taken.partition("*")
-    found = False
+    outputs = {program.vars[var].name or str(var): var for var in program.body.outputs}
+    head, _, tail = input_glob.partition("*")
+    has_match = False
     for var in program.body.inputs:
         name = program.vars[var].name or str(var)
-        if not fnmatchcase(name, taken):
+        if not fnmatchcase(name, input_glob):
             continue
-        twin = given.replace("*", name[len(head) : len(name) - len(tail)])
-        if twin in results:
-            found = True
-            yield var, results[twin]
-    if not found:
-        raise SettingsError(f"the donation {taken}={given} matches no input and output")
+        output_name = output_glob.replace("*", name[len(head) : len(name) - len(tail)])
+        if output_name in outputs:
+            has_match = True
+            yield Pair(var, outputs[output_name])
+    if not has_match:
+        raise SettingsError(
+            f"the donation {input_glob}={output_glob} matches no input and output"
+        )
 
 
-def _unfit(program: Program, given: VarId, made: VarId) -> str:
+def _why_unfit(program: Program, pair: Pair) -> str:
     """Return why a pair can share memory in no order; empty if it may."""
-    one, other = program.vars[given], program.vars[made]
-    if one.dtype != other.dtype:
-        return f"the types differ: {one.dtype} and {other.dtype}"
-    if one.shape is None or one.shape != other.shape:
+    source, target = program.vars[pair.input], program.vars[pair.output]
+    if source.dtype != target.dtype:
+        return f"the types differ: {source.dtype} and {target.dtype}"
+    if source.shape is None or source.shape != target.shape:
         return "the shapes differ, or are not known"
-    if made not in program.dataflow.producer:
+    if pair.output not in program.dataflow.producer:
         return "no op makes the output"
-    if given in program.body.outputs:
+    if pair.input in program.body.outputs:
         return "the input is an output too"
-    if any(
-        _shows(op, given) and op.outputs[0] in program.body.outputs for op in program.body.ops
-    ):
-        return "another output is a view of the input"
+    for op in program.body.ops:
+        is_view_of_input = operator(op).is_view and op.inputs[0] == pair.input
+        if is_view_of_input and op.outputs[0] in program.body.outputs:
+            return "another output is a view of the input"
     return ""
 
 
-def _shows(op: Op, var: VarId) -> bool:
-    return operator(op).is_view and op.inputs[0] == var
+class _DonationOrder:
+    """The precedence of ops, with an edge from each reader of an input to the pair's writer.
 
+    Ops are numbered by their place in the top block.
 
-class _Order:
-    """Adds "consumer before writer" edges to the graph, and leaves out those that close a ring."""
+    Attributes:
+        unsafe: The pairs whose edges would close a cycle, or whose writer cannot write in
+            place, with the reason.
+    """
 
-    def __init__(self, program: Program, pairs: Sequence[tuple[VarId, VarId]]) -> None:
+    def __init__(self, program: Program, pairs: Sequence[Pair]) -> None:
         self._flow = flow = program.dataflow
         self._pairs = pairs
-        self._after: list[set[int]] = [set() for _ in flow.ops]
-        for at, reads in enumerate(flow.reads):
+        self._successors: list[set[int]] = [set() for _ in flow.ops]
+        for op, reads in enumerate(flow.reads):
             for var in reads:
                 if var in flow.producer:
-                    self._after[flow.producer[var]].add(at)
-        # What may not run twice may not change places with its like either.
-        fixed = [at for at, again in enumerate(repeatable(program)) if not again]
-        for first, second in pairwise(fixed):
-            self._after[first].add(second)
-        self.impossible: dict[tuple[VarId, VarId], str] = {}
-        self._moved = False
+                    self._successors[flow.producer[var]].add(op)
+        # An op that may not run twice, such as a random one, may not be exchanged with another.
+        unrepeatable = [op for op, again in enumerate(repeatable(program)) if not again]
+        for earlier, later in pairwise(unrepeatable):
+            self._successors[earlier].add(later)
+        self.unsafe: dict[Pair, str] = {}
+        self._needs_reordering = False
 
-    def settle(self) -> None:
-        """Add the edges of each pair, or say why they cannot be."""
+    def add_pairs(self) -> None:
+        """Add the edges of each pair, or an entry of ``unsafe`` if they cannot be."""
         for pair in self._pairs:
-            writer = self._flow.producer[pair[1]]
-            consumers = self._consumers(pair[0])
-            if writer in consumers and not self._may_overwrite(writer, pair):
+            writer = self._flow.producer[pair.output]
+            readers = self._readers(pair.input)
+            if writer in readers and not self._may_overwrite(writer, pair):
                 op = self._flow.ops[writer]
-                self.impossible[pair] = (
-                    f"{op.label} reads the input while it writes the output"
-                )
+                self.unsafe[pair] = f"{op.label} reads the input while it writes the output"
                 continue
-            late = consumers & self._below(writer)
-            if late:
-                op = self._flow.ops[min(late)]
-                self.impossible[pair] = f"{op.label} needs the output and reads the input"
+            readers_after_writer = readers & self._descendants(writer)
+            if readers_after_writer:
+                op = self._flow.ops[min(readers_after_writer)]
+                self.unsafe[pair] = f"{op.label} needs the output and reads the input"
                 continue
-            for consumer in consumers - {writer}:
-                self._after[consumer].add(writer)
-                self._moved |= consumer > writer
+            for reader in readers - {writer}:
+                self._successors[reader].add(writer)
+                self._needs_reordering |= reader > writer
 
-    def settle_in_place(self) -> None:
-        """Say of each pair that needs another order why it cannot be; add no edges."""
+    def add_pairs_in_place(self) -> None:
+        """Add the pairs that need no other order; the rest become ``unsafe``."""
         for pair in self._pairs:
-            writer = self._flow.producer[pair[1]]
-            late = {consumer for consumer in self._consumers(pair[0]) if consumer > writer}
-            if late:
-                op = self._flow.ops[min(late)]
-                self.impossible[pair] = (
+            writer = self._flow.producer[pair.output]
+            late_readers = {reader for reader in self._readers(pair.input) if reader > writer}
+            if late_readers:
+                op = self._flow.ops[min(late_readers)]
+                self.unsafe[pair] = (
                     f"{op.label} reads the input later, and to run it before takes more memory"
                 )
-        self._pairs = [pair for pair in self._pairs if pair not in self.impossible]
-        self.settle()
+        self._pairs = [pair for pair in self._pairs if pair not in self.unsafe]
+        self.add_pairs()
 
-    def _consumers(self, given: VarId) -> set[int]:
-        """Return the ops that read an input, or a view of it."""
-        stack, found = [given], set[int]()
-        while stack:
-            for consumer in self._flow.consumers.get(stack.pop(), ()):
-                found.add(consumer)
-                op = self._flow.ops[consumer]
+    def _readers(self, graph_input: VarId) -> set[int]:
+        """Return the ops that read a graph input, or a view of it."""
+        views, readers = [graph_input], set[int]()
+        while views:
+            for reader in self._flow.consumers.get(views.pop(), ()):
+                readers.add(reader)
+                op = self._flow.ops[reader]
                 if operator(op).is_view:
-                    stack.append(op.outputs[0])
-        return found
+                    views.append(op.outputs[0])
+        return readers
 
-    def _may_overwrite(self, writer: int, pair: tuple[VarId, VarId]) -> bool:
+    def _may_overwrite(self, writer: int, pair: Pair) -> bool:
+        """Whether the op that reads the input and computes the output may work in place."""
         op = self._flow.ops[writer]
-        places = [place for place, var in enumerate(op.inputs) if var == pair[0]]
-        if op.outputs[0] != pair[1]:
+        places = [place for place, var in enumerate(op.inputs) if var == pair.input]
+        if op.outputs[0] != pair.output:
             return False
-        # A view of the input that the op reads too is read in another pattern.
-        shown = {self._flow.producer.get(var) for var in op.inputs}
-        if not shown.isdisjoint(self._consumers(pair[0])):
+        # If the op reads a view of the input too, its elements are read in another order.
+        input_producers = {self._flow.producer.get(var) for var in op.inputs}
+        if not input_producers.isdisjoint(self._readers(pair.input)):
             return False
         return bool(places) and set(places) <= set(operator(op).in_place)
 
-    def _below(self, writer: int) -> set[int]:
-        stack, found = [writer], set[int]()
+    def _descendants(self, op: int) -> set[int]:
+        """Return the ops that must run after an op."""
+        stack, descendants = [op], set[int]()
         while stack:
-            for after in self._after[stack.pop()]:
-                if after not in found:
-                    found.add(after)
-                    stack.append(after)
-        return found
+            for successor in self._successors[stack.pop()]:
+                if successor not in descendants:
+                    descendants.add(successor)
+                    stack.append(successor)
+        return descendants
 
-    def applied(self, program: Program) -> Program:
-        """Return the program in the order nearest to its own that keeps all edges."""
-        if not self._moved:
+    def ordered(self, program: Program) -> Program:
+        """Return the program in the order nearest to its own in which all safe pairs are safe."""
+        if not self._needs_reordering:
             return program
-        ops = tuple(program.body.ops[at] for at in nearest_order(self._after))
-        return program.with_ops(ops)
+        return program.with_ops(
+            tuple(program.body.ops[index] for index in nearest_order(self._successors))
+        )

@@ -1,9 +1,9 @@
 """Constant folding: expressions of constants become initializers, where that is exact.
 
 Nothing is computed here: which values are folded follows from operators and types alone, so
-that a plan needs no weights. `onnx_io.folding` computes what is written. Folded is what has
-one right answer to the bit: data that is moved, whole numbers, comparisons, and casts that
-lose nothing. How a sum of floats is rounded is a matter of the kernel, so floats are left.
+that a plan needs no weights. `onnx_io.weights.folding` computes what is written. An op is folded only if
+its result is the same to the bit in every kernel: moved data, whole numbers, comparisons,
+and casts without loss. Float arithmetic is left: how it is rounded depends on the kernel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXACT_CASTS: Mapping[str, Collection[str]] = {
     "float32": {"float32", "float64"},
     "float64": {"float64"},
 }
-"""From which type to which a cast has one right answer; whole numbers round to nearest even."""
+"""The target types of an exact cast, by source type. Whole numbers round to nearest even."""
 
 
 def fold_constants(program: Program, settings: Settings, loss: VarId | None) -> Folding:
@@ -74,67 +74,78 @@ def foldable_tensors(
 
 
 def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
-    """Fold the constant expressions of a program.
+    """Turn the constant expressions of a program into weights.
+
+    Weights that only folded ops read are removed.
 
     Args:
         program: In the order of the file.
-        kept: Vars that stay what a node makes, each with the reason.
+        kept: Vars that stay results of ops, each with the reason.
     """
-    found = constants(program)
-    left = _left(program, found, kept)
-    folded = {var: op for var, op in found.items() if var not in left}
+    expressions = constants(program)
+    unfolded = _unfolded_vars(program, expressions, kept)
+    folded = {var: op for var, op in expressions.items() if var not in unfolded}
+    refusals = tuple(
+        Unfolded(var, expressions[var].type, reason) for var, reason in unfolded.items()
+    )
     if not folded:
-        return Folding(program, Folded(left=_unfolded(found, left)))
-    rest = _without(program.body, folded.keys())
-    read = frozenset(_read(rest))
-    dead = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT} - read
-    dead &= set(_read_by(folded.values()))
-    rest = _without(rest, dead)
-    wanted = {var: op for var, op in folded.items() if var in read}
+        return Folding(program, Folded(left=refusals))
+    body = _without_ops(program.body, folded.keys())
+    read_vars = frozenset(_read_vars(body))
+    weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
+    read_by_folded = {var for op in folded.values() for var in op.inputs}
+    dropped = (weights - read_vars) & read_by_folded
+    body = _without_ops(body, dropped)
+    new_weights = {var: op for var, op in folded.items() if var in read_vars}
     vars_ = {
-        identity: var._replace(origin=Origin.WEIGHT) if identity in wanted else var
+        identity: var._replace(origin=Origin.WEIGHT) if identity in new_weights else var
         for identity, var in program.vars.items()
-        if identity not in dead and (identity not in folded or identity in wanted)
+        if identity not in dropped and (identity not in folded or identity in new_weights)
     }
     facts = Folded(
-        tuple(ConstantTensor(var, op.type, _bytes(vars_[var])) for var, op in wanted.items()),
-        _unfolded(found, left),
-        added=sum(_bytes(vars_[var]) for var in wanted),
-        dropped=sum(_bytes(program.vars[var]) for var in dead),
+        tuple(
+            ConstantTensor(var, op.type, _bytes(vars_[var])) for var, op in new_weights.items()
+        ),
+        refusals,
+        added=sum(_bytes(vars_[var]) for var in new_weights),
+        dropped=sum(_bytes(program.vars[var]) for var in dropped),
     )
-    return Folding(replace(program, body=rest, vars=vars_), facts)
+    return Folding(replace(program, body=body, vars=vars_), facts)
 
 
-def _unfolded(found: Mapping[VarId, Op], left: Mapping[VarId, str]) -> tuple[Unfolded, ...]:
-    return tuple(Unfolded(var, found[var].type, reason) for var, reason in left.items())
-
-
-def _left(
-    program: Program, found: Mapping[VarId, Op], kept: Mapping[VarId, str]
+def _unfolded_vars(
+    program: Program, expressions: Mapping[VarId, Op], kept: Mapping[VarId, str]
 ) -> dict[VarId, str]:
-    """Return the constant vars that are not folded, with the reason; an op stays as a whole.
+    """Return the constant vars that are not folded, with the reason.
 
-    What hangs on a var that is exact and stays nevertheless can be folded: its value is
-    known.
+    An op is folded as a whole or not at all. A var that stays although its value is exact does
+    not prevent folding of the ops that read it, because its value is known.
     """
-    results = dict.fromkeys(_given(program), "the graph or a subgraph gives it")
-    stays = {**results, **kept}
+    stays = {
+        **dict.fromkeys(_block_outputs(program), "the graph or a subgraph gives it"),
+        **kept,
+    }
     inexact: dict[VarId, str] = {}
-    left: dict[VarId, str] = {}
-    for var, op in found.items():
-        source = next((f"it reads {v!r}, which stays" for v in op.inputs if v in inexact), "")
-        reason = source or _why_inexact(op, program.vars)
+    unfolded: dict[VarId, str] = {}
+    for var, op in expressions.items():
+        inexact_input = next((operand for operand in op.inputs if operand in inexact), None)
+        if inexact_input is not None:
+            reason = f"it reads {inexact_input!r}, which stays"
+        else:
+            reason = _why_inexact(op, program.vars)
         if reason:
-            inexact[var] = reason
-        made = tuple(filter(None, op.outputs))
-        whole = next((stays[v] for v in made if v in stays), "")
-        whole = whole or next((_why_unsized(program.vars[v]) for v in made), "")
-        if reason or whole:
-            left[var] = reason or whole
-    return left
+            inexact[var] = unfolded[var] = reason
+            continue
+        outputs = tuple(filter(None, op.outputs))
+        reason = next((stays[output] for output in outputs if output in stays), "")
+        reason = reason or next((_why_unsized(program.vars[output]) for output in outputs), "")
+        if reason:
+            unfolded[var] = reason
+    return unfolded
 
 
-def _given(program: Program) -> Iterable[VarId]:
+def _block_outputs(program: Program) -> Iterable[VarId]:
+    """Yield the outputs of the graph and of all subgraphs."""
     yield from program.body.outputs
     for _, op in walk(program.body):
         for body in op.bodies:
@@ -142,23 +153,27 @@ def _given(program: Program) -> Iterable[VarId]:
 
 
 def _why_unsized(var: Var) -> str:
-    known = var.shape is not None and all(isinstance(dim, int) for dim in var.shape)
-    if known and 0 in (var.shape or ()):
-        # Also what a branch makes that is not taken here: other inputs may take it.
-        return "it has no elements at these sizes"
-    return "" if known else "its size is not known"
+    """Return why a var cannot be a weight because of its size; empty if it can."""
+    if var.shape is None or not all(isinstance(dim, int) for dim in var.shape):
+        return "its size is not known"
+    # A branch that is not taken at these sizes has such vars; other inputs may take it.
+    return "it has no elements at these sizes" if 0 in var.shape else ""
 
 
 def _why_inexact(op: Op, vars_: Mapping[VarId, Var]) -> str:
-    """Return why an op has no answer that is right to the bit, or nothing."""
+    """Return why an op's result depends on the kernel, to the bit; empty if it does not."""
     if op.bodies:
         return "control flow is not folded"
-    reads = [vars_[var].dtype for var in op.inputs if var]
-    makes = [vars_[var].dtype for var in op.outputs if var]
-    if not _is_exact(op, reads, makes):
-        types = ", ".join(dict.fromkeys((*reads, *makes)))
-        return f"{op.type} of {types} is left to the runtime: kernels may differ in its bits"
-    return ""
+    input_types = [vars_[var].dtype for var in op.inputs if var]
+    output_types = [vars_[var].dtype for var in op.outputs if var]
+    types = dict.fromkeys((*input_types, *output_types))
+    if op.type in ("Cast", "CastLike"):
+        is_exact = output_types[0] in _EXACT_CASTS.get(input_types[0], ())
+    else:
+        is_exact = set(_EXACT_TYPES[operator(op).exact]).issuperset(types)
+    if is_exact:
+        return ""
+    return f"{op.type} of {', '.join(types)} is left to the runtime: kernels may differ in its bits"
 
 
 _EXACT_TYPES: Mapping[Exactness, Collection[str]] = {
@@ -167,30 +182,26 @@ _EXACT_TYPES: Mapping[Exactness, Collection[str]] = {
     Exactness.INTEGERS: _WHOLE,
     Exactness.NONE: frozenset(),
 }
-"""The element types that results of folding are right for, to the bit."""
+"""The element types for which an operator's results are exact, by the trait of the registry."""
 
 
-def _is_exact(op: Op, reads: Sequence[str], makes: Sequence[str]) -> bool:
-    """Whether an op of these types has one right answer."""
-    if op.type in ("Cast", "CastLike"):
-        return makes[0] in _EXACT_CASTS.get(reads[0], ())
-    return set(_EXACT_TYPES[operator(op).exact]).issuperset((*reads, *makes))
-
-
-def _without(block: Block, gone: Collection[VarId]) -> Block:
-    """Return a block, subgraphs included, without the ops whose results are gone."""
+def _without_ops(block: Block, removed: Collection[VarId]) -> Block:
+    """Return a block, subgraphs included, without the ops whose outputs are all removed."""
     ops = []
     for op in block.ops:
-        made = [var for var in op.outputs if var]
-        if made and all(var in gone for var in made):
+        outputs = [var for var in op.outputs if var]
+        if outputs and all(var in removed for var in outputs):
             continue
         if op.bodies:
-            op = op._replace(bodies=tuple(_without(body, gone) for body in op.bodies))  # noqa: PLW2901
-        ops.append(op)
+            bodies = tuple(_without_ops(body, removed) for body in op.bodies)
+            ops.append(op._replace(bodies=bodies))
+        else:
+            ops.append(op)
     return replace(block, ops=tuple(ops))
 
 
-def _read(block: Block) -> Iterable[VarId]:
+def _read_vars(block: Block) -> Iterable[VarId]:
+    """Yield the vars that a block needs: its outputs, and all inputs of ops, subgraphs included."""
     yield from block.outputs
     for _, op in walk(block):
         yield from op.inputs
@@ -198,11 +209,7 @@ def _read(block: Block) -> Iterable[VarId]:
             yield from body.outputs
 
 
-def _read_by(ops: Iterable[Op]) -> Iterable[VarId]:
-    for op in ops:
-        yield from op.inputs
-
-
 def _bytes(var: Var) -> int:
+    """Return the size of a var; 0 if it is unknown or symbolic."""
     size = size_of(var.shape, var.dtype)
     return 0 if size is None or size.symbols else size.coefficient
