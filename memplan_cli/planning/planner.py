@@ -24,9 +24,9 @@ from memplan_cli.planning.candidate import Candidate, PlanningTask
 from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.notes import (
+    budget_notes,
     fallbacks,
     left_alone,
-    plan_notes,
     settings_notes,
     weights_notes,
 )
@@ -183,7 +183,7 @@ def _decide(program: Program, context: _Context) -> Decision:
             *settings_notes(folding.program, settings),
             *weights_notes(folding.program),
             *candidate.warnings,
-            *plan_notes(candidate, allocation),
+            *budget_notes(candidate, allocation),
         ),
         fallbacks=() if reasons_to_keep else tuple(fallbacks(candidate, allocation, settings)),
         folded=folding.facts,

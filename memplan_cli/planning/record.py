@@ -11,7 +11,7 @@ from memplan_cli.core.program import VarId, blocks, own_name
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.print_log import refusals
+from memplan_cli.planning.print_log import without_reuse
 from memplan_cli.planning.report import report_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         foldable_tensors: Returns the constant expressions among tensors, for the report.
     """
     tensors = _placements(decision)
-    without_reuse = sum(1 for _ in refusals(tensors))
+    fresh = sum(1 for _ in without_reuse(tensors))
     return Plan(
         version=VERSION,
         graph_sha256=decision.source.graph_sha256,
@@ -46,7 +46,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         ),
         tensors=tensors,
         releases=releases(decision.needs.timeline, decision.needs.unpinned),
-        report=report_of(decision, len(tensors) - without_reuse, foldable_tensors),
+        report=report_of(decision, len(tensors) - fresh, foldable_tensors),
     )
 
 

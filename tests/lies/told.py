@@ -21,7 +21,7 @@ from memplan_cli.core.results.timeline import occupancies
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.planning.print_log import refusals
+from memplan_cli.planning.print_log import without_reuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +180,7 @@ class Told:
         )
         tensors = [{"name": name, "bytes": -size} for size, name in live_at_peak]
         self.report["peak"] = {"step": step, "node": names[step], "tensors": tensors}
-        self.report["reuses"] = len(rows) - sum(1 for _ in refusals(plan.tensors))
+        self.report["reuses"] = len(rows) - sum(1 for _ in without_reuse(plan.tensors))
         totals = ("naive", "live_peak", "planned", "total")
         self.note(**{name: memory[name] for name in totals})
         self.renote()

@@ -75,7 +75,7 @@ def test_a_file_lists_no_foldable_tensors_without_their_bytes() -> None:
     assert data["report"]["foldable"]
     assert data["report"]["memory"]["foldable"] == 32
     data["report"]["memory"]["foldable"] = None
-    with pytest.raises(PlanError, match="foldable is recorded as None"):
+    with pytest.raises(PlanError, match="foldable is recorded as nothing, it is 32"):
         checked_plan(data)
 
 

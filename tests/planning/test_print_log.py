@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Placement
-from memplan_cli.planning.print_log import print_log, refusals, reuses
+from memplan_cli.planning.print_log import print_log, reuses, without_reuse
 from memplan_cli.settings.settings import Settings
 
 CHAIN = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
@@ -68,7 +68,7 @@ def test_lines_are_numbered_from_0_and_counted_in_the_report(level: int) -> None
     plan = plan_of_text(CHAIN, Settings(level=level, order="keep"))  # type: ignore[arg-type]
     numbered = [line for line in print_log(plan) if not line.startswith("-")]
     assert [int(line.split(":")[0]) for line in numbered] == list(range(len(numbered)))
-    refused = len(list(refusals(plan.tensors)))
+    refused = len(list(without_reuse(plan.tensors)))
     assert plan.report.reuses == len(numbered) == len(plan.tensors) - refused
 
 
@@ -160,12 +160,12 @@ def test_the_refusals_are_those_of_the_log(places: list[tuple[int, int, int, int
         for at, (offset, size, first, ticks) in enumerate(places)
     ]
     logged = [(r.tensor, r.reason) for r in reuses(tensors) if r.donor is None]
-    assert list(refusals(tensors)) == logged
+    assert list(without_reuse(tensors)) == logged
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_refusals_of_a_plan_are_those_of_its_log(level: int) -> None:
     made = plan_of_text(CHAIN, Settings(level=level, order="keep", exclude=("c",)))  # type: ignore[arg-type]
     logged = [(r.tensor, r.reason) for r in reuses(made.tensors) if r.donor is None]
-    assert list(refusals(made.tensors)) == logged
+    assert list(without_reuse(made.tensors)) == logged
     assert len(logged) == len(made.tensors) - made.report.reuses

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import counted, format_size
-from memplan_cli.planning.print_log import print_log, refusals
+from memplan_cli.planning.print_log import print_log, without_reuse
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 
@@ -62,7 +62,7 @@ def not_reused(plan: Plan, most: int) -> Iterator[doc.Block]:
     """
     fixed = {arena.id for arena in plan.arenas if arena.unit == "1"}
     found: dict[str, list[tuple[int, str]]] = {}
-    for tensor, reason in refusals(plan.tensors):
+    for tensor, reason in without_reuse(plan.tensors):
         size = tensor.bytes if tensor.arena in fixed else 0
         found.setdefault(reason, []).append((-size, tensor.id))
     for refusal in plan.report.unplanned:
