@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.chunks import NewWeight
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Runtime, Source

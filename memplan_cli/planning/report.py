@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.program import Origin, VarId, blocks, intermediates
-from memplan_cli.core.results.amounts import BoundDim, Memory
-from memplan_cli.core.results.chunks import Chunks
-from memplan_cli.core.results.figures import (
+from memplan_cli.core.results.memory import (
     BOUND,
     EXACT,
     OBSERVED,
     PARTIAL,
     UNKNOWN,
+    BoundDim,
+    Memory,
     weakest,
 )
-from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
+from memplan_cli.core.results.rewrites import Chunks, Folded
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.planning.totals import (
@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.problem import Buffer
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.chunks import NewWeight
-    from memplan_cli.core.results.fallbacks import Fallback
-    from memplan_cli.core.results.folded import ConstantTensor
-    from memplan_cli.core.results.recomputed import Recompute
     from memplan_cli.core.results.report import LiveTensor
+    from memplan_cli.core.results.rewrites import (
+        ConstantTensor,
+        Fallback,
+        NewWeight,
+        Recompute,
+    )
     from memplan_cli.planning.allocation import Allocation, Heights, Needs
     from memplan_cli.planning.candidate import Candidate, Source
     from memplan_cli.planning.scope import Scope
