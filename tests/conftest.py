@@ -46,9 +46,9 @@ def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """No test of the whole goes by who takes longer: a busy machine says this and that."""
     if WHOLE.intersection(request.path.relative_to(ROOT).parts):
         from memplan_cli.runtime.run import timing
-        from memplan_cli.runtime.verification import search
+        from memplan_cli.runtime.verification import confirm
 
-        for module in (search, timing):
+        for module in (confirm, timing):
             monkeypatch.setattr(module, "is_slower", lambda *_, **__: False)
 
 

@@ -371,7 +371,7 @@ RULES = (
     rule("what could not be written is not tried again at the end",
          "main", drop("_let_go"), "test_terminal"),
     rule("what is slower is rejected",
-         "measured_score", drop("is_slower"), "test_settings_search"),
+         "measured_cost", drop("is_slower"), "test_settings_search"),
     rule("resident: a donated output takes none",
          "resident_units", always(), "test_resident"),
     rule("resident: nothing is written in place",

@@ -26,9 +26,8 @@ from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
 )
 from memplan_cli.runtime.simulate.trace import weight_bytes
-from memplan_cli.runtime.verification import search
+from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.verification.confirm import Confirmation
-from memplan_cli.runtime.verification.search import ScoredChoice, search_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,17 +72,6 @@ def test_weights_are_initializers_and_constants_of_a_known_size() -> None:
     assert weight_bytes(read_program(model).program, {}) == 16
 
 
-def test_the_lowest_score_wins_and_of_equal_ones_the_first() -> None:
-    choices = [SettingsChoice(each, Peaks(size, size)) for each, size in ((OFF, 2), (ON, 1))]
-
-    def by_peak(choice: SettingsChoice) -> ScoredChoice:
-        return ScoredChoice(choice, (float(choice.predicted.first_run_peak or 0),))
-
-    assert search_settings(choices, by_peak).choice.settings == ON
-    equal = search_settings(choices, lambda choice: ScoredChoice(choice, (0.0,)))
-    assert equal.choice.settings == OFF
-
-
 BRANCHES = """g (float[256] x) => (y) {
     at = Constant<value = float {0.5}>() low = ReduceMin<keepdims = 0>(x) some = Less(low, at)
     a = Exp(x)
@@ -95,18 +83,15 @@ BRANCHES = """g (float[256] x) => (y) {
 def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than_predicted_ones(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, costs = save(BRANCHES), []
-    real = search.measured_score
+    model, costs = save(BRANCHES), list[tuple[int, float]]()
+    real = confirm.measured_cost
 
-    def counted(
-        prediction: Prediction, choice: SettingsChoice, tell: Progress
-    ) -> ScoredChoice:
-        found = real(prediction, choice, tell)
-        costs.append(found.cost)
-        return found
+    def recorded_cost(confirmation: Confirmation) -> tuple[int, float]:
+        costs.append(real(confirmation))
+        return costs[-1]
 
-    monkeypatch.setattr(search, "is_slower", lambda *_: False)
-    monkeypatch.setattr(search, "measured_score", counted)
+    monkeypatch.setattr(confirm, "is_slower", lambda *_: False)
+    monkeypatch.setattr(confirm, "measured_cost", recorded_cost)
     by_run, by_prediction = (
         api.settings(model, Settings(), Check("cpu", search=way))
         for way in ("measured", "foreseen")
@@ -130,7 +115,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     model = save(BRANCHES)
     real, seen = Confirmation.confirm_at_level, []
 
-    def confirm(self: Confirmation, tell: Progress) -> None:
+    def confirm_and_change(self: Confirmation, tell: Progress) -> None:
         real(self, tell)
         seen.append(self.run.settings)
         if other == "bits" and not self.run.as_written:
@@ -141,9 +126,9 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
         median = 1.0 if "graph_optimization_level" in after.settings.session else 1.5
         return TimeRatio(median, median, median, 5)
 
-    monkeypatch.setattr(Confirmation, "confirm_at_level", confirm)
-    monkeypatch.setattr(search, "is_slower", lambda *_: other == "time")
-    monkeypatch.setattr(search, "time_ratio", ratio)
+    monkeypatch.setattr(Confirmation, "confirm_at_level", confirm_and_change)
+    monkeypatch.setattr(confirm, "is_slower", lambda *_: other == "time")
+    monkeypatch.setattr(confirm, "time_ratio", ratio)
     found = api.settings(model, Settings(), Check("cpu", search="measured"))
     assert found.settings.session["graph_optimization_level"] == "ORT_DISABLE_ALL"
 

@@ -1,9 +1,14 @@
-"""A written model run under predicted settings, and again where the run contradicts them."""
+"""Runs of a written model that confirm its settings.
+
+The model runs under predicted settings. It runs again only where that run contradicts the
+prediction; each further run is stated in a note. A search by measurement runs every choice.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +28,11 @@ from memplan_cli.runtime.run.compare import (
     run_written,
     unoptimised_note,
 )
-from memplan_cli.runtime.run.timing import is_far_slower
+from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.choice import (
     held_without_weights,
     settings_from_runs,
+    total_of,
 )
 from memplan_cli.runtime.settings_search.predicted import (
     SHORT_RUNS,
@@ -39,6 +45,7 @@ from memplan_cli.runtime.settings_search.predicted import (
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
 
 if TYPE_CHECKING:
+    from memplan_cli.core.check import Search
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.record import RunRecord
@@ -46,10 +53,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.written_model import Prediction
 
 _WORTH = 0.98
-"""Another run is worth it if it leaves at most this share of what the arena holds."""
+"""Another run must be predicted to reduce what the arena holds to at most this share."""
 
-_NOTICED = 1 << 18
-"""Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
+_NEGLIGIBLE_BYTES = 1 << 18
+"""A change of the arena by fewer bytes is not seen in the process: an empty session takes 8 MB."""
 
 
 class Confirmation:
@@ -84,34 +91,34 @@ class Confirmation:
 
     @property
     def verdict(self) -> Validation:
-        """Return the verdict on the written model's outputs."""
+        """The verdict on the written model's outputs."""
         return self._written.verdict or self.run.verdict
 
     @property
     def passed(self) -> bool:
-        """Return whether the model ran and its outputs are right."""
+        """Whether the model ran and its outputs equal the original's."""
         return self.run.ran and self.verdict.passed
 
     def confirm(self, progress: Progress) -> None:
-        """Run the model again where its run contradicts what was predicted, and note why.
+        """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``.
 
         Args:
-            progress: told which comparison begins.
+            progress: is called with a description of each comparison.
         """
         if self._written.verdict is None and self.run.has_other_outputs:
-            self._compare_otherwise(progress)
+            self._compare_at_other_level(progress)
         if self.passed:
             self._optimise_if_far_slower()
             self._confirm_memory()
 
     def confirm_at_level(self, progress: Progress) -> None:
-        """Confirm the run as `confirm` does, but never at another optimisation level.
+        """Confirm the run as `confirm` does, but keep its optimisation level.
 
-        A search that runs the model at both levels compares their outputs and times itself.
+        For a search that runs the model at both levels, and compares their outputs and times.
         """
-        other = self._written.verdict is None and self.run.has_other_outputs
-        if other and self.run.as_written:
-            self._compare_otherwise(progress)
+        has_other_outputs = self._written.verdict is None and self.run.has_other_outputs
+        if has_other_outputs and self.run.as_written:
+            self._compare_at_other_level(progress)
         if self.passed:
             self._confirm_memory()
 
@@ -120,6 +127,10 @@ class Confirmation:
         self._fit_arena()
 
     def _run(self, choice: SettingsChoice) -> WrittenRun:
+        """Run the written model under a choice, which becomes ``choice``, and return the run.
+
+        The runtime's own graph is written where predictions depend on it.
+        """
         self.choice = choice
         self._runs += 1
         settings = choice.settings
@@ -131,117 +142,135 @@ class Confirmation:
             self._baseline, self._written.path, settings, graph=graph, reference=reference
         )
 
-    def _compare_otherwise(self, progress: Progress) -> None:
-        """Compare again a model whose outputs differ, where optimisation may be the reason."""
+    def _compare_at_other_level(self, progress: Progress) -> None:
+        """Compare outputs again at another optimisation level, if that may be why they differ.
+
+        The original's own file runs with optimisation instead of without. Another file is compared
+        with the original without optimisation; if the outputs are equal then, ``run`` is replaced
+        and holds only as the file stands.
+        """
         if self._written.path == self._baseline.path:
             if self.run.as_written:
                 self.run = self._run(self.prediction.under_optimisation())
                 self.notes.append(
-                    "optimisation off gave other bits than the defaults: it ran twice"
+                    "without optimisation the outputs differ from those of the defaults: the model "
+                    "ran again with optimisation"
                 )
             return
         if self._written.offline:
             return
         progress("comparing both models without the runtime's optimisation")
-        first, choice = self.run, self.choice
-        if first.as_written:
-            verdict = compare_original_unoptimised(self._baseline, first)
-            again = replace(first, verdict=verdict)
+        first_run, first_choice = self.run, self.choice
+        if first_run.as_written:
+            verdict = compare_original_unoptimised(self._baseline, first_run)
+            second_run = replace(first_run, verdict=verdict)
         else:
             self._reference = run_original_unoptimised(self._baseline)
             if self._reference is None:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            again = self._run(self.prediction.as_it_stands())
-        if again.verdict.status != "passed":
-            self.choice = choice
+            second_run = self._run(self.prediction.as_it_stands())
+        if second_run.verdict.status != "passed":
+            self.choice = first_choice
             return
-        note = unoptimised_note(first.verdict)
-        verdict = replace(again.verdict, notes=(*again.verdict.notes, note))
-        self.run = replace(again, verdict=verdict, as_written=True)
+        note = unoptimised_note(first_run.verdict)
+        verdict = replace(second_run.verdict, notes=(*second_run.verdict.notes, note))
+        self.run = replace(second_run, verdict=verdict, as_written=True)
         self._only_as_written = True
 
     def _optimise_if_far_slower(self) -> None:
-        """Run with the runtime's optimisation if the file as it stands takes far longer."""
+        """Run with the runtime's optimisation if a run without it took far longer than the original's."""
         written, run = self._written, self.run
-        bound = written.as_written or written.offline or self._only_as_written
-        if bound or not run.as_written:
+        is_fixed = written.as_written or written.offline or self._only_as_written
+        if is_fixed or not run.as_written:
             return
         if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
             return
-        choice, other = self.choice, self._run(self.prediction.under_optimisation())
-        if other.ran and (written.verdict or other.verdict).passed:
-            self.run = other
-            note = "as it stands, the written model took longer than foreseen: it ran twice"
+        unoptimised_choice = self.choice
+        optimised_run = self._run(self.prediction.under_optimisation())
+        if optimised_run.ran and (written.verdict or optimised_run.verdict).passed:
+            self.run = optimised_run
+            note = (
+                "without optimisation the written model took longer than predicted: it ran again "
+                "with optimisation"
+            )
         else:
-            self.choice = choice
-            note = "as it stands, the written model takes far longer than the original"
+            self.choice = unoptimised_choice
+            note = "without optimisation the written model takes far longer than the original"
         self.notes.append(note)
 
     def _read_graph_of_other_nodes(self) -> None:
-        """Run again for the runtime's graph if a file as it stands requested more than it has.
+        """Run again with the runtime's graph if an unoptimised run requested more than predicted.
 
-        An operator without a kernel is written out, its nodes behind all others; a kernel that
-        takes no 16 bits gets Casts.
+        Then the runtime ran nodes that are not in the file: it replaces an operator without a kernel
+        by the nodes of its function, and puts Casts around kernels without 16-bit types.
         """
         run = self.run
         if run.record.spec.graph is not None:
             return
         peak = predict(self.prediction.file(), run.settings).first_run_peak
-        if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NOTICED:
+        if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
             return
         self._has_other_nodes = True
-        again = self._run(self.choice)
-        if not self._is_same(again):
+        run_with_graph = self._run(self.choice)
+        if not self._has_same_outputs(run_with_graph):
             self._has_other_nodes = False
             return
-        self._take(
-            again,
-            "the runtime runs nodes that the file does not have (operators that it writes out come "
-            "behind all others): what is predicted goes by them, and the written model ran twice",
+        self._replace_run(
+            run_with_graph,
+            "the runtime runs nodes that the file does not have: predictions are made for its own "
+            "graph, and the written model ran again to show that graph",
         )
 
     def _fit_arena(self) -> None:
-        """Run again if what the kernels requested wants another arena than was predicted."""
+        """Run again if the kernels' requests suit another arena than the predicted one.
+
+        Only on CPU, and only if the arena held more than predicted and the other arena is predicted
+        to hold noticeably less than was held.
+        """
         if self._baseline.provider != CPU:
             return
         run, choice = self.run, self.choice
         held = held_without_weights(run.record.peaks)
-        expected = choice.predicted.held
-        least = min(int(_WORTH * held), held - _NOTICED)
-        if expected is not None and least <= expected:
+        predicted = choice.predicted.held
+        worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
+        if predicted is not None and worthwhile <= predicted:
             return
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
-        if better is None or (better.predicted.held or 0) >= least:
+        if better is None or (better.predicted.held or 0) >= worthwhile:
             return
         if better.settings.arena == run.settings.arena or has_several_regions(better):
-            # When a kernel requests its workspace is not known to the step, and two sessions of
-            # one graph need not run its nodes in one order: one region bears both.
+            # Several regions that fit exactly are fragile: it is not known at which moment within
+            # a node its kernel requests workspace, and two sessions of one graph may run its
+            # nodes in different orders. One larger region tolerates both.
             better = in_one_region(better)
-        again = self._run(better)
-        if not self._is_same(again) or held_without_weights(again.record.peaks) >= held:
+        second_run = self._run(better)
+        holds_less = held_without_weights(second_run.record.peaks) < held
+        if not self._has_same_outputs(second_run) or not holds_less:
             self.choice = choice
             return
-        why = "was foreseen otherwise" if expected is not None else "could not be foreseen"
-        self._take(again, f"the arena {why}: the written model ran twice")
+        reason = (
+            "differs from its prediction" if predicted is not None else "was not predictable"
+        )
+        self._replace_run(second_run, f"the arena {reason}: the written model ran again")
 
-    def _take(self, again: WrittenRun, note: str) -> None:
-        """Report another run of a model whose outputs were found right, and say why."""
+    def _replace_run(self, run: WrittenRun, note: str) -> None:
+        """Report another run with the verdict of the present one, and add a note."""
         verdict, as_written = self.run.verdict, self.run.as_written
-        self.run = replace(again, verdict=verdict, as_written=as_written)
+        self.run = replace(run, verdict=verdict, as_written=as_written)
         self.notes.append(note)
 
-    def _is_same(self, again: WrittenRun) -> bool:
-        """Return whether another run has the outputs of the reported one."""
+    def _has_same_outputs(self, run: WrittenRun) -> bool:
+        """Return whether another run gave the outputs of the reported run."""
         if self._written.verdict is not None:
-            return again.ran
-        if self._only_as_written and again.ran:
-            # Compared with the outputs of the defaults, both differ from them alike.
-            return self.run.record.differences == again.record.differences
-        return again.verdict.passed
+            return run.ran
+        if self._only_as_written and run.ran:
+            # Both were compared with outputs of the default settings, and differ from them alike.
+            return self.run.record.differences == run.record.differences
+        return run.verdict.passed
 
     def executed(self) -> ExecutedGraph:
-        """Return the graph of the reported run; without one that was read, the file's own."""
+        """Return the graph that the reported run wrote, or the file's own graph if it wrote none."""
         record = self.run.record
         if record.failure is not None or record.spec.graph is None:
             return self.prediction.file()
@@ -253,7 +282,7 @@ class Confirmation:
         return self._graph[1]
 
     def facts(self) -> RuntimeFacts:
-        """Return the report's runtime block."""
+        """Return the runtime block of the report: predicted and observed memory, and settings."""
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
         as_loaded = self._written.path != baseline.path
@@ -280,27 +309,79 @@ class Confirmation:
         )
 
     def warning_by_default(self) -> tuple[str, ...]:
-        """Return a warning if a user who sets nothing would need more memory than before."""
+        """Return a warning if the written model needs more memory than the original at default settings."""
         if self._written.as_written or self._written.offline:
             return ()
         executed = self.prediction.optimised() if self.run.as_written else self.executed()
-        old = self.prediction.graph.predicted.first_run_peak
-        new = predict(executed, DEFAULTS).first_run_peak
-        if old is None or new is None or new <= old:
+        original_peak = self.prediction.graph.predicted.first_run_peak
+        written_peak = predict(executed, DEFAULTS).first_run_peak
+        if original_peak is None or written_peak is None or written_peak <= original_peak:
             return ()
         warning = (
-            f"under the runtime's default settings the written model needs {new} bytes at its "
-            f"peak, the original {old}: run it with the settings of this report"
+            f"under the runtime's default settings the written model needs {written_peak} bytes at "
+            f"its peak, the original {original_peak}: run it with the settings of this report"
         )
         return (warning,)
 
     def note_on_short_runs(self) -> tuple[str, ...]:
-        """Return a note if runs take longer only because sizes were assumed."""
+        """Return a note if the memory pattern, which shortens runs, is off only because dims were assumed."""
         written, run = self._written, self.run
         if not self._baseline.binding.assumed or written.for_range:
             return ()
         if written.as_written and not written.offline:
             return ()
         held, workspace = held_without_weights(run.record.peaks), run.record.workspace or {}
-        wanted = would_have_pattern(self.executed(), run.settings, held, workspace)
-        return (SHORT_RUNS,) if wanted else ()
+        is_worthwhile = would_have_pattern(self.executed(), run.settings, held, workspace)
+        return (SHORT_RUNS,) if is_worthwhile else ()
+
+
+def confirmed_settings(
+    prediction: Prediction, search: Search, progress: Progress
+) -> Confirmation:
+    """Search the settings of a written model, and return its runs under the best.
+
+    Args:
+        prediction: of the written model.
+        search: ``measured`` runs the model under each choice and takes the lowest `measured_cost`,
+            of equal ones the first; otherwise only the best predicted choice is run.
+        progress: is called with a description of each run.
+
+    Raises:
+        RuntimeUnavailableError: the written model's weights are missing.
+    """
+    if search != "measured":
+        progress("running the written model")
+        confirmation = Confirmation(prediction, prediction.best())
+        confirmation.confirm(progress)
+        return confirmation
+    choices = prediction.choices_to_measure()
+    measured: list[tuple[tuple[int, float], Confirmation]] = []
+    for number, choice in enumerate(choices, 1):
+        progress(f"running the written model, settings {number} of {len(choices)}")
+        confirmation = Confirmation(prediction, choice)
+        confirmation.confirm_at_level(progress)
+        measured.append((measured_cost(confirmation), confirmation))
+    return min(measured, key=itemgetter(0))[1]
+
+
+def measured_cost(confirmation: Confirmation) -> tuple[int, float]:
+    """Return the cost of a confirmed choice of settings; lower is better.
+
+    The first number ranks groups: 0 for settings within the allowed time, which cost their bytes;
+    1 for settings with which a run takes over 5 % longer than the original's, which cost their
+    processor time; 2 for settings with other outputs.
+    """
+    if not confirmation.passed:
+        return 2, 0.0
+    baseline = confirmation.prediction.baseline
+    before, after = baseline.record, confirmation.run.record
+    if is_slower(after.peaks, before.peaks):
+        ratio = time_ratio(
+            before.spec.session,
+            after.spec.session,
+            before.spec.inputs[0],
+            baseline.check.timeout,
+        )
+        if ratio is None or ratio.median > SLOWEST:
+            return 1, after.peaks.effort or 0.0
+    return 0, float(total_of(after.peaks))

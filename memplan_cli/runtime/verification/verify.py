@@ -33,7 +33,7 @@ from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
 )
-from memplan_cli.runtime.verification.search import confirmed_settings
+from memplan_cli.runtime.verification.confirm import confirmed_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
