@@ -19,7 +19,7 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run import compare
 from memplan_cli.runtime.run.compare import WrittenRun
-from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider

@@ -58,7 +58,7 @@ def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_bloc
     assert best.predicted.held == peaks.held == predict_held(graph, best.settings, {})
     assert best.predicted.steady_peak == peaks.steady_peak
     assert (peaks.steady_peak or 0) + (4 << 10) <= best.predicted.held, (
-        "room for the unforeseen"
+        "room for unpredicted workspace"
     )
 
 
@@ -163,7 +163,7 @@ def written(model: Path, target: str, **dims: int) -> Plan:
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])
-def test_what_is_written_at_said_sizes_holds_what_was_foreseen(
+def test_what_is_written_at_said_sizes_holds_what_was_predicted(
     model: Path, target: str
 ) -> None:
     facts = written(model, target, n=4).report.runtime

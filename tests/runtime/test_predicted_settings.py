@@ -11,7 +11,7 @@ from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_reader
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.graph.recorded import with_recorded_order
-from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec

@@ -78,7 +78,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> PredictedProcess:
+def predicted_process(path: Path, settings: RuntimeSettings = DEFAULTS) -> PredictedProcess:
     found = simulate_process(
         stored_model(path), executed_graph(path, settings, {"batch": 4}), settings
     )
@@ -88,7 +88,7 @@ def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> PredictedProce
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
 def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -> None:
-    predicted = foreseen(model).process
+    predicted = predicted_process(model).process
     seen = process_of_run(model, DEFAULTS, OF_FOUR)
     assert seen is not None
     for name in ("load", "run", "private"):
@@ -190,7 +190,7 @@ def test_what_kernels_take_beside_the_arena_is_predicted(tmp_path: Path, kind: s
 
 
 def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:
-    found = foreseen(model)
+    found = predicted_process(model)
     assert sum(part.run for part in found.parts) == found.process.run
     assert sum(part.load for part in found.parts) == found.process.load
     assert sum(part.private for part in found.parts) == found.process.private
@@ -231,7 +231,7 @@ def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: f
 
 
 def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
-    (packed,) = (p for p in foreseen(model).parts if p.name.startswith(PACKED))
+    (packed,) = (p for p in predicted_process(model).parts if p.name.startswith(PACKED))
     least = LAYERS * panel_bytes(WIDTH, WIDTH)
     assert least <= packed.private <= least + LAYERS * 2 * 4096
     assert packed.remedy == "--target cpu"
@@ -241,9 +241,12 @@ def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) 
     inside, beside = tmp_path / "inside.onnx", tmp_path / "beside.onnx"
     onnx.save(layers(), str(inside))
     onnx.save(layers(), str(beside), save_as_external_data=True, size_threshold=0)
-    assert any(part.name == INSIDE for part in foreseen(inside).parts)
-    assert not any(part.name == INSIDE for part in foreseen(beside).parts)
-    assert foreseen(inside).process.load > foreseen(beside).process.load + 20_000_000
+    assert any(part.name == INSIDE for part in predicted_process(inside).parts)
+    assert not any(part.name == INSIDE for part in predicted_process(beside).parts)
+    assert (
+        predicted_process(inside).process.load
+        > predicted_process(beside).process.load + 20_000_000
+    )
 
 
 def test_the_arena_counts_where_it_is_written(model: Path) -> None:

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.recorded import graph_of_run
-from memplan_cli.runtime.run.record import RunRecord
+from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 

@@ -20,8 +20,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.prepared_models import random_ops, seeded_twins
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.compare import widened
-from memplan_cli.runtime.run.record import differences_in
-from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.run_model import differences_in, require_weights
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec

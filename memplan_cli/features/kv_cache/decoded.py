@@ -17,8 +17,7 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
 )
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.run.record import differences_in
-from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.run_model import differences_in, require_weights
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 

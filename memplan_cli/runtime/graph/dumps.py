@@ -26,8 +26,7 @@ from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import defined, graphs, subgraphs
 from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.run.observe import observe
-from memplan_cli.runtime.run.record import shapes_of_types
-from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.run_model import require_weights, shapes_of_types
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
 from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
     from memplan_cli.core.program import Program, Shape, VarId
-    from memplan_cli.runtime.run.record import RuntimeShapes
+    from memplan_cli.runtime.run.run_model import RuntimeShapes
     from memplan_cli.runtime.workers.spec import RunConditions
 
 

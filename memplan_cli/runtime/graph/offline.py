@@ -25,8 +25,7 @@ from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
 from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
 from memplan_cli.runtime.graph.dumps import bound_shapes, runtime_shapes, with_distinct_names
 from memplan_cli.runtime.installed import hardware
-from memplan_cli.runtime.run.record import shapes_of_types
-from memplan_cli.runtime.run.run_model import require_weights
+from memplan_cli.runtime.run.run_model import require_weights, shapes_of_types
 from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program, Var
-    from memplan_cli.runtime.run.record import RuntimeShapes
+    from memplan_cli.runtime.run.run_model import RuntimeShapes
 
 GENERATED_NUMBER = re.compile(r"_token_\d+$")
 """The suffix by which the runtime makes a name that it generates unique."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.runtime.run.record import Kernel, RunRecord, RuntimeShapes
+    from memplan_cli.runtime.run.run_model import Kernel, RunRecord, RuntimeShapes
 
 _DEFAULT = "DEFAULT"
 """The execution order in which the kernels of a dump can be assigned without names."""

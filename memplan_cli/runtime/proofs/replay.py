@@ -22,8 +22,7 @@ from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.prepared_models import random_ops, write_seeded
 from memplan_cli.runtime.proofs.places import Place, heights, places_of
-from memplan_cli.runtime.run.record import differences_in
-from memplan_cli.runtime.run.run_model import require_weights, run_model
+from memplan_cli.runtime.run.run_model import differences_in, require_weights, run_model
 from memplan_cli.runtime.workers.spec import RunConditions, RunSpec
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 

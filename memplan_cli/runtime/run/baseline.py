@@ -1,7 +1,7 @@
-"""The run of an original model that written models are compared with.
+"""The baseline run: the run of an original model, with which written models are compared.
 
-Its outputs lie in files while a written model runs, and its graph as the runtime optimises it is
-what settings are predicted on.
+Its outputs are in files while a written model runs. Settings are predicted from the graph that it
+ran.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import random_ops
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
-from memplan_cli.runtime.run.record import record_of
-from memplan_cli.runtime.run.run_model import require_weights, run_model, start_run
+from memplan_cli.runtime.run.run_model import record_of, require_weights, run_model, start_run
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import FULL, InputSet, RunSpec, SessionSpec
 
@@ -29,34 +28,36 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.check import Check
-    from memplan_cli.runtime.run.record import RunRecord
+    from memplan_cli.runtime.run.run_model import RunRecord
 
 RUNS = 3
-"""The first grows the arena, the second makes the memory pattern, the third is steady."""
+"""The first run grows the arena, the second makes the memory pattern, the third is steady."""
 
 DEFAULTS = RuntimeSettings()
 """The settings of a user who sets nothing."""
 
-_IN_A_NODE = "while running"
-"""What ONNX Runtime writes if a kernel fails, as opposed to loading."""
+_KERNEL_FAILED = "while running"
+"""Part of ONNX Runtime's message if a kernel fails, rather than loading."""
 
-_DRAWN = "its inputs were drawn: --inputs FILE gives real ones; --no-validate runs nothing"
+_DRAWN_INPUTS_HINT = (
+    "its inputs were drawn: --inputs FILE gives real ones; --no-validate runs nothing"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An original model that has run.
+    """A finished baseline run.
 
     Attributes:
         path: its file.
-        check: how it ran, with ONNX Runtime's name of the provider.
-        binding: the dims of the run, and inputs that were given.
-        folder: for its files and those of further runs, until the block of its `BaselineRun` ends.
-        inputs: its input sets, whose ``save_to`` folders have its outputs.
+        check: where it ran and what was recorded; its provider is ONNX Runtime's name.
+        binding: the dims of the run, and given inputs.
+        folder: for its files and those of further runs; removed at the end of its `BaselineRun`.
+        inputs: its input sets; their ``save_to`` folders contain its outputs.
         record: what the run produced.
-        settings: of its session: the runtime's defaults, unless the file must run as it stands.
-        random: its ops that draw random numbers.
-        nodes: names of the nodes of its main graph, in its order.
+        settings: of its session: the runtime's defaults, unless the file must not be optimised.
+        random: operators of its nodes that draw random numbers.
+        nodes: names of the nodes of its main graph, in order.
         notes: what the report says about the comparison.
     """
 
@@ -73,23 +74,23 @@ class Baseline:
 
     @property
     def provider(self) -> str:
-        """Return ONNX Runtime's name of the provider that it ran on."""
+        """ONNX Runtime's name of the execution provider."""
         return self.check.provider
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Return the numbers of dims."""
+        """Values of symbolic dims."""
         return self.binding.dims
 
     @property
     def repeats(self) -> bool:
-        """Return whether its own runs gave the same bits."""
+        """Whether its own runs gave bit-identical outputs."""
         return not self.record.differences
 
     def run_spec(
         self, model: Path, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
     ) -> RunSpec:
-        """Return how a model is run as this one was, graph and its collection left out."""
+        """Return the spec that runs a model as this one was run, without writing its graph."""
         session = SessionSpec(
             model, self.provider, settings, as_loaded=model != self.path
         ).deterministic()
@@ -97,7 +98,7 @@ class Baseline:
             self.record.spec,
             session=session,
             inputs=inputs,
-            collect=tuple(c for c in self.record.spec.collect if c != "graph"),
+            collect=tuple(item for item in self.record.spec.collect if item != "graph"),
             outputs=self.record.outputs,
             tolerance=self.check.tolerance,
             graph=None,
@@ -105,10 +106,10 @@ class Baseline:
 
 
 class BaselineRun:
-    """The run of an original model, in the background until its result is needed.
+    """A baseline run in a background process.
 
-    With the block in which this is used a run that is under way ends, and the files of the
-    result go.
+    Used as a context manager. At its end a run in progress is stopped, and the files of the
+    result are removed.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class BaselineRun:
             path: the file.
             model: the parsed file.
             check: where it runs, and what is recorded.
-            binding: a number for each dim, and inputs that were given.
+            binding: a value for each dim, and given inputs.
             settings: of the session.
 
         Raises:
@@ -151,15 +152,15 @@ class BaselineRun:
         self._job = start_run(self._spec, timeout=check.timeout)
 
     def __enter__(self) -> Self:
-        """Use it in a block."""
+        """Return the run itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the run if it is under way still, and remove the files."""
+        """Stop the run if it is in progress, and remove the files."""
         self.end()
 
     def end(self) -> None:
-        """End the run if it is under way still, and remove the files."""
+        """Stop the run if it is in progress, and remove the files."""
         self._job.end()
         self._files.cleanup()
 
@@ -172,20 +173,22 @@ class BaselineRun:
         binding, spec = self.binding, self._spec
         record = record_of(spec, self._job.outcome())
         if record.failure is not None and len(spec.inputs) > 1:
-            # The second sizes may be what the process cannot bear.
+            # The process may have failed at the second sizes only.
             spec = replace(spec, inputs=spec.inputs[:1])
             record = run_model(spec, timeout=self.check.timeout)
         if record.failure is not None:
-            at = binding_text(dict(sorted(binding.dims.items()))) or "its dims"
-            what = f"{self.path} does not run at {at}{given_text(binding.feeds)}"
-            if _IN_A_NODE in record.failure.reason and not binding.feeds:
-                raise RuntimeUnavailableError(f"{what}: {record.failure.reason}", hint=_DRAWN)
-            record.require(what)
+            dims = binding_text(dict(sorted(binding.dims.items()))) or "its dims"
+            message = f"{self.path} does not run at {dims}{given_text(binding.feeds)}"
+            if _KERNEL_FAILED in record.failure.reason and not binding.feeds:
+                raise RuntimeUnavailableError(
+                    f"{message}: {record.failure.reason}", hint=_DRAWN_INPUTS_HINT
+                )
+            record.require(message)
         inputs, notes = spec.inputs, list[str]()
         if len(record.inputs) > 1 and record.inputs[1].failure:
-            other = binding_text(dict(sorted((second_dims(binding) or {}).items())))
+            dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
             failure = record.inputs[1].failure
-            notes = [f"one shape only: the original does not run at {other} ({failure})"]
+            notes = [f"one shape only: the original does not run at {dims} ({failure})"]
             inputs = inputs[:1]
         return Baseline(
             path=self.path,
@@ -202,18 +205,22 @@ class BaselineRun:
 
 
 def second_dims(binding: Binding) -> dict[str, int] | None:
-    """Return dims with twice the assumed numbers, which keeps sums equal; None if none is."""
-    other = {name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims}
-    return {**binding.dims, **other} if other else None
+    """Return the dims with assumed ones doubled, which keeps equal sums equal; None if none is assumed."""
+    doubled = {
+        name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims
+    }
+    return {**binding.dims, **doubled} if doubled else None
 
 
 def _input_sets(model: ModelProto, binding: Binding, folder: Path) -> tuple[InputSet, ...]:
-    """Return the inputs at the dims of a binding, and at second ones if dims were assumed."""
+    """Return an input set at the dims of a binding and, if dims were assumed, one at `second_dims`.
+
+    Creates a folder for the outputs of each.
+    """
     second = second_dims(binding)
-    every = (binding.dims, *([second] if second else []))
-    found = []
-    for number, dims in enumerate(every):
+    input_sets = []
+    for number, dims in enumerate((binding.dims, *([second] if second else []))):
         outputs = folder / f"outputs{number}"
         outputs.mkdir()
-        found.append(InputSet(feed_specs(model, dims, binding.feeds), outputs))
-    return tuple(found)
+        input_sets.append(InputSet(feed_specs(model, dims, binding.feeds), outputs))
+    return tuple(input_sets)

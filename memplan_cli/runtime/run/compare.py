@@ -1,8 +1,8 @@
 """The comparison of a written model's run with the baseline run of its original.
 
-Bits are compared, or distances if a tolerance was given, on all input sets: those at the sizes
-that were asked for and, if sizes were assumed, at twice these. An original whose own runs
-differ is compared by its first runs, with seeded copies if it draws random numbers.
+Outputs are compared bit for bit, or within a given tolerance, on all input sets: at the sizes of
+the binding and, if dims were assumed, at twice these. If the original's own runs differ, the first
+runs are compared; if it draws random numbers, those of copies with fixed seeds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.run.baseline import Baseline
-    from memplan_cli.runtime.run.record import RunRecord
+    from memplan_cli.runtime.run.run_model import RunRecord
     from memplan_cli.runtime.workers.spec import InputSet, RunSpec
 
 _NOISE_MARGIN = 4.0
-"""A provider that does not repeat itself excuses distances this many times its own."""
+"""The tolerance is this many times the largest distance between two runs of the original."""
 
 _SEEDED = (
     "random ops had seeds in copies of both models, of which the first runs were compared"
@@ -39,13 +39,13 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """A written model that was run and compared.
+    """A run of a written model, compared with the baseline.
 
     Attributes:
         settings: of its session.
         verdict: of the comparison.
         record: what the run produced.
-        as_written: whether the verdict holds only without the runtime's optimisation.
+        as_written: whether the verdict holds only for runs without optimisation.
     """
 
     settings: RuntimeSettings
@@ -55,20 +55,20 @@ class WrittenRun:
 
     @property
     def ran(self) -> bool:
-        """Return whether the run succeeded."""
+        """Whether the run succeeded."""
         return self.record.failure is None
 
     @property
     def has_other_outputs(self) -> bool:
-        """Return whether the comparison failed because of outputs, not because of the run."""
+        """Whether the run succeeded with outputs that differ."""
         return self.verdict.status == "failed" and self.verdict.max_abs_diff is not None
 
 
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
     """Return the verdict on a run whose outputs were compared with the baseline's files."""
-    failed = next((one.failure for one in record.inputs if one.failure), "")
-    if failed:
-        note = f"the rewritten model does not run (error): {failed}"
+    failure = next((inputs.failure for inputs in record.inputs if inputs.failure), "")
+    if failure:
+        note = f"the rewritten model does not run (error): {failure}"
         verdict = _failure(baseline.provider, note)
     else:
         verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
@@ -85,15 +85,15 @@ def run_written(
 ) -> WrittenRun:
     """Run a written model on the baseline's inputs and compare its outputs.
 
-    Under the runtime's optimisation the run ends with the first outputs that differ, because
-    both models are compared without optimisation then.
+    A run with optimisation stops at the first outputs that differ, because both models are then
+    compared without optimisation.
 
     Args:
         baseline: the original's run.
         path: the written file.
         settings: of its session.
-        graph: where the runtime's own graph goes, if it is wanted.
-        reference: input sets with the outputs to compare with, if not those of the baseline.
+        graph: the file to which the runtime's own graph is written; None writes none.
+        reference: input sets with the outputs to compare with; None for those of the baseline.
 
     Raises:
         RuntimeUnavailableError: weights are missing.
@@ -110,25 +110,26 @@ def run_written(
 
 
 def is_unoptimised(settings: RuntimeSettings) -> bool:
-    """Return whether a file runs as it stands under these settings."""
+    """Return whether these settings disable the runtime's graph optimisation."""
     return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
 def compared_spec(
     baseline: Baseline, path: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
 ) -> RunSpec:
-    """Return a run whose outputs are compared with the files of input sets.
+    """Return the spec of a run whose outputs are compared with the saved outputs of input sets.
 
-    Outputs that differ are kept beside the baseline's.
+    Outputs that differ are saved in the `kept_folder` of their input set.
     """
     compared = tuple(
-        replace(one, compare_with=one.save_to, save_to=kept_folder(one)) for one in inputs
+        replace(input_set, compare_with=input_set.save_to, save_to=kept_folder(input_set))
+        for input_set in inputs
     )
     return baseline.run_spec(path, settings, compared)
 
 
 def kept_folder(inputs: InputSet) -> Path:
-    """Return the folder for a written model's outputs that differ from those of an input set."""
+    """Return the folder for outputs that differ from those of an input set. It is created if missing."""
     assert inputs.save_to is not None  # noqa: S101 - a baseline saves its outputs
     folder = inputs.save_to.with_name(f"{inputs.save_to.name}.other")
     folder.mkdir(exist_ok=True)
@@ -141,11 +142,11 @@ def compare_unrepeatable(
     settings: RuntimeSettings,
     original_settings: RuntimeSettings,
 ) -> Validation:
-    """Compare a written model with an original whose own runs gave different bits.
+    """Compare a written model with an original whose own runs gave different outputs.
 
-    Copies whose random ops have seeds are compared by their first runs. Without random ops the
-    first runs are compared if they repeat, and else all runs with a tolerance that excuses
-    what the original itself does not repeat.
+    If the original has random ops, copies of both models with fixed seeds are compared by their
+    first runs. Otherwise the first runs are compared if the first run of the original repeats, and
+    else all runs, with a tolerance widened by the differences between the original's own runs.
 
     Args:
         baseline: the original's run.
@@ -157,40 +158,48 @@ def compare_unrepeatable(
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as name:
         folder, note = Path(name), _CHANGING
         if baseline.random:
-            twins = seeded_twins(*models, folder)
-            if twins is None:
-                return _random(baseline)
-            models, note = twins, _SEEDED
-        inputs = tuple(
-            replace(one, save_to=folder / f"outputs{number}")
-            for number, one in enumerate(baseline.inputs)
-        )
-        for one in inputs:
-            assert one.save_to is not None  # noqa: S101 - it was just given
-            one.save_to.mkdir()
-        first = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
-        run_model(first, timeout=baseline.check.timeout, about=baseline.path).require(
+            seeded = seeded_twins(*models, folder)
+            if seeded is None:
+                return _nondeterministic(baseline)
+            models, note = seeded, _SEEDED
+        inputs = _saved_in(folder, "outputs", baseline.inputs)
+        spec = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
+        run_model(spec, timeout=baseline.check.timeout, about=baseline.path).require(
             f"{baseline.path}: the original's first run"
         )
-        again, other = (
+        repeated, written = (
             run_model(
-                _outputs_only(compared_spec(baseline, model, its_settings, inputs), 1),
+                _outputs_only(compared_spec(baseline, model, model_settings, inputs), 1),
                 timeout=baseline.check.timeout,
                 about=baseline.path if baseline.random else model,
             )
-            for model, its_settings in (
+            for model, model_settings in (
                 (models[0], original_settings),
                 (models[1], settings),
             )
         )
-        if again.failure is None and not again.differences:
-            verdict = verdict_of(other, baseline.provider, baseline.check.tolerance)
+        if repeated.failure is None and not repeated.differences:
+            verdict = verdict_of(written, baseline.provider, baseline.check.tolerance)
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
-    return _random(baseline) if baseline.random else _within_noise(baseline, path, settings)
+    if baseline.random:
+        return _nondeterministic(baseline)
+    return _compare_within_noise(baseline, path, settings)
 
 
-def _within_noise(baseline: Baseline, path: Path, settings: RuntimeSettings) -> Validation:
-    """Compare with a tolerance that excuses what the original does not repeat."""
+def _saved_in(folder: Path, name: str, inputs: Sequence[InputSet]) -> tuple[InputSet, ...]:
+    """Return input sets whose outputs are saved in new subfolders ``<name><number>`` of a folder."""
+    saved = []
+    for number, input_set in enumerate(inputs):
+        outputs = folder / f"{name}{number}"
+        outputs.mkdir()
+        saved.append(replace(input_set, save_to=outputs))
+    return tuple(saved)
+
+
+def _compare_within_noise(
+    baseline: Baseline, path: Path, settings: RuntimeSettings
+) -> Validation:
+    """Compare all runs, with a tolerance widened by the differences of the original's own runs."""
     noise = baseline.record.differences
     tolerance = widened(baseline.check.tolerance, noise)
     spec = compared_spec(baseline, path, settings, baseline.inputs)
@@ -200,17 +209,18 @@ def _within_noise(baseline: Baseline, path: Path, settings: RuntimeSettings) -> 
 
 
 def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
+    """Return a spec with this number of runs that collects and compares outputs only."""
     return replace(spec, collect=("outputs",), runs=runs, compared_runs=runs)
 
 
 @dataclass(frozen=True, slots=True)
 class UnoptimisedRun:
-    """The original's run without the runtime's optimisation.
+    """A run of the original without the runtime's optimisation.
 
     Attributes:
-        inputs: its input sets, whose ``save_to`` folders have its outputs.
-        workspace: bytes that kernels request besides their outputs, by node. They hold for a
-            written file, which has the same nodes.
+        inputs: its input sets; their ``save_to`` folders contain its outputs.
+        workspace: bytes that kernels request besides their outputs, by node. They apply to the
+            written model too, which has the same nodes.
     """
 
     inputs: tuple[InputSet, ...]
@@ -218,35 +228,33 @@ class UnoptimisedRun:
 
 
 def run_original_unoptimised(baseline: Baseline) -> UnoptimisedRun | None:
-    """Run the original without the runtime's optimisation; None if it does not repeat itself.
+    """Run the original without the runtime's optimisation; None if it fails or its runs differ.
 
-    Which nodes the runtime fuses can depend on their order, and fused kernels round in other
-    places. A written model whose outputs differ for that reason is right only as it stands.
+    The order of nodes can decide which of them the runtime fuses, and fused kernels round
+    differently. A written model whose outputs differ for that reason is correct only without
+    optimisation.
     """
-    inputs, folder = [], Path(tempfile.mkdtemp(dir=baseline.folder))
-    for number, one in enumerate(baseline.inputs):
-        outputs = folder / f"unoptimised{number}"
-        outputs.mkdir()
-        inputs.append(replace(one, save_to=outputs))
-    spec = baseline.run_spec(baseline.path, UNOPTIMISED, tuple(inputs))
-    record = run_model(_in_waiting_process(spec), timeout=baseline.check.timeout)
+    folder = Path(tempfile.mkdtemp(dir=baseline.folder))
+    inputs = _saved_in(folder, "unoptimised", baseline.inputs)
+    spec = baseline.run_spec(baseline.path, UNOPTIMISED, inputs)
+    record = run_model(_for_waiting_process(spec), timeout=baseline.check.timeout)
     if record.failure is not None or record.differences:
         return None
-    return UnoptimisedRun(tuple(inputs), record.workspace or {})
+    return UnoptimisedRun(inputs, record.workspace or {})
 
 
 def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validation:
-    """Compare the original without optimisation with the outputs of a file that ran as it stands.
+    """Compare the original, run without optimisation, with an unoptimised run of the written model.
 
-    Only the outputs that differ from those of the baseline were kept, and are compared.
+    Only outputs that differed from those of the baseline were kept, and only these are compared.
     """
     kept = [
-        replace(one, save_to=kept_folder(one))
-        for one, found in zip(baseline.inputs, run.record.inputs, strict=False)
-        if found.differences
+        replace(input_set, save_to=kept_folder(input_set))
+        for input_set, result in zip(baseline.inputs, run.record.inputs, strict=False)
+        if result.differences
     ]
     spec = compared_spec(baseline, baseline.path, UNOPTIMISED, kept)
-    record = run_model(_in_waiting_process(spec), timeout=baseline.check.timeout)
+    record = run_model(_for_waiting_process(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 
 
@@ -262,14 +270,14 @@ def unoptimised_note(verdict: Validation) -> str:
     )
 
 
-def _in_waiting_process(spec: RunSpec) -> RunSpec:
-    """Return a run that needs no new process: its memory is not measured."""
-    kept = tuple(c for c in spec.collect if c in ("outputs", "arena"))
-    return replace(spec, collect=kept, runs=spec.compared_runs)
+def _for_waiting_process(spec: RunSpec) -> RunSpec:
+    """Return a spec that a waiting process may run, because it measures no process memory or time."""
+    collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
+    return replace(spec, collect=collect, runs=spec.compared_runs)
 
 
 def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:
-    """Return a tolerance that also excuses what a provider itself does not repeat."""
+    """Return a tolerance that also allows the differences between two runs of the original."""
     if not noise:
         return tolerance
     widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
@@ -282,25 +290,32 @@ def verdict_of(
     tolerance: Tolerance,
     noise: tuple[Difference, ...] = (),
 ) -> Validation:
-    """Return the verdict on a written model's run: its differences, or its failure."""
+    """Return the verdict on a written model's run: its differences, or its failure.
+
+    Args:
+        record: of the run.
+        provider: ONNX Runtime's name of the execution provider.
+        tolerance: within which outputs were compared.
+        noise: differences between runs of the original, by which the tolerance was widened.
+    """
     failure = record.failure
     if failure is not None:
         note = f"the rewritten model does not run ({failure.how}): {failure.reason}"
         if failure.timed_out:
             note += ", and --timeout gives more"
         return _failure(provider, note)
-    found = record.differences
+    differences = record.differences
     notes = (
         [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
     )
     if noise:
         notes.insert(0, f"two runs of the original differ in {len(noise)} outputs")
     return Validation(
-        status="failed" if any(item.beyond for item in found) else "passed",
+        status="failed" if any(item.beyond for item in differences) else "passed",
         provider=provider,
-        max_abs_diff=max((item.max_abs_diff for item in found), default=0.0),
-        bit_identical=not found,
-        differences=found,
+        max_abs_diff=max((item.max_abs_diff for item in differences), default=0.0),
+        bit_identical=not differences,
+        differences=differences,
         notes=tuple(notes),
     )
 
@@ -309,10 +324,11 @@ def _failure(provider: str, note: str) -> Validation:
     return Validation("failed", provider, bit_identical=False, notes=(note,))
 
 
-def _random(baseline: Baseline) -> Validation:
+def _nondeterministic(baseline: Baseline) -> Validation:
+    """Return the verdict that nothing can be compared, because the original draws random numbers."""
     note = (
         f"two runs of the original differ in {len(baseline.record.differences)} outputs, "
-        f"because it draws random numbers ({', '.join(baseline.random)}): no comparison can "
-        "show anything there"
+        f"because it draws random numbers ({', '.join(baseline.random)}): its outputs cannot "
+        "be compared"
     )
     return Validation("nondeterministic", baseline.provider, notes=(note,))

@@ -1,15 +1,26 @@
-"""Running models in worker processes."""
+"""Runs of models in worker processes: from a `RunSpec` to a `RunRecord`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import given_text
-from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.observations import (
+    CPU,
+    DEFAULT_TIMEOUT,
+    Difference,
+    Peaks,
+    ProcessBytes,
+    RuntimeSettings,
+)
 from memplan_cli.core.serialization import to_json
+from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import missing_weights
-from memplan_cli.runtime.run.record import RunRecord, record_of
 from memplan_cli.runtime.workers.spec import RunSpec
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
@@ -18,9 +29,124 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.results.observations import ProcessBytes
+    from memplan_cli.core.program import Shape
     from memplan_cli.runtime.workers.spec import RunConditions
-    from memplan_cli.runtime.workers.worker import Job
+    from memplan_cli.runtime.workers.worker import Job, Outcome
+
+    RuntimeShapes = Mapping[str, tuple[str, Shape]]
+    """Dtype and shape of values by name, as the runtime infers them."""
+
+Kernel = Sequence[Any]
+"""One executed kernel: the name of its node (operator and number if it has none), a list of
+``[type, dims]`` of the tensors read, another of the tensors written, and its start in
+microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """The comparison of outputs on one input set.
+
+    Attributes:
+        differences: outputs that differ.
+        failure: why the model failed on this input set; empty if it ran.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What one run of a `RunSpec` produced. Fields that were not collected are None.
+
+    Attributes:
+        spec: what was run.
+        failure: how the run failed; None if it succeeded. A failed run has nothing else.
+        outputs: names of the outputs that were saved or compared.
+        inputs: the comparison on each input set that was run.
+        peaks: counters of the arena, memory of the process, and time of a run.
+        workspace: bytes that each node's kernel requests besides its outputs.
+        kernels: for each input set, the kernels of its first run in the order in which they
+            ended.
+        shapes: what the runtime infers for values of its own graph, which is in ``spec.graph``.
+    """
+
+    spec: RunSpec
+    failure: Outcome | None = None
+    outputs: tuple[str, ...] = ()
+    inputs: tuple[InputRecord, ...] = ()
+    peaks: Peaks = field(default=Peaks(None, None))
+    workspace: Mapping[str, int] | None = field(default=None, repr=False)
+    kernels: tuple[tuple[Kernel, ...], ...] | None = field(default=None, repr=False)
+    shapes: RuntimeShapes | None = field(default=None, repr=False)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The differences of outputs on all input sets."""
+        return tuple(difference for record in self.inputs for difference in record.differences)
+
+    def require(self, subject: str) -> RunRecord:
+        """Return this record if the run succeeded.
+
+        Raises:
+            RuntimeTimeoutError: the process took too long.
+            RuntimeUnavailableError: the run failed; the message begins with ``subject``.
+        """
+        if self.failure is not None:
+            self.failure.require(subject)
+        return self
+
+
+def record_of(spec: RunSpec, outcome: Outcome) -> RunRecord:
+    """Return the record of a run, given the outcome of its worker job."""
+    if not outcome.ok:
+        return RunRecord(spec, outcome)
+    answer: Any = outcome.result
+    peaks = from_json(Peaks, answer["peaks"], "the job's result")
+    process = answer["process"]
+    times, effort = answer["milliseconds"], answer["effort"]
+    peaks = replace(
+        peaks,
+        milliseconds=median(times) if times else None,
+        effort=median(effort) if effort and spec.session.provider == CPU else None,
+        process=from_json(ProcessBytes, process, "the job's result") if process else None,
+    )
+    return RunRecord(
+        spec,
+        outputs=tuple(answer["outputs"]),
+        inputs=tuple(
+            InputRecord(differences_in(entry), entry["failure"]) for entry in answer["inputs"]
+        ),
+        peaks=peaks,
+        workspace=answer["workspace"] if spec.collects("arena") else None,
+        kernels=(
+            tuple(tuple(run) for run in answer["kernels"])
+            if spec.collects("kernels")
+            else None
+        ),
+        shapes=(
+            shapes_of_types(answer["types"])
+            if spec.collects("graph") and answer["types"] is not None
+            else None
+        ),
+    )
+
+
+def differences_in(answer: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Return the differences in a worker's answer; none if the worker failed."""
+    return tuple(
+        from_json(Difference, entry, "the job's result")
+        for entry in answer.get("differences", ())
+    )
+
+
+def shapes_of_types(types: object) -> RuntimeShapes:
+    """Return the shapes in a worker's answer ``{name: [dtype, dims]}``, dims in canonical form."""
+    shapes: dict[str, tuple[str, Shape]] = {}
+    for name, (dtype, shape) in types.items():  # type: ignore[attr-defined]
+        dims = (canonical_dim(dim) if isinstance(dim, str) else dim for dim in shape)
+        shapes[name] = (dtype, tuple(dims))
+    return shapes
 
 
 def run_model(
@@ -31,8 +157,8 @@ def run_model(
     Args:
         spec: what is run and recorded.
         timeout: seconds for the process.
-        about: the model whose waiting process may do the run: the one that is run itself, or
-            the one that it is a copy of.
+        about: the model whose waiting process may do the run; None for the model that is run. A
+            copy of a model may use the process of the original.
 
     Returns:
         The record; a run that fails is a record with a ``failure``, not an exception.
@@ -44,37 +170,37 @@ def run_model(
 def start_run(
     spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, about: Path | None = None
 ) -> Job:
-    """Start a run in a worker process; `record_of` reads its outcome.
+    """Start a run in a worker process and return its job; `record_of` reads the outcome.
 
-    A process that has done nothing before is used if memory of the process or time is measured,
-    or if the run registers an arena: an arena lasts as long as its process.
+    A new process is used if process memory or time is measured, or if the run registers an arena,
+    which lasts as long as its process. Other runs may use a process that waits for work.
     """
-    measured = spec.collects("process") or spec.collects("time")
-    kind = "measure" if measured or spec.session.settings.arena else "run"
+    is_measured = spec.collects("process") or spec.collects("time")
+    kind = "measure" if is_measured or spec.session.settings.arena else "run"
     job = {"spec": to_json(spec)}
     return start_job(kind, job, timeout=timeout, about=about or spec.session.model)
 
 
 def require_weights(
     path: Path,
-    instead: str = "--no-validate leaves the comparison out",
+    alternative: str = "--no-validate leaves the comparison out",
     model: ModelProto | None = None,
 ) -> None:
-    """Refuse a model whose external data is missing.
+    """Raise an error if external data of a model is missing.
 
     Args:
         path: the file.
-        instead: what the user may do without the data, for the hint.
-        model: the parsed file, if it was read already.
+        alternative: what the user can do without the data, for the hint; may be empty.
+        model: the parsed file, if it is loaded already.
 
     Raises:
-        RuntimeUnavailableError: naming the file that is missing.
+        RuntimeUnavailableError: the message names the missing file.
     """
     missing = missing_weights(path, model)
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
-            hint=f"put the file there; {instead}" if instead else "put the file there",
+            hint=f"put the file there; {alternative}" if alternative else "put the file there",
         )
 
 
@@ -85,7 +211,7 @@ def observe_run(
     *collect: str,
     runs: int = 3,
 ) -> RunRecord:
-    """Run a model with deterministic settings and record what is asked for, outputs left out.
+    """Run a model with deterministic settings and record what ``collect`` names; outputs are ignored.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
@@ -101,9 +227,9 @@ def observe_run(
 def process_of_run(
     model: Path, settings: RuntimeSettings, conditions: RunConditions
 ) -> ProcessBytes | None:
-    """Return the memory of a process that runs a model three times, with nothing else in it.
+    """Return the memory of a new process that runs only this model, three times.
 
-    None if the system does not provide it.
+    None if the system does not report process memory.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
@@ -114,11 +240,11 @@ def process_of_run(
 def process_of_load(
     model: Path, settings: RuntimeSettings, conditions: RunConditions
 ) -> ProcessBytes | None:
-    """Return the memory of a process that creates a session and runs nothing.
+    """Return the memory of a new process that creates a session and runs nothing.
 
-    Loading creates and drops tens of thousands of small objects between the weights; which
-    holes of the heap stay open decides what stays resident, and no rule predicts that. Inputs
-    are drawn as for a run, for they leave holes too. None if the system does not provide it.
+    Loading allocates and frees tens of thousands of small objects between the weights. What stays
+    resident depends on the holes that remain in the heap, which no rule predicts. Inputs are drawn
+    as for a run, because they leave holes too. None if the system does not report process memory.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -129,9 +255,10 @@ def process_of_load(
 def memory_of_processes(
     model: Path, settings: RuntimeSettings, conditions: RunConditions, count: int
 ) -> int | None:
-    """Return the proportional bytes of ``count`` processes that hold a model at the same time.
+    """Return the bytes of ``count`` processes that hold a model at the same time, in total.
 
-    Each process has one intra-op thread. None if the system does not provide it.
+    Shared pages count once (proportional set size). Each process has one intra-op thread. None if
+    the system does not report it.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or a run failed.
@@ -145,6 +272,7 @@ def memory_of_processes(
         "processes": count,
     }
     outcome = run_job("together", job, timeout=conditions.timeout)
-    found = outcome.require(f"{model} could not be held by {count} processes")["bytes"]
-    each = found if isinstance(found, list) else [None]
-    return None if None in each else sum(each)
+    answer = outcome.require(f"{model} could not be held by {count} processes")
+    process_bytes: Any = answer["bytes"]
+    is_known = isinstance(process_bytes, list) and None not in process_bytes
+    return sum(process_bytes) if is_known else None

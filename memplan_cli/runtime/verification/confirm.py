@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Search
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
-    from memplan_cli.runtime.run.record import RunRecord
+    from memplan_cli.runtime.run.run_model import RunRecord
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.runtime.settings_search.written_model import Prediction
 
