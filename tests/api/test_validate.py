@@ -160,7 +160,7 @@ def test_the_time_of_both_is_reported_and_warned_of(
     assert (after, to_json(chosen)) == (out.name, data["runtime"]["settings"])
     text = " ".join(memplan(*words).stdout.split())
     assert f"time of a run against the original's: {median:.2f} (1.01 to 1.12, the" in text
-    note = "a run of the written model takes 1.08 of the original's time"
+    note = "a run of the written model takes 1.08 times as long as the original"
     assert any(note in said for said in data["notes"]) == (note in text) == warned
 
 

@@ -15,11 +15,12 @@ from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 @dataclass(frozen=True, slots=True)
 class LoadCost:
-    """Bytes of the process at its highest while a session is created.
+    """The memory that inline weights cost, in bytes.
 
     Attributes:
-        weights: bytes of the weights in the model file itself.
-        inline, external: with the weights there, and with them in a file of their own.
+        weights: the weights in the model file itself.
+        inline: peak of the process while a session of the model is created.
+        external: the same with the weights as external data.
     """
 
     weights: int
@@ -29,15 +30,15 @@ class LoadCost:
     def __str__(self) -> str:
         """Return the cost in one sentence."""
         return (
-            f"{self.weights} bytes of weights lie in the model file itself: loading it takes "
-            f"{self.inline} bytes at its highest, {self.external} with them as external data"
+            f"{self.weights} bytes of weights are stored in the model file itself: loading it takes "
+            f"{self.inline} bytes at its peak, {self.external} with external data"
         )
 
 
 def load_cost(model: Path, provider: str = CPU) -> LoadCost | None:
     """Measure what inline weights cost when a session is created.
 
-    A copy of the model with external weights is written among the temporary files.
+    A temporary copy of the model with external weights is written.
 
     Returns:
         None if there are few inline weights, if some weights are external already, if there is
@@ -48,16 +49,17 @@ def load_cost(model: Path, provider: str = CPU) -> LoadCost | None:
     if weights < WORTH or any(t.external_data for t in loaded.graph.initializer):
         return None
     with tempfile.TemporaryDirectory(prefix="memplan-load-") as name:
-        outside = Path(name) / "outside.onnx"
+        copy = Path(name) / "outside.onnx"
         try:
-            with_external_data(loaded, outside)
+            with_external_data(loaded, copy)
         except OSError:  # no room for a second copy of the weights
             return None
-        inline, external = (_highest(path, provider) for path in (model, outside))
+        inline, external = (_load_peak(path, provider) for path in (model, copy))
     return None if inline is None or external is None else LoadCost(weights, inline, external)
 
 
-def _highest(model: Path, provider: str) -> int | None:
+def _load_peak(model: Path, provider: str) -> int | None:
+    """Return the peak bytes of a process that creates a session; None if it is not reported."""
     session = SessionSpec(model, provider, RuntimeSettings())
     record = run_model(RunSpec(session, (InputSet(()),), ("process",), runs=0))
     return record.peaks.process.load if record.peaks.process else None

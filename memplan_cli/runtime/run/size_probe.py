@@ -1,4 +1,4 @@
-"""Sizes with which a model runs, found by running it: one process tries several in turn."""
+"""Finding sizes with which a model runs, by running it: one process tries several input sets."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.runtime_query import Numbered
 
 _TIMEOUT = 90.0
-"""Seconds for all sizes together, the time to load the model included."""
+"""Seconds for loading the model and all input sets together."""
 
 _SECONDS = 30.0
-"""Seconds after which no further size is begun."""
+"""Seconds after which no further input set is begun."""
 
-_LOADING = ("Load model from", "Could not find an implementation", "during initialization")
-"""What ONNX Runtime says where it cannot load a model, with whatever inputs."""
+_LOAD_FAILURES = (
+    "Load model from",
+    "Could not find an implementation",
+    "during initialization",
+)
+"""Parts of ONNX Runtime's messages for a model that does not load, whatever its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Which of several input sets a model runs with.
+    """The input sets with which a model runs.
 
     Attributes:
-        ran: indices of those that it runs with: the first one, or all.
-        reasons: why it does not run with others, or why nothing could be tried.
-        known: shapes of values in a run with the first one, if they were asked for.
+        ran: indices of input sets with which it runs: the first of them, or all.
+        reasons: why it does not run with others, or why none could be tried.
+        known: shapes of values in a run with the first of ``ran``; empty if none were recorded.
     """
 
     ran: tuple[int, ...] = ()
@@ -46,40 +50,44 @@ class ProbeResult:
 
     @property
     def loaded(self) -> bool:
-        """Return whether the model loads, so that it may run with other inputs."""
-        return not any(word in reason for reason in self.reasons[:1] for word in _LOADING)
+        """Whether the model loads, so that it may run with other inputs."""
+        return not any(
+            word in reason for reason in self.reasons[:1] for word in _LOAD_FAILURES
+        )
 
 
 def first_that_runs(
-    model: Path, tries: Sequence[Sequence[FeedSpec]], observed: Numbered | None = None
+    model: Path, input_sets: Sequence[Sequence[FeedSpec]], observed: Numbered | None = None
 ) -> ProbeResult:
-    """Run a model with one input set after the other until it runs with one.
+    """Run a model with one input set after the other until one runs.
 
     Args:
         model: the file; its weights are there.
-        tries: the input sets.
-        observed: a copy of the model whose values' shapes are recorded in a run with that set.
+        input_sets: the input sets.
+        observed: a copy of the model in which the shapes of values are recorded with the set that
+            runs; None records no shapes. With only one input set, only the copy is run.
     """
-    if observed is None or len(tries) > 1:
-        found = _tried(model, tries, "at a set that runs")
+    if observed is None or len(input_sets) > 1:
+        result = _probe(model, input_sets, "at a set that runs")
     else:
-        found = ProbeResult((0,) if tries else ())
-    if observed is None or not found.ran:
-        return found
-    return _observed(model, tries[found.ran[0]], observed, found)
+        result = ProbeResult((0,) if input_sets else ())
+    if observed is None or not result.ran:
+        return result
+    return _with_shapes(result, model, input_sets[result.ran[0]], observed)
 
 
-def all_that_run(model: Path, tries: Sequence[Sequence[FeedSpec]]) -> ProbeResult:
+def all_that_run(model: Path, input_sets: Sequence[Sequence[FeedSpec]]) -> ProbeResult:
     """Run a model with each input set."""
-    return _tried(model, tries, "never")
+    return _probe(model, input_sets, "never")
 
 
-def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:
-    if not tries:
+def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:
+    """Run a model once with each input set, in one process; ``stop`` is that of `RunSpec`."""
+    if not input_sets:
         return ProbeResult()
     spec = RunSpec(
         _session(model),
-        tuple(InputSet(tuple(specs)) for specs in tries),
+        tuple(InputSet(tuple(specs)) for specs in input_sets),
         collect=(),
         stop=stop,
         failures="recorded",
@@ -88,19 +96,26 @@ def _tried(model: Path, tries: Sequence[Sequence[FeedSpec]], stop: str) -> Probe
     record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
-    failures = [one.failure for one in record.inputs]
+    failures = [input_record.failure for input_record in record.inputs]
     return ProbeResult(
-        tuple(at for at, failure in enumerate(failures) if not failure),
+        tuple(index for index, failure in enumerate(failures) if not failure),
         tuple(failure for failure in failures if failure),
     )
 
 
-def _observed(
-    model: Path, specs: Sequence[FeedSpec], copy: Numbered, found: ProbeResult
+def _with_shapes(
+    result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: Numbered
 ) -> ProbeResult:
-    """Add the shapes that a run of a model's copy shows."""
+    """Run a copy of a model and return the result with the shapes of its values.
+
+    Args:
+        result: of the model with these inputs.
+        model: the model's file, whose folder has the weights.
+        specs: the inputs.
+        copy: the model with numbered nodes.
+    """
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
-        # The copy is not written beside the model: that folder may be read-only.
+        # The folder of the model may be read-only, so the copy is written elsewhere.
         file = Path(folder) / "model.onnx"
         file.write_bytes(copy.data)
         session = _session(file, model.absolute().parent)
@@ -109,11 +124,11 @@ def _observed(
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)
-    return replace(found, known=shapes_of(copy, [kernel[:3] for kernel in kernels]))
+    return replace(result, known=shapes_of(copy, [kernel[:3] for kernel in kernels]))
 
 
 def _session(model: Path, weights: Path | None = None) -> SessionSpec:
-    """Return a session without optimisation: nothing is gained by fusing what runs once."""
+    """Return a session without optimisation, which costs more time than one run saves."""
     return SessionSpec(
         model.absolute(), resolve_provider("auto"), UNOPTIMISED, weights_folder=weights
     )

@@ -1,4 +1,4 @@
-"""Runtime settings as a result of a search, with what is predicted and observed under them."""
+"""Runtime settings as the result of a search, with the memory predicted and observed under them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChoice:
-    """Settings, and the memory that a model takes under them.
+    """Settings, and the memory that a model needs under them.
 
     Attributes:
         settings: the runtime's own options.
-        predicted: by simulation; ``held`` leaves weights out.
-        observed: in a run; ``held`` includes weights, as the report does. None without a run.
-        notes: what the report says about them.
-        provider: ONNX Runtime's name of the provider that they are for.
-        for_time: bytes that the arena holds for shorter runs; they do not count in the rank.
+        predicted: by simulation; ``held`` excludes weights.
+        observed: in a run; ``held`` includes weights, as in the report. None without a run.
+        notes: for the report.
+        provider: ONNX Runtime's name of the execution provider.
+        for_time: bytes that the arena holds only to make runs shorter; not counted in ``rank``.
     """
 
     settings: RuntimeSettings
@@ -34,37 +34,37 @@ class SettingsChoice:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Return whether the memory is unknown, and the bytes of first run's peak and arena."""
+        """The sort key, lower is better: whether memory is unknown, then first-run peak plus arena in bytes."""
         peaks = self.predicted
-        unknown = peaks.first_run_peak is None or peaks.held is None
-        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0) - self.for_time
+        is_unknown = peaks.first_run_peak is None or peaks.held is None
+        return is_unknown, (peaks.first_run_peak or 0) + (peaks.held or 0) - self.for_time
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Return the settings that were derived from an observed run, by name."""
+        """The settings that were derived from an observed run, by name."""
         return settings_from_runs(self.settings)
 
 
 def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
     """Return the settings whose values follow from an observed run.
 
-    The first region of an arena is sized by the workspace of kernels, and the order by priority
-    of an optimised graph is not predicted: the runtime does not tell the numbers of its nodes.
+    These are the size of the arena's first region, which depends on the workspace of kernels, and
+    the order by priority of an optimised graph, whose node indices the runtime does not report.
     """
-    found = {}
+    sources = {}
     level = settings.session.get("graph_optimization_level")
     if settings.session.get("execution_order") == "PRIORITY_BASED" and level is None:
-        found["session.execution_order"] = OBSERVED
+        sources["session.execution_order"] = OBSERVED
     if "initial_chunk_size_bytes" in settings.arena:
-        found["arena.initial_chunk_size_bytes"] = OBSERVED
-    return found
+        sources["arena.initial_chunk_size_bytes"] = OBSERVED
+    return sources
 
 
 def held_without_weights(peaks: Peaks) -> int:
-    """Return what an arena was observed to hold, the weights in it left out."""
+    """Return the observed bytes of an arena, without the weights in it."""
     return (peaks.held or 0) - (peaks.weights or 0)
 
 
 def total_of(peaks: Peaks) -> int:
-    """Return the observed bytes of tensors at the first run's peak, and of the arena without weights."""
+    """Return the sum of the observed first-run peak and the arena without weights, in bytes."""
     return (peaks.first_run_peak or 0) + held_without_weights(peaks)

@@ -1,4 +1,4 @@
-"""Predictions for a model file: a session is made, and run only where data decides sizes."""
+"""Predictions for a model file. A session is created; it runs only if data decides sizes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ class RunPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PredictionTerms:
-    """The dims and inputs of a prediction, and whether it may run the model."""
+    """The dims and inputs of a prediction, and whether it may run the model.
+
+    Attributes:
+        conditions: where and on which inputs the model would run.
+        policy: whether it may run.
+    """
 
     conditions: RunConditions
     policy: RunPolicy = RunPolicy.FOR_SIZES
@@ -62,17 +67,17 @@ class PredictionTerms:
 def predict_process(
     path: Path, settings: RuntimeSettings, terms: PredictionTerms
 ) -> PredictedProcess:
-    """Return the predicted process of a model under some settings, with its parts.
+    """Return the predicted process memory of a model, with its parts.
 
-    The session is made, and the prediction continues from what that took.
+    The memory after creating a session is measured, and what runs add to it is predicted.
 
     Raises:
         UnknownSizeError: it cannot be predicted; the message has the reason.
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = executed_at(path, settings, terms)
-    if why := prediction_obstacle(executed, settings):
-        raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
+    if obstacle := prediction_obstacle(executed, settings):
+        raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
     loaded = process_of_load(path, settings, terms.conditions)
     known = KnownProcess(loaded=loaded, as_loaded=terms.conditions.as_loaded)
     process = simulate_process(stored_model(path), executed, settings, known=known)
@@ -84,7 +89,7 @@ def predict_process(
 def executed_at(
     path: Path, settings: RuntimeSettings, terms: PredictionTerms
 ) -> ExecutedGraph:
-    """Return the graph that a session executes. Sizes that data decides are those of one run.
+    """Return the graph that a session executes. Sizes that depend on data are those of one run.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
@@ -98,15 +103,15 @@ def executed_at(
 def predicted_facts(
     path: Path, program: Program, terms: PredictionTerms, nodes: Sequence[str]
 ) -> RuntimeFacts:
-    """Return the runtime block of a report for a model and its planned order, nothing observed.
+    """Return the predicted runtime block of a report for a model and its planned order.
 
-    Processes are predicted by rules alone. Making a session would differ by some pages each time,
-    and a report is the same whenever it is made.
+    Processes are predicted by rules alone: the measured memory of a session differs by some pages
+    each time, while a report must be reproducible.
 
     Args:
         path: the model as it is.
         program: in the planned order, as it would be written.
-        terms: values of symbolic dims, and whether a run may show other sizes.
+        terms: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the top nodes, in the order of the file.
 
     Raises:
@@ -115,10 +120,11 @@ def predicted_facts(
     before = executed_at(path, DEFAULTS, terms)
     written = ExecutedGraph(program, terms.dims)
     assumed = terms.conditions.binding.assumed
-    choice = _chosen(before, with_file_order(before, nodes, program), written, assumed)
-    as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
-    after = written if as_it_stands else with_file_order(before, nodes, program)
-    nothing = Peaks(None, None)
+    optimised = with_file_order(before, nodes, program)
+    choice = _best_settings(before, optimised, written, assumed)
+    is_unoptimised = choice.settings.session.get("graph_optimization_level") is not None
+    after = written if is_unoptimised else optimised
+    not_observed = Peaks(None, None)
     stored = stored_model(path)
     return RuntimeFacts(
         name="onnxruntime",
@@ -136,20 +142,29 @@ def predicted_facts(
                 ),
             ),
         },
-        observed={"original": nothing, "optimized": nothing},
+        observed={"original": not_observed, "optimized": not_observed},
         settings=choice.settings,
     )
 
 
-def _chosen(
+def _best_settings(
     before: ExecutedGraph,
     optimised: ExecutedGraph,
     written: ExecutedGraph,
     assumed: Collection[str],
 ) -> SettingsChoice:
-    """Return the settings for the written model with which it would be run."""
-    under = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))
+    """Return the predicted settings for a written model, with or without optimisation.
+
+    Args:
+        before: the optimised graph of the original.
+        optimised: the optimised graph of the written model.
+        written: the graph in its file.
+        assumed: dims whose values were assumed.
+    """
+    with_optimisation = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))
     if is_slower_as_written(written.program, written.dims, before):
-        return under
-    stands = predict_settings(written, settings_for_sizes(RUN_AS_WRITTEN, assumed))
-    return min((under, stands), key=attrgetter("rank"))
+        return with_optimisation
+    without_optimisation = predict_settings(
+        written, settings_for_sizes(RUN_AS_WRITTEN, assumed)
+    )
+    return min((with_optimisation, without_optimisation), key=attrgetter("rank"))

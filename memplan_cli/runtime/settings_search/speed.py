@@ -1,8 +1,7 @@
-"""Whether a graph takes longer as it is written than as the runtime optimises it.
+"""Estimates of run time from a graph alone, the same on every machine.
 
-Decided by the graphs alone, so that the answer is the same on every machine. Optimisation saves the
-bytes that fused ops do not move, the launch of each op that is removed, and, by blocked layouts, time
-of convolutions.
+Optimisation by the runtime saves the bytes that fused ops do not move, the launch of each removed op,
+and, by blocked layouts, time of convolutions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def is_slower_as_written(
     written: Program, dims: Mapping[str, int], optimised: ExecutedGraph
 ) -> bool:
-    """Whether the written graph is expected to take longer than the optimised one by over 5 %.
+    """Return whether a graph without optimisation is estimated to run over 5 % longer than with it.
 
     Args:
         written: the graph in the file.
@@ -42,7 +41,7 @@ def is_slower_as_written(
 
 
 def work_of(program: Program, dims: Mapping[str, int]) -> int:
-    """Return the modelled time of a graph with these dims, in FLOPs."""
+    """Return the estimated time of a graph at these dims, in floating-point operations."""
     bound = {
         var: facts._replace(shape=tuple(bind_dim(dim, dims) for dim in facts.shape))
         for var, facts in program.vars.items()
@@ -57,10 +56,7 @@ def _count_ops(program: Program) -> int:
 
 
 def _moved_bytes(program: Program, dims: Mapping[str, int]) -> int:
-    """Return twice the bytes that kernels write: each tensor is written once and read once.
-
-    Views write nothing.
-    """
+    """Return the bytes that kernels move: each tensor is written once and read once, views not at all."""
     sizes = tensor_bytes(program, dims)
     written = (
         sum(sizes.get(var, 0) for var in op.outputs)

@@ -1,4 +1,4 @@
-"""A written model, and the settings that are predicted for it from its original's run."""
+"""A written model, and the settings and memory predicted for it from its original's run."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.baseline import Baseline
 
-_EXACT, _EXACT_BYTES = 50, 2 << 20
-"""A process is predicted within one part in so many, or so many bytes, whichever is more."""
+_PRECISION, _PRECISION_BYTES = 50, 2 << 20
+"""Process predictions are precise to one part in 50 or these bytes, whichever is more."""
 
 _BY_PRIORITY = RuntimeSettings(
     session={"execution_order": "PRIORITY_BASED"},
@@ -63,13 +63,13 @@ class WrittenModel:
 
     Attributes:
         path: the file, which may have a temporary name.
-        program: what is in it, in its order; None if outputs alone are compared.
-        as_written: whether the runtime must not optimise it.
-        offline: whether it holds a graph that the runtime has optimised.
-        for_range: whether it is planned for sizes within bounds.
-        base: settings of a file that runs as it stands, which a search leaves as they are.
-        verdict: on its outputs, if the original does not repeat itself and its first runs were
-            compared.
+        program: its graph, in the order of the file; None if only outputs are compared.
+        as_written: whether it must run without the runtime's optimisation.
+        offline: whether its graph was optimised by the runtime beforehand.
+        for_range: whether it is planned for a range of sizes.
+        base: settings of a run without optimisation, which a search does not change.
+        verdict: on its outputs, if they were compared already because the original's own runs
+            differ.
     """
 
     path: Path
@@ -83,7 +83,13 @@ class WrittenModel:
 
 @dataclass(frozen=True, slots=True)
 class BaselineGraph:
-    """The graph that a baseline's session ran, and what is predicted of it."""
+    """The graph that a baseline's session ran, and its predicted memory.
+
+    Attributes:
+        executed: the graph.
+        predicted: peaks, arena and process under the baseline's settings.
+        warnings: about the prediction, for the report.
+    """
 
     executed: ExecutedGraph = field(repr=False)
     predicted: Peaks
@@ -94,7 +100,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
     """Read the graph that a baseline's session ran, and predict its memory.
 
     Raises:
-        RuntimeUnavailableError: its sizes depend on data, and it does not run again for them.
+        RuntimeUnavailableError: sizes depend on data, and a further run that records them fails.
     """
     settings = baseline.settings
     executed = graph_of_run(baseline.record, baseline.dims)
@@ -103,7 +109,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(baseline.path, settings, conditions)
         notes = (
-            "nodes without names of their own: the original ran again for what data decides",
+            "nodes have no distinct names: the original ran again to record sizes that depend on data",
         )
     process = predict_process_bytes(
         stored_model(baseline.path),
@@ -118,14 +124,14 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is predicted of a written model's runs from the run of its original.
+    """Predictions for a written model, made from the run of its original.
 
     Attributes:
         baseline: the original's run.
         graph: the graph that it ran.
         written: the written model.
-        workspace: bytes that kernels request besides their outputs, by node of a file that runs
-            as it stands; None takes those of the baseline.
+        workspace: bytes that kernels request besides their outputs in runs without optimisation, by
+            node; None takes those of the baseline.
     """
 
     baseline: Baseline
@@ -138,9 +144,10 @@ class Prediction:
         return self.file() if is_unoptimised(settings) else self.optimised()
 
     def file(self) -> ExecutedGraph:
-        """Return the file's own graph; what data decides is taken from the original's run.
+        """Return the graph of the file.
 
-        Of a graph that the runtime optimised offline, values keep their names.
+        If the runtime optimised it offline, its values have the names of the baseline's graph, so
+        the observation of the baseline's run applies to it.
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
@@ -148,11 +155,13 @@ class Prediction:
             return file
         before = self.graph.executed
         return replace(
-            file, observed=before.observed, planner_shapes=_seen_by_name(before, file)
+            file,
+            observed=before.observed,
+            planner_shapes=_planner_shapes_by_name(before, file),
         )
 
     def optimised(self) -> ExecutedGraph:
-        """Return the graph that the runtime is predicted to make of the file."""
+        """Return the predicted graph of the file after the runtime's optimisation."""
         return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
 
     def best(self) -> SettingsChoice:
@@ -171,11 +180,11 @@ class Prediction:
         return self.under_optimisation(), self.as_it_stands()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and those that only a further run can tell something of.
+        """Return `choices`, and choices whose memory only a run can show.
 
-        These are the optimised graph without fusions that cost workspace, and in the order by
-        priority, for which the runtime does not tell the numbers of its nodes. Of equal ones
-        the first is best: with optimisation, in which runs are shorter as a rule.
+        These are the optimised graph without fusions that cost workspace, and the optimised graph in
+        the order by priority, which cannot be predicted without node indices. Choices with
+        optimisation come first: among equal costs they win, because their runs are usually shorter.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
@@ -199,14 +208,14 @@ class Prediction:
         return (optimised, *more, as_it_stands)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
-        """Return the rank of a choice; constants that the runtime folds count twice.
+        """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
 
-        They are held all the time, at the peak and between runs.
+        Folded constants are held both at the peak and between runs, hence twice.
         """
-        unknown, size = choice.rank
+        is_unknown, size = choice.rank
         if not is_unoptimised(choice.settings):
             size += 2 * self._folded()
-        return unknown, size
+        return is_unknown, size
 
     def under_optimisation(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimisation."""
@@ -216,14 +225,16 @@ class Prediction:
     def as_it_stands(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimisation."""
         executed = self.file()
-        seen = self.workspace
-        if seen is None:
-            seen = self.baseline.record.workspace or {}
-        # Nodes that the original's run did not have go by rules.
-        workspace = totals_by_rule(executed.program, executed.dims) | dict(seen)
+        measured = self.workspace
+        if measured is None:
+            measured = self.baseline.record.workspace or {}
+        # For nodes that the original's run did not have, workspace follows from rules.
+        workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
         if self.written.as_written and not self.written.offline:
-            base = without_pattern(base)  # a budget is of tensors one by one
+            base = without_pattern(
+                base
+            )  # a budget counts tensors, which a pattern allocates in one block
         return predict_settings(executed, base, workspace)
 
     @property
@@ -232,7 +243,7 @@ class Prediction:
         return self.written.program
 
     def _folded(self) -> int:
-        """Return the bytes of constants that a session makes and the file does not have."""
+        """Return the bytes of constants that the session folds and the file does not have."""
         after, file = (
             weight_bytes(graph.program, graph.dims)
             for graph in (self.optimised(), self.file())
@@ -240,15 +251,17 @@ class Prediction:
         return max(after - file, 0)
 
 
-def _seen_by_name(before: ExecutedGraph, file: ExecutedGraph) -> dict[VarId, Shape | None]:
-    """Return the shapes that the runtime plans by, of values that both graphs have."""
-    known = {
+def _planner_shapes_by_name(
+    before: ExecutedGraph, file: ExecutedGraph
+) -> dict[VarId, Shape | None]:
+    """Return ``before.planner_shapes`` for the values of another graph with the same names."""
+    shape_by_name = {
         before.program.vars[var].name: shape for var, shape in before.planner_shapes.items()
     }
     return {
-        var.id: known[var.name]
+        var.id: shape_by_name[var.name]
         for var in file.program.vars.values()
-        if not var.block and var.name in known
+        if not var.block and var.name in shape_by_name
     }
 
 
@@ -258,9 +271,9 @@ class PredictedCost:
 
     Attributes:
         unknown: whether its process cannot be predicted.
-        process: the highest when loaded, the highest with runs, and the private bytes after
-            them, together.
-        arena: what the arena holds beside weights, and the peak of the first run.
+        process: the sum of the load peak, the run peak and the private bytes after runs; if the
+            process is unknown, an estimate by the arena and its weights.
+        arena: the sum of the first-run peak and what the arena holds without weights.
     """
 
     unknown: bool
@@ -271,46 +284,48 @@ class PredictedCost:
 def predicted_cost(
     baseline: Baseline, graph: BaselineGraph, written: WrittenModel
 ) -> PredictedCost:
-    """Return the predicted memory of a written model, loading included.
+    """Return the predicted memory of a written model.
 
-    Its path is that of a file with the same weights. If the process cannot be predicted, the
-    arena counts with its weights: each session packs its own there, while weights that were
-    packed in the file are mapped.
+    ``written.path`` may be any file with the same weights. If the process cannot be predicted, the
+    arena counts instead, with the weights that each session packs into it; weights that are packed
+    in an offline file are mapped and not counted.
     """
     prediction = Prediction(baseline, graph, written)
     choice = prediction.best()
-    found = simulate_process(
+    prediction_of_process = simulate_process(
         stored_model(written.path),
         prediction.executed(choice.settings),
         choice.settings,
         baseline.provider,
         KnownProcess(baseline.record.workspace, as_loaded=True),
     )
-    unknown, least = choice.rank
-    if found is not None:
-        process = found.process
+    is_unknown, arena = choice.rank
+    if prediction_of_process is not None:
+        process = prediction_of_process.process
         total = process.load + process.run + process.private
-        return PredictedCost(unknown=False, process=total, arena=least)
+        return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks
-    if unknown:
-        least = 2 * (peaks.first_run_peak or 0)
+    if is_unknown:
+        arena = 2 * (peaks.first_run_peak or 0)
     weights = 0 if written.offline else peaks.weights or 0
-    return PredictedCost(unknown=True, process=least + weights, arena=least)
+    return PredictedCost(unknown=True, process=arena + weights, arena=arena)
 
 
 def ranked_by_cost(costs: Sequence[PredictedCost]) -> list[int]:
-    """Return the indices of costs, the least first: by the process, if it can be predicted.
+    """Return the indices of costs, the lowest first: known processes, then by process bytes.
 
-    Of those whose process equals the least one within the precision of the prediction, the
-    lower arena is better.
+    Costs whose process equals the lowest one within the precision of the prediction come first,
+    sorted by their arena.
     """
-    least = min(((cost.unknown, cost.process) for cost in costs), default=(False, 0))
-    most = least[1] + max(least[1] // _EXACT, _EXACT_BYTES)
+    is_unknown, lowest = min(
+        ((cost.unknown, cost.process) for cost in costs), default=(False, 0)
+    )
+    highest_equal = lowest + max(lowest // _PRECISION, _PRECISION_BYTES)
 
     def rank(index: int) -> tuple[bool, bool, int, int]:
         cost = costs[index]
-        beyond = cost.unknown != least[0] or cost.process > most
-        first, second = cost.process, cost.arena
-        return cost.unknown, beyond, *((first, second) if beyond else (second, first))
+        if cost.unknown != is_unknown or cost.process > highest_equal:
+            return cost.unknown, True, cost.process, cost.arena
+        return cost.unknown, False, cost.arena, cost.process
 
     return sorted(range(len(costs)), key=rank)

@@ -1,8 +1,8 @@
-"""A written model verified: its outputs compared with the original's, its memory accounted.
+"""Verification of a written model: outputs compared with the original's, memory measured.
 
-Each model runs once for its verification, and nothing runs for the memory alone. Settings are
-predicted on the simulated planner and arena, the written model runs under them, and only if
-that run contradicts the prediction is another one made, and said in a note.
+Each model runs once; outputs and memory come from the same run. Settings are predicted with the
+simulated planner and arena, and the written model runs under them. It runs again only if that run
+contradicts the prediction, which a note states.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.written_model import BaselineGraph
     from memplan_cli.runtime.workers.spec import RunConditions
 
-_FAR, _MUCH = 1.5, 64 << 10
-"""A factor and bytes above the predicted peak from which an observed one is a warning."""
+_PEAK_FACTOR, _PEAK_BYTES = 1.5, 64 << 10
+"""An observed peak above the predicted one by both this factor and these bytes is a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Verification:
 
     Attributes:
         verdict: of the comparison of outputs.
-        facts: the report's runtime block; None if memory was not looked at or outputs differ.
-        warnings: what the report says about the runs.
-        as_written: whether the verdict holds only without the runtime's optimisation.
+        facts: the report's runtime block; None if memory was not measured or outputs differ.
+        warnings: for the report.
+        as_written: whether the verdict holds only for runs without optimisation.
     """
 
     verdict: Validation
@@ -78,34 +78,33 @@ def verify(
 
     Args:
         baseline: the original's run.
-        graph: the graph that it ran; None compares outputs alone.
+        graph: the graph that it ran; None compares only outputs.
         written: the written model.
-        progress: told which run begins.
+        progress: is called with a description of each run.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
     """
     if not baseline.repeats:
-        found = _compare_first_runs(baseline, written)
-        if graph is None or not found.verdict.passed:
-            return found
-        as_written = written.as_written or found.as_written
-        written = replace(written, as_written=as_written, verdict=found.verdict)
+        verification = _compare_first_runs(baseline, written)
+        if graph is None or not verification.verdict.passed:
+            return verification
+        as_written = written.as_written or verification.as_written
+        written = replace(written, as_written=as_written, verdict=verification.verdict)
     if graph is None:
         return _compare_outputs(baseline, written)
-    search = baseline.check.search
     prediction = Prediction(baseline, graph, written)
-    confirmed = confirmed_settings(prediction, search, progress)
-    verdict, as_written = confirmed.verdict, confirmed.run.as_written
-    if not confirmed.passed:
+    confirmation = confirmed_settings(prediction, baseline.check.search, progress)
+    verdict, as_written = confirmation.verdict, confirmation.run.as_written
+    if not confirmation.passed:
         return Verification(verdict, as_written=as_written)
-    facts = confirmed.facts()
+    facts = confirmation.facts()
     warnings = (
         *graph.warnings,
-        *confirmed.notes,
-        *confirmed.warning_by_default(),
-        *confirmed.note_on_short_runs(),
-        *_unpredicted(facts),
+        *confirmation.notes,
+        *confirmation.warning_by_default(),
+        *confirmation.note_on_short_runs(),
+        *_unpredicted_peak_warning(facts),
     )
     return Verification(verdict, facts, warnings, as_written)
 
@@ -117,34 +116,36 @@ def compare_models(
     binding: Binding,
     original_settings: RuntimeSettings = DEFAULTS,
 ) -> Verification:
-    """Run two models and compare the outputs of the first with those of the second.
+    """Run an original and a written model, and compare only their outputs.
 
     Args:
-        original: the file whose outputs count.
-        written: the other model, and how it has to run.
-        check: where both run, and what counts as equal.
-        binding: numbers for dims, and inputs that were given.
+        original: the file whose outputs are the reference.
+        written: the written model, and how it must be run.
+        check: where both run, and the tolerance.
+        binding: values of dims, and given inputs.
         original_settings: of the original's session.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or the original does not
             run. A written model that does not run is a failed check, not an error.
-        ModelError: it does not run because it takes other inputs than the original.
+        ModelError: the written model does not run, and its inputs differ from the original's.
     """
     check = replace(check, depth="outputs")
     require_weights(written.path)
     model = load_model(original)
     with BaselineRun(original, model, check, binding, original_settings) as run:
-        found = verify(run.result(), None, written)
-    if found.verdict.status == "failed" and found.verdict.max_abs_diff is None:
-        refuse_other_inputs(original, written.path)
-    return found
+        verification = verify(run.result(), None, written)
+    verdict = verification.verdict
+    has_no_outputs = verdict.status == "failed" and verdict.max_abs_diff is None
+    if has_no_outputs:
+        require_same_inputs(original, written.path)
+    return verification
 
 
 def measure_models(
     original: Path, written: WrittenModel, check: Check, binding: Binding
 ) -> Verification:
-    """Run two models, compare their outputs and account their memory.
+    """Run an original and a written model, compare their outputs and measure their memory.
 
     The arguments are those of `compare_models`. Settings of the written model are predicted as
     `optimize` predicts them. A written model that does not run under them is compared under the
@@ -160,20 +161,20 @@ def measure_models(
         baseline = run.result()
         program = offline_program(written.path, binding.dims, baseline.provider)
         written = replace(written, program=program)
-        found = verify(baseline, read_baseline_graph(baseline), written)
-    if found.facts is None and found.verdict.max_abs_diff is None:
+        verification = verify(baseline, read_baseline_graph(baseline), written)
+    if verification.facts is None and verification.verdict.max_abs_diff is None:
         return compare_models(original, replace(written, as_written=False), check, binding)
-    return found
+    return verification
 
 
 def with_time(
     facts: RuntimeFacts, original: Path, written: Path, conditions: RunConditions
 ) -> tuple[RuntimeFacts, tuple[str, ...]]:
-    """Return facts with the time of a run against the original's, and what the report says.
+    """Return the facts with the time ratio of both models, and notes for the report.
 
-    Both run with the threads of a user, not with the settings that make outputs repeatable.
+    Both run with the default number of threads, not with the settings for deterministic outputs.
     """
-    assert facts.settings is not None  # noqa: S101 - a model that was run has some
+    assert facts.settings is not None  # noqa: S101 - set for every model that was run
     before = conditions.session(original, DEFAULTS)
     after = conditions.session(written, facts.settings)
     try:
@@ -185,66 +186,67 @@ def with_time(
     return replace(facts, time=ratio), (note,) if note else ()
 
 
-def refuse_other_inputs(original: Path, written: Path) -> None:
-    """Refuse an original that a written model cannot have been made from.
+def require_same_inputs(original: Path, written: Path) -> None:
+    """Raise an error if two models have different inputs, so that one was not made from the other.
 
     Raises:
-        ModelError: one takes inputs that the other does not.
+        ModelError: the message lists the differences.
     """
-    found = other_inputs(load_model(original), load_model(written))
-    if found:
+    differences = other_inputs(load_model(original), load_model(written))
+    if differences:
         raise ModelError(
-            f"{written} was not made from {original}: {'; '.join(found)}",
+            f"{written} was not made from {original}: {'; '.join(differences)}",
             hint="name the model that it was made from with --original",
         )
 
 
 def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare with an original that does not repeat itself, if need be without optimisation."""
+    """Compare with an original whose own runs differ: by first runs, without optimisation if needed."""
     path = written.path
     if written.offline:
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
         return Verification(verdict, as_written=True)
-    first = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
-    if first.status != "failed" or first.max_abs_diff is None:
-        return Verification(first)
-    second = compare_unrepeatable(baseline, path, UNOPTIMISED, UNOPTIMISED)
-    if second.status != "passed":
-        return Verification(first)
-    verdict = replace(second, notes=(*second.notes, unoptimised_note(first)))
+    optimised = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
+    if optimised.status != "failed" or optimised.max_abs_diff is None:
+        return Verification(optimised)
+    unoptimised = compare_unrepeatable(baseline, path, UNOPTIMISED, UNOPTIMISED)
+    if unoptimised.status != "passed":
+        return Verification(optimised)
+    notes = (*unoptimised.notes, unoptimised_note(optimised))
+    verdict = replace(unoptimised, notes=notes)
     return Verification(verdict, as_written=True)
 
 
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare outputs under the runtime's defaults, if need be without optimisation."""
+    """Compare outputs under the runtime's defaults, and without optimisation if they differ."""
     path = written.path
     settings = written.base if written.as_written or written.offline else DEFAULTS
     first = run_written(baseline, path, settings)
-    again: WrittenRun | None = None
+    second: WrittenRun | None = None
     if first.has_other_outputs and not written.offline:
         if first.as_written:
             verdict = compare_original_unoptimised(baseline, first)
-            again = replace(first, verdict=verdict)
+            second = replace(first, verdict=verdict)
         elif original := run_original_unoptimised(baseline):
-            again = run_written(baseline, path, written.base, reference=original.inputs)
-    if again is None or again.verdict.status != "passed":
+            second = run_written(baseline, path, written.base, reference=original.inputs)
+    if second is None or second.verdict.status != "passed":
         return Verification(first.verdict, as_written=first.as_written)
     note = unoptimised_note(first.verdict)
-    verdict = replace(again.verdict, notes=(*again.verdict.notes, note))
+    verdict = replace(second.verdict, notes=(*second.verdict.notes, note))
     return Verification(verdict, as_written=True)
 
 
-def _unpredicted(facts: RuntimeFacts) -> Iterator[str]:
-    """Yield a warning if the written model took far more than was predicted."""
+def _unpredicted_peak_warning(facts: RuntimeFacts) -> Iterator[str]:
+    """Yield a warning if the written model's observed peak is far above the predicted one."""
     predicted = facts.predicted["optimized"].first_run_peak
     observed = facts.observed["optimized"].first_run_peak
     if predicted is None or observed is None:
         return
-    if observed > max(_FAR * predicted, predicted + _MUCH):
+    if observed > max(_PEAK_FACTOR * predicted, predicted + _PEAK_BYTES):
         yield (
-            f"the runtime took {observed} bytes at its peak, of {predicted} predicted: as a rule it "
-            "runs nodes that the file does not have, Casts where no kernel takes 16 bits, or what "
-            "functions stand for"
+            f"the runtime used {observed} bytes at its peak, {predicted} were predicted: usually it "
+            "runs nodes that the file does not have, such as Casts around kernels without 16-bit "
+            "types, or the bodies of functions"
         )
 
 
@@ -256,32 +258,32 @@ def confirm_settings(
 ) -> SettingsChoice:
     """Return the best settings for the baseline's own file, confirmed by a run under them.
 
-    Settings that do not give the baseline's bits, or take far longer, are not returned.
+    Settings with which outputs differ from the baseline's, or runs take far longer, are rejected.
 
     Args:
         baseline: the model's run.
         graph: the graph that it ran.
-        model: the same file, and how it has to run.
-        progress: told which run begins.
+        model: the same file, and how it must be run.
+        progress: is called with a description of each run.
 
     Raises:
         RuntimeUnavailableError: no settings give the same outputs.
     """
-    if not baseline.repeats:  # its outputs show nothing
+    if not baseline.repeats:  # then its outputs cannot be compared
         model = replace(model, verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
-    found = confirmed_settings(prediction, baseline.check.search, progress)
-    run = found.run
-    if not found.passed:
-        said = "; ".join(run.verdict.notes) or "other outputs than under the defaults"
+    confirmation = confirmed_settings(prediction, baseline.check.search, progress)
+    run = confirmation.run
+    if not confirmation.passed:
+        reason = "; ".join(run.verdict.notes) or "other outputs than under the defaults"
         raise RuntimeUnavailableError(
-            f"{baseline.path}: no settings could be confirmed: {said}"
+            f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    facts = found.facts()
+    facts = confirmation.facts()
     return SettingsChoice(
         run.settings,
         facts.predicted["optimized"],
         facts.observed["optimized"],
-        (*graph.warnings, *found.notes, *found.note_on_short_runs()),
+        (*graph.warnings, *confirmation.notes, *confirmation.note_on_short_runs()),
         baseline.provider,
     )
