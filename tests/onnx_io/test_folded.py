@@ -18,7 +18,7 @@ from memplan_cli.features.folding.transform import fold
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.folding import Evaluator, _declare, folded_model
-from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside, read_tensor
+from memplan_cli.onnx_io.weights.tensor_data import DataFile, read_tensor, store_inside
 from onnx_io import constant_graphs
 from onnx_io.constant_graphs import constant_models
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def folded(model: ModelProto, folder: Path = Path()) -> ModelProto:
     program = fold(read_program(model, Bindings()).program, {}).program
-    return folded_model(model, program, Evaluator(model, folder), inside)[0]
+    return folded_model(model, program, Evaluator(model, folder), store_inside)[0]
 
 
 def run(model: ModelProto) -> list[Any]:
@@ -135,7 +135,7 @@ def test_large_values_go_into_the_data_file_a_part_at_a_time(
     program = fold(read_program(model, Bindings()).program, {}).program
     with (tmp_path / "d").open("wb") as file:
         found, _ = folded_model(
-            model, program, Evaluator(model, tmp_path), DataFile("d", file).hold
+            model, program, Evaluator(model, tmp_path), DataFile("d", file).store
         )
     (tensor,) = found.graph.initializer
     assert tensor.data_location == tensor.EXTERNAL
@@ -167,7 +167,7 @@ def test_the_folded_program_has_the_written_indices() -> None:
     model = parse(f"{HEAD} {{ t = Transpose(w) y = Add(x, t) }}")
     program = fold(read_program(model, Bindings()).program, {}).program
     assert [op.source for op in program.body.ops] == [1]
-    _, written = folded_model(model, program, Evaluator(model, Path()), inside)
+    _, written = folded_model(model, program, Evaluator(model, Path()), store_inside)
     assert [op.source for op in written.body.ops] == [0]
     assert program.vars["t"].origin is Origin.WEIGHT  # type: ignore[index]
 

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from memplan_cli.core.bindings import Feed, Inputs
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.runs import input_files as found
+from memplan_cli.onnx_io.runs import input_files
 from memplan_cli.onnx_io.runs.given_inputs import read_given
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import draw
@@ -135,14 +135,14 @@ def test_an_archive_that_would_fill_a_disk_is_refused(
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, ids=np.zeros((1 << 10, 1 << 8), np.int64))
     assert path.stat().st_size < 1 << 16
-    monkeypatch.setattr(found, "LARGEST", 1 << 20)
+    monkeypatch.setattr(input_files, "LARGEST", 1 << 20)
     refused(Inputs((str(path),)), net, "more than inputs may have")
 
 
 def test_all_inputs_together_have_a_limit(
     net: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(found, "LARGEST", 1 << 10)
+    monkeypatch.setattr(input_files, "LARGEST", 1 << 10)
     both = {"ids": np.zeros((10, 10), np.int64), "x": np.zeros((30, 3), np.float32)}
     refused(saved(tmp_path, **both), net, "more than inputs may have")
 
@@ -350,7 +350,7 @@ def test_inputs_that_are_too_large_together_are_refused_before_they_are_loaded(
     path = tmp_path / "i.npz"
     ids, x = np.zeros((1000, 100), np.int64), np.zeros((1000, 3), np.float32)
     np.savez_compressed(path, ids=ids, x=x)
-    monkeypatch.setattr(found, "LARGEST", ids.nbytes + 20)
+    monkeypatch.setattr(input_files, "LARGEST", ids.nbytes + 20)
     refused(Inputs((str(path),)), net, "more than inputs")
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.weights.prepacked import PAGE, Blob, packed_blobs, write_on_pages
+from memplan_cli.onnx_io.weights.prepacked import Blob, packed_blobs, write_on_pages
+from memplan_cli.onnx_io.weights.tensor_data import PAGE
 from reproductions import reproduce
 
 if TYPE_CHECKING:

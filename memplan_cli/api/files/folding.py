@@ -45,18 +45,18 @@ def fold_beside(
     """
     from memplan_cli.onnx_io.weights.external_data import create, remove
     from memplan_cli.onnx_io.weights.folding import Evaluator, folded_model, goes_outside
-    from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside
+    from memplan_cli.onnx_io.weights.tensor_data import DataFile, store_inside
 
     model, evaluator = file.model, Evaluator(file.model, file.path.parent)
     if not goes_outside(model, planned.plan.report.folded.added):
-        return FoldedFile(*folded_model(model, planned.program, evaluator, inside))
+        return FoldedFile(*folded_model(model, planned.program, evaluator, store_inside))
     name = f"{dump_name(out, file.data_files, FOLDED)}.data"
     refuse_foreign_weights(out, [name])
     found: list[FoldedFile] = []
 
     def write(data: BinaryIO) -> None:
-        hold = DataFile(name, data).hold
-        found.append(FoldedFile(*folded_model(model, planned.program, evaluator, hold)))
+        store = DataFile(name, data).store
+        found.append(FoldedFile(*folded_model(model, planned.program, evaluator, store)))
 
     place = out.with_name(name)
     created = create(place, write, own)

@@ -1,1 +1,1 @@
-"""Models and inputs made to be run: feeds, seeds, single-op models, probes."""
+"""Inputs for runs, given or random, and models prepared to be run."""

@@ -1,4 +1,8 @@
-"""Given inputs."""
+"""Inputs that a user gave: checked against the model's inputs, and stored for its runs.
+
+Each array is written once to a file of memplan's own. Every process that runs the model reads that
+file, and the untrusted input files are read once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs
-from memplan_cli.onnx_io.runs.input_files import Found, array_of, read_file, within_limit
+from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, read_file, within_limit
 from memplan_cli.onnx_io.types import tensor_type
 
 if TYPE_CHECKING:
@@ -27,12 +31,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, Inputs
 
-Array = Any
-"""An array of numpy's, of whatever type."""
-
 
 class Storage:
-    """A folder of arrays that is gone when nobody has it any more."""
+    """A temporary folder of arrays, deleted when the last feed that refers to it is gone."""
 
     def __init__(self) -> None:
         try:
@@ -44,16 +45,16 @@ class Storage:
         self.count = 0
 
     def save(self, array: NDArray[Any], where: str) -> str:
-        """Write an array into a file and return its path.
+        """Write an array into a new ``.npy`` file and return its path.
 
         Raises:
-            SettingsError: there is no room, or all together are more than inputs may be.
+            SettingsError: the disk is full, or all arrays together exceed the limit.
         """
         self.bytes = within_limit(where, self.bytes + array.nbytes)
         file = self.folder / f"{self.count}.npy"
         self.count += 1
         if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
-            # A type of another package, of which numpy cannot write the name.
+            # numpy cannot write the name of a dtype from another package, such as bfloat16.
             array = array.view(f"V{array.dtype.itemsize}")
         try:
             np.save(file, array, allow_pickle=False)
@@ -70,72 +71,88 @@ def _no_room(error: OSError) -> SettingsError:
 
 
 @dataclass(slots=True)
-class _Taken:
-    """The inputs of one model, as they are found one by one."""
+class _AcceptedInputs:
+    """The given inputs of one model that passed the checks, collected one by one.
+
+    Attributes:
+        wanted: the model's inputs by name.
+        storage: where arrays are written.
+        others: whether an input that the model does not take is an error or ignored.
+        entries: accepted entries by name.
+        bytes: total bytes of the entries.
+    """
 
     wanted: Mapping[str, ValueInfoProto]
     storage: Storage
     others: Literal["refuse", "leave"] = "refuse"
-    judged: dict[str, Found] = field(default_factory=dict)
+    entries: dict[str, InputEntry] = field(default_factory=dict)
     bytes: int = 0
 
-    def judge(self, found: Found) -> None:
-        """Hold what is said of an input against what the model takes; nothing is loaded."""
-        value = self.wanted.get(found.name)
+    def add(self, entry: InputEntry) -> None:
+        """Check name, type and shape of an input and accept it; no data is loaded.
+
+        Raises:
+            SettingsError: the entry does not fit the model, or was given twice.
+        """
+        value = self.wanted.get(entry.name)
         if value is None:
             if self.others == "leave":
                 return
             names = ", ".join(repr(name[:100]) for name in list(self.wanted)[:8])
             raise SettingsError(
-                f"{found.where}: the model has no input {found.name[:100]!r}",
-                hint=nearest(found.name[:100], self.wanted)
+                f"{entry.where}: the model has no input {entry.name[:100]!r}",
+                hint=nearest(entry.name[:100], self.wanted)
                 or (f"its inputs are {names}" if names else "it takes no inputs"),
             )
-        if found.name in self.judged:
-            raise SettingsError(f"{found.where}: input {found.name[:100]!r} is given twice")
-        self.bytes = within_limit(found.where, self.bytes + found.bytes)
-        _refuse_other_type(found, value)
-        self.judged[found.name] = found
+        if entry.name in self.entries:
+            raise SettingsError(f"{entry.where}: input {entry.name[:100]!r} is given twice")
+        self.bytes = within_limit(entry.where, self.bytes + entry.bytes)
+        _check_type(entry, value)
+        self.entries[entry.name] = entry
 
-    def load(self) -> Feeds:
-        """Load all inputs, none before each was judged."""
+    def stored(self) -> Feeds:
+        """Load, convert and store the data of all accepted inputs."""
         return {
-            name: _fed(found, self.wanted[name], self.storage)
-            for name, found in self.judged.items()
+            name: _stored_feed(entry, self.wanted[name], self.storage)
+            for name, entry in self.entries.items()
         }
 
 
 def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
-    """Return the feeds that somebody gave for a model; they keep their files.
+    """Return the given inputs of a model as feeds; their data is deleted with the last of them.
 
     Raises:
-        SettingsError: an input is of a wrong name, type, rank or size, or cannot be read.
+        SettingsError: an input has a wrong name, type, rank or size, or cannot be read.
     """
     if not inputs.given:
         return {}
     wanted = fed_inputs(model)
-    taken = _Taken({value.name: value for value in wanted}, Storage(), inputs.others)
+    by_name = {value.name: value for value in wanted}
+    accepted = _AcceptedInputs(by_name, Storage(), inputs.others)
     for path in inputs.files:
-        for found in read_file(Path(path), wanted):
-            taken.judge(found)
-    for found in _values(inputs.values):
-        taken.judge(found)
-    return taken.load()
+        for entry in read_file(Path(path), wanted):
+            accepted.add(entry)
+    for entry in _literal_entries(inputs.values):
+        accepted.add(entry)
+    return accepted.stored()
 
 
 def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
-    """Return the names of inputs given that a model does not take, each once.
+    """Return the names of given inputs that a model does not take, each once.
 
     Raises:
         SettingsError: a file of inputs cannot be read.
     """
     wanted = fed_inputs(model)
     names = {value.name for value in wanted}
-    given = [found.name for path in inputs.files for found in read_file(Path(path), wanted)]
-    return tuple(dict.fromkeys(name for name in (*given, *inputs.values) if name not in names))
+    in_files = [entry.name for path in inputs.files for entry in read_file(Path(path), wanted)]
+    return tuple(
+        dict.fromkeys(name for name in (*in_files, *inputs.values) if name not in names)
+    )
 
 
-def _values(values: Mapping[str, object]) -> Iterator[Found]:
+def _literal_entries(values: Mapping[str, object]) -> Iterator[InputEntry]:
+    """Yield the inputs given as values: arrays, or numbers, texts and lists typed by hand."""
     for name, value in values.items():
         where = f"input {name[:100]!r}"
         array = array_of(value, where)
@@ -144,131 +161,134 @@ def _values(values: Mapping[str, object]) -> Iterator[Found]:
         dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
         if array.dtype.kind in "OU":
             dtype = "str"
-        is_literal = not isinstance(value, np.ndarray)
-        yield Found(
-            name, where, array.shape or None, dtype, _Array(array), is_literal=is_literal
+        yield InputEntry(
+            name,
+            where,
+            array.shape or None,
+            dtype,
+            lambda array=array: (array,),  # type: ignore[misc]
+            is_literal=not isinstance(value, np.ndarray),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
-    array: NDArray[Any]
-
-    def __call__(self) -> tuple[Array]:
-        return (self.array,)
-
-
-def _refuse_other_type(found: Found, value: ValueInfoProto) -> None:
+def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
+    """Refuse an entry whose dtype, container or shape is not that of the model's input."""
     container, tensor = tensor_type(value)
-    wanted = _dtype(tensor.elem_type)
-    if found.dtype and not _is_alike(found.dtype, _name(wanted)):
-        raise SettingsError(
-            f"{found.where} is {found.dtype}, and the input is {_name(wanted)}"
-        )
+    wanted = _dtype_name(_numpy_dtype(tensor.elem_type))
+    if entry.dtype and not _is_same_dtype(entry.dtype, wanted):
+        raise SettingsError(f"{entry.where} is {entry.dtype}, and the input is {wanted}")
     if container.startswith("map"):
-        raise SettingsError(f"{found.where} is an array, and the input is a map: leave it out")
-    if (container == "sequence") != found.is_sequence:
-        raise SettingsError(f"{found.where} is a tensor, and the input is a sequence")
-    if not found.is_sequence:
-        _fitting(found, tensor)
+        raise SettingsError(f"{entry.where} is an array, and the input is a map: leave it out")
+    if (container == "sequence") != entry.is_sequence:
+        raise SettingsError(f"{entry.where} is a tensor, and the input is a sequence")
+    if not entry.is_sequence:
+        _fed_shape(entry, tensor)
 
 
-def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
+def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> Feed:
+    """Load the data of an entry, convert it to the input's dtype and shape, and store it."""
     _, tensor = tensor_type(value)
-    wanted = _dtype(tensor.elem_type)
-    if found.is_sequence:
-        arrays = found.load() if found.load else ()
+    dtype = _numpy_dtype(tensor.elem_type)
+    if entry.is_sequence:
+        arrays = entry.load() if entry.load else ()
         files = tuple(
-            storage.save(_typed(a, wanted, found.where), found.where) for a in arrays
+            storage.save(_converted(array, dtype, entry.where), entry.where)
+            for array in arrays
         )
         return Feed((), files, "sequence", storage)
-    shape = _fitting(found, tensor)
-    if found.load is None:
+    shape = _fed_shape(entry, tensor)
+    if entry.load is None:
         return Feed(shape)
-    (array,) = found.load()
-    array = _typed(array, wanted, found.where)
+    (array,) = entry.load()
+    array = _converted(array, dtype, entry.where)
     if shape is not None:
         array = array.reshape(shape) if array.size != 1 else np.full(shape, array.reshape(()))
-    return Feed(shape, (storage.save(array, found.where),), storage=storage)
+    return Feed(shape, (storage.save(array, entry.where),), storage=storage)
 
 
-def _dtype(element: int) -> np.dtype[Any]:
-    """Return numpy's type for an element type, that of objects for text."""
-    if element == TensorProto.STRING:
+def _numpy_dtype(element_type: int) -> np.dtype[Any]:
+    """Return numpy's dtype of a TensorProto.DataType; ``object`` for strings."""
+    if element_type == TensorProto.STRING:
         return np.dtype(object)
-    return cast("np.dtype[Any]", helper.tensor_dtype_to_np_dtype(element))
+    return cast("np.dtype[Any]", helper.tensor_dtype_to_np_dtype(element_type))
 
 
-def _name(wanted: np.dtype[Any]) -> str:
-    return "str" if wanted.kind == "O" else wanted.name
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return "str" if dtype.kind == "O" else dtype.name
 
 
-def _is_alike(found: str, wanted: str) -> bool:
-    """Whether an array is of a type; numpy's files keep only the width of types it lacks."""
-    if found.startswith("void"):
-        native = wanted.startswith(("int", "uint", "float", "bool", "complex", "str"))
-        small = wanted in ("int4", "uint4", "int2", "uint2") or wanted.startswith("float8")
-        bits = 8 if small or wanted.startswith("float4") else 16
-        return (not native or small) and found == f"void{bits}"
-    return found == wanted
+def _is_same_dtype(given: str, wanted: str) -> bool:
+    """Whether data of dtype ``given`` may have been saved from dtype ``wanted``.
+
+    numpy's files keep only the width of a dtype that it lacks: bfloat16 is saved as ``void16``,
+    float8 and int4 as ``void8``.
+    """
+    if given.startswith("void"):
+        is_small = wanted in ("int4", "uint4", "int2", "uint2") or wanted.startswith("float8")
+        is_native = wanted.startswith(("int", "uint", "float", "bool", "complex", "str"))
+        bits = 8 if is_small or wanted.startswith("float4") else 16
+        return (not is_native or is_small) and given == f"void{bits}"
+    return given == wanted
 
 
-def _fitting(found: Found, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
-    """Return the shape in which data is fed; None: one value, for whatever is bound."""
+def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
+    """Return the shape in which an entry is fed.
+
+    None means that one value fills the input, whatever its free dims are bound to.
+
+    Raises:
+        SettingsError: the rank or a fixed dim differs from the declared one.
+    """
     if not tensor.HasField("shape"):
-        return found.shape or ()
+        return entry.shape or ()
     declared = tuple(
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
         for dim in tensor.shape.dim
     )
-    fixed = tuple(dim for dim in declared if dim is not None)
-    shape = found.shape
+    shape = entry.shape
     if shape is None:
+        fixed = tuple(dim for dim in declared if dim is not None)
         return fixed if len(fixed) == len(declared) else None
-    if found.is_literal and len(shape) == 1 < len(declared):
-        shape = (*(1 for _ in declared[1:]), *shape)  # a short list, as the last axis
+    if entry.is_literal and len(shape) == 1 < len(declared):
+        shape = (*(1 for _ in declared[1:]), *shape)  # a typed list is the last axis
     if len(shape) != len(declared):
         raise SettingsError(
-            f"{found.where} has {len(shape)} dims, and the input has {len(declared)}"
+            f"{entry.where} has {len(shape)} dims, and the input has {len(declared)}"
         )
-    for position, (mine, theirs) in enumerate(zip(shape, declared, strict=True)):
-        if theirs is not None and mine != theirs:
+    for axis, (dim, declared_dim) in enumerate(zip(shape, declared, strict=True)):
+        if declared_dim is not None and dim != declared_dim:
             raise SettingsError(
-                f"{found.where} has {mine} where the input is fixed to {theirs} (dim {position})"
+                f"{entry.where} has {dim} where the input is fixed to {declared_dim} (dim {axis})"
             )
     return shape
 
 
-def _typed(array: NDArray[Any], wanted: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Return values in an input's type, which has them all.
+def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Return an array in the dtype of its input.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: a value cannot be represented in that dtype.
     """
-    if wanted.kind == "O":
+    if dtype.kind == "O":
         if array.dtype.kind not in "OUS":
             raise SettingsError(f"{where} is {array.dtype.name}, and the input is text")
         texts = [s.decode(errors="replace") if isinstance(s, bytes) else s for s in array.flat]
         for text in texts:
-            _refuse_untextual(text, where)
+            _refuse_surrogates(text, where)
         return np.array(texts, dtype=np.str_).reshape(array.shape)
-    if array.dtype.kind == "V" or array.dtype == wanted:
+    if array.dtype.kind == "V" or array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf":
-        raise SettingsError(f"{where} is {array.dtype.name}, and the input is {wanted.name}")
+        raise SettingsError(f"{where} is {array.dtype.name}, and the input is {dtype.name}")
     with np.errstate(all="ignore"):
-        typed = array.astype(wanted)
-    if wanted.kind in "biu" and not _is_whole_within(array, typed):
-        raise SettingsError(f"{where} has a value that {wanted.name} cannot hold")
-    return typed
+        converted = array.astype(dtype)
+    if dtype.kind in "biu" and not _is_exact(array, converted):
+        raise SettingsError(f"{where} has a value that {dtype.name} cannot hold")
+    return converted
 
 
-def _refuse_untextual(text: str, where: str) -> None:
-    """Refuse half a character, which no run could encode.
-
-    Raises:
-        SettingsError: naming the text.
-    """
+def _refuse_surrogates(text: str, where: str) -> None:
+    """Refuse text with lone surrogates, which cannot be encoded as UTF-8."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise SettingsError(
             f"{where}: {text[:60]!r} is no text that a run can be given",
@@ -276,8 +296,8 @@ def _refuse_untextual(text: str, where: str) -> None:
         )
 
 
-def _is_whole_within(array: NDArray[Any], typed: NDArray[Any]) -> bool:
-    """Whether whole numbers are what they were: neither cut off nor beyond their type."""
-    if not np.array_equal(typed.astype(array.dtype), array):
+def _is_exact(array: NDArray[Any], converted: NDArray[Any]) -> bool:
+    """Whether conversion to integers neither truncated nor wrapped a value."""
+    if not np.array_equal(converted.astype(array.dtype), array):
         return False
-    return bool(((typed < 0) == (array < 0)).all())
+    return bool(((converted < 0) == (array < 0)).all())

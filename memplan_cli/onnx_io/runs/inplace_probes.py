@@ -1,4 +1,9 @@
-"""Probes."""
+"""Models of one op each, which show whether ONNX Runtime writes a result over an input.
+
+The probed input is made by an op that must allocate, because it reads a graph input that must not be
+overwritten. The result is read by one more op, so that it is no graph output. If ``kept``, the input
+is read again later: then the result shares its memory only if it is an alias.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class OneOp:
-    """An op to probe, with inputs for which its result has the shape of its first one."""
+    """An op to probe, with operands for which its result has the shape of its first operand."""
 
     type: str
     operands: tuple[Operand, ...]
@@ -37,7 +42,7 @@ class OneOp:
     result: str = "float32"
     opset: int = 21
     later: tuple[tuple[int, int], ...] = ()
-    """Inputs that a later output reuses, as the sources declare: probed whether so."""
+    """(input, output) positions that ONNX Runtime's sources declare to share memory, output 0 aside."""
 
     @property
     def key(self) -> str:
@@ -47,7 +52,7 @@ class OneOp:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe: may output 0.. of this op lie on input ``position``?"""
+    """A model that shows whether an output of ``op`` shares memory with input ``position``."""
 
     op: OneOp
     position: int
@@ -89,7 +94,7 @@ _UNARY = (
     "MeanVarianceNormalization",
     "Trilu",
 )
-"""Asked about floats alone, without attributes; an operator that needs more gives no answer."""
+"""Probed on floats, without attributes; an operator that needs attributes gives no result."""
 
 _BINARY = (*names_of(lambda each: each.family is Family.ARITHMETIC), "PRelu")
 
@@ -102,7 +107,7 @@ _LEAF: Mapping[str, Attribute] = {
     "nodes_modes": ("LEAF",),
     "target_weights": (1.0,),
 }
-"""A forest of one leaf."""
+"""Attributes of a tree ensemble of one leaf."""
 
 ONE_OPS: tuple[OneOp, ...] = (
     *(_op(name) for name in _UNARY),
@@ -186,11 +191,11 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("GlobalAveragePool", Operand(shape=(1, 16, 1, 1)), domain=NCHWC),
     _op("Upsample", _BLOCKED, scales=(1, 1, 1, 1), domain=NCHWC),
 )  # fmt: skip
-"""What is probed; an op that is not here, and in no table, is taken to allocate."""
+"""The ops to probe; ops that are neither here nor in a table of the profile are assumed to allocate."""
 
 
 def probes() -> Iterator[Probe]:
-    """Yield both probes for every input of every op."""
+    """Yield both probes, kept or not, for every input of every op."""
     for op in ONE_OPS:
         for position, operand in enumerate(op.operands):
             if operand.values is None:
@@ -199,6 +204,7 @@ def probes() -> Iterator[Probe]:
 
 
 def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
+    """Return the serialized model of a probe; see the module's docstring."""
     from onnx import helper
 
     inputs, weights, nodes, names = [], [], [], []
@@ -211,7 +217,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
             continue
         inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
         nodes.append(_copy(f"x{index}", name, operand.dtype))
-    # Only the probed input dies at the op: the others are read again at the end.
+    # Only the probed input is last read by the op: the others are read again at the end.
     results = ["r", *(f"r{output}" for _, output in op.later)]
     nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                                   **op.attributes))  # fmt: skip
@@ -231,7 +237,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
 
 
 def _copy(name: str, result: str, dtype: str) -> NodeProto:
-    """Return a node that reads a tensor and allocates one like it."""
+    """Return a node that reads a tensor and allocates one of the same dtype and shape."""
     from onnx import helper
 
     return helper.make_node("Not" if dtype == "bool" else "Neg", [name], [result])

@@ -1,4 +1,8 @@
-"""Models of one node each."""
+"""A model cut into models of one node each, as the replay runs them.
+
+Weights stay constants of the node that reads them: a kernel may pack constant operands, and packed and
+plain operands need not give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Cutter:
-    """A model to cut; its weights' data is read when an op needs it."""
+class NodeModels:
+    """Makes a model for each node of a model file; weights are read when a node needs them.
+
+    Attributes:
+        model: the model, functions inlined.
+        folder: where its external data lies.
+        weights: initializers, Constants and sparse weights (made dense), by name.
+        maps: graph inputs that are maps, by name.
+    """
 
     model: ModelProto
     folder: Path
@@ -28,8 +39,8 @@ class Cutter:
     maps: Mapping[str, ValueInfoProto]
 
     @classmethod
-    def of(cls, path: Path) -> Cutter:
-        """Open a model, functions inlined, Constants taken for weights, sparse ones whole."""
+    def of(cls, path: Path) -> NodeModels:
+        """Open a model file."""
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:
@@ -42,7 +53,7 @@ class Cutter:
         return cls(model, path.parent, weights, maps)
 
     def nodes(self) -> tuple[NodeProto, ...]:
-        """Return the nodes at the top, in file order."""
+        """Return the nodes of the main graph, in file order."""
         return tuple(self.model.graph.node)
 
     def is_constant(self, node: NodeProto) -> bool:
@@ -54,35 +65,37 @@ class Cutter:
         return name in self.maps
 
     def reads(self, node: NodeProto) -> tuple[str, ...]:
-        """Return what a node reads and what is no weight, captures of its subgraphs too."""
-        names = dict.fromkeys(reads(node))
-        return tuple(name for name in names if name and name not in self.weights)
+        """Return the inputs and captures of a node that are not weights, each once."""
+        names = dict.fromkeys(filter(None, reads(node)))
+        return tuple(name for name in names if name not in self.weights)
 
     def one_op(self, node: NodeProto, types: Mapping[str, str]) -> bytes:
-        """Return a model of this node alone.
+        """Return a serialized model of one node.
 
         Args:
-            node: one of `nodes`.
-            types: the runtime's type (``tensor(float)``) of everything that it reads, but of
-                maps.
+            node: A node of the main graph.
+            types: ONNX Runtime's type (``tensor(float)``) of each value in ``self.reads(node)``,
+                maps aside.
         """
         from onnx import ValueInfoProto, helper
 
         inputs = [
-            self.maps.get(name) or helper.make_value_info(name, _type(types[name]))
+            self.maps.get(name) or helper.make_value_info(name, _type_proto(types[name]))
             for name in self.reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
-        read = dict.fromkeys(reads(node))
-        weights = [self._loaded(name) for name in read if name in self.weights]
-        # A weight that may be fed is no constant to a kernel, which then packs nothing.
-        held = {tensor.name for tensor in weights}
-        inputs += [value for value in self.model.graph.input if value.name in held]
+        names = dict.fromkeys(reads(node))
+        weights = [self._loaded(name) for name in names if name in self.weights]
+        # A weight that is a graph input too can be overridden: kernels do not pack it.
+        weight_names = {tensor.name for tensor in weights}
+        inputs += [value for value in self.model.graph.input if value.name in weight_names]
         graph = helper.make_graph([node], "one", inputs, outputs, weights)
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
-        model.functions.extend(self.model.functions)  # those of another opset are not inlined
+        model.functions.extend(
+            self.model.functions
+        )  # functions of another opset are not inlined
         data: bytes = model.SerializeToString()
         return data
 
@@ -92,13 +105,13 @@ class Cutter:
         return tensor
 
 
-def _type(text: str) -> TypeProto:
-    """Read ``tensor(float)``, ``seq(tensor(int64))``, ``optional(tensor(float))``."""
+def _type_proto(text: str) -> TypeProto:
+    """Parse ONNX Runtime's text of a type, such as ``seq(tensor(int64))``."""
     from onnx import TensorProto, helper
 
     kind, _, inner = text.removesuffix(")").partition("(")
     if kind == "tensor":
         return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
     if kind == "seq":
-        return helper.make_sequence_type_proto(_type(inner))
-    return helper.make_optional_type_proto(_type(inner))
+        return helper.make_sequence_type_proto(_type_proto(inner))
+    return helper.make_optional_type_proto(_type_proto(inner))

@@ -1,11 +1,16 @@
-"""Random inputs."""
+"""Random inputs that a model accepts, by what its operators require of their operands.
+
+An index must stay inside the axis that it indexes, a square root takes no negative numbers, and a
+repeat count must be small. An input is followed through operators that move or convert its values
+(and into subgraphs) to all operators with such a requirement.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from onnx import TensorProto, helper, numpy_helper
 
@@ -25,36 +30,42 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Feed, Feeds
     from memplan_cli.core.program import Dim, Shape
 
-_LARGE = 2**31 - 1
-"""Stands for no limit."""
+_NO_LIMIT = 2**31 - 1
+
+_DEFAULT_RANGES: Mapping[str, tuple[str, int, int]] = {
+    "bool": ("integers", 0, 2),
+    "int8": ("integers", -128, 128),
+    "uint8": ("integers", 0, 256),
+}
+"""How integers are drawn that no operator restricts; wider dtypes are mostly masks of 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What one op expects of one value.
+class Requirement:
+    """What one operator requires of the values of an operand.
 
     Attributes:
-        kind: ``index`` (below ``high``), ``values`` (exactly ``values``), ``equal`` (one of
-            ``values``, where it is a single number) or ``positive``.
+        kind: ``index``: in ``[0, high)``; ``values``: exactly ``values``; ``equal``: ``values``, if
+            the operand is a single number; ``positive``: greater than zero.
     """
 
-    kind: str
-    high: int = _LARGE
+    kind: Literal["index", "values", "equal", "positive"]
+    high: int = _NO_LIMIT
     values: tuple[int, ...] = ()
 
 
 _CONVERSIONS = frozenset({"Cast", "CastLike"})
-"""Ops that give on the values of the first input in another type."""
+"""Operators that convert the values of their first input."""
 
 _KEEPS_SIGN = frozenset({"Add", "Mul", "Div", "Sum", "Max", "ReduceSum", "ReduceMean"})
-"""Ops that give something above zero where their inputs are."""
+"""Operators whose results are positive if their inputs are."""
 
-_COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
+_SMALL_VALUES: Mapping[tuple[str, int], tuple[int, ...]] = {
     ("TopK", 1): (1,),
     ("Tile", 1): (1,),
     ("Pad", 1): (0,),
     ("Slice", 1): (0,),
-    ("Slice", 2): (_LARGE,),
+    ("Slice", 2): (_NO_LIMIT,),
     ("Slice", 3): (0,),
     ("Slice", 4): (1,),
     ("Range", 0): (0,),
@@ -69,9 +80,10 @@ _COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
     ("Unsqueeze", 1): (0,),
     ("Squeeze", 1): (0,),
 }
+"""Operator and input position -> a value with which any model runs: axes, counts, bounds."""
 
 _SHAPES = frozenset({("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Resize", 3)})
-"""Op and position of a shape: its values are the dims of the op's result."""
+"""Operator and input position of a shape operand: its values are the dims of the result."""
 
 _POSITIVE = frozenset(
     {
@@ -84,6 +96,7 @@ _POSITIVE = frozenset(
         ("BatchNormalization", 4),
     }
 )
+"""Operator and input position of an operand that must be positive."""
 
 _INDEXED: Mapping[tuple[str, int], int] = {
     ("Gather", 1): 0,
@@ -103,181 +116,200 @@ _INDEXED: Mapping[tuple[str, int], int] = {
     ("RNN", 4): 0,
     ("ReverseSequence", 1): 0,
 }
-"""Op and position of an index -> position of what it indexes."""
+"""Operator and input position of indices -> input position of the indexed tensor."""
+
+_Transfer = Literal["same", "sign"]
+"""What a value has in common with the input that it is computed from: its values, or their sign."""
 
 
-class Trace:
-    """Who reads each value, in any block, and what shapes are known."""
+class Requirements:
+    """The requirements on each value of a model, from all graphs that read it.
+
+    Dims may be symbolic: methods take ``dims``, the number of each symbol.
+    """
 
     def __init__(self, model: ModelProto) -> None:
-        self.taken = names_taken(model)
-        self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
-        self.shapes: dict[str, Shape] = {}
-        self.constants: dict[str, int] = {}
-        for block in graphs(model.graph):
-            self._add(block)
+        self.taken_names = names_taken(model)
+        self._readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
+        self._shapes: dict[str, Shape] = {}
+        self._integers: dict[str, int] = {}
+        """Values of scalar integer constants."""
+        for graph in graphs(model.graph):
+            self._add_graph(graph)
 
-    def _add(self, block: GraphProto) -> None:
-        for tensor in block.initializer:
+    def _add_graph(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
-        for value in (*block.input, *block.value_info, *block.output):
+        for value in (*graph.input, *graph.value_info, *graph.output):
             if value.type.tensor_type.HasField("shape"):
-                dims = tensor_dims(value, value.type.tensor_type, self.taken)
-                self.shapes.setdefault(value.name, dims)
-        for node in block.node:
+                dims = tensor_dims(value, value.type.tensor_type, self.taken_names)
+                self._shapes.setdefault(value.name, dims)
+        for node in graph.node:
             for position, name in enumerate(node.input):
-                self.readers[name].append((node, position))
+                self._readers[name].append((node, position))
             stored = stored_tensor(node)
             if stored is not None:
                 self._add_tensor(node.output[0], stored)
 
     def _add_tensor(self, name: str, tensor: TensorProto) -> None:
-        self.shapes[name] = tuple(tensor.dims)
-        is_whole = tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
-        is_here = tensor.data_location != TensorProto.EXTERNAL
-        if tensor.dims in ([], [1]) and is_whole and is_here:
-            self.constants[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
+        self._shapes[name] = tuple(tensor.dims)
+        is_integer = tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+        has_data = tensor.data_location != TensorProto.EXTERNAL
+        if tensor.dims in ([], [1]) and is_integer and has_data:
+            self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
-    def rules(self, name: str, dims: Mapping[str, int]) -> Iterator[Rule]:
-        """Yield what every op that sees the values of ``name`` expects of them."""
-        seen: set[tuple[str, str]] = set()
-        todo = [(name, "same")]
-        while todo:
-            state = todo.pop()
+    def of_value(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
+        """Yield what the operators that the values of ``name`` reach require of them."""
+        seen: set[tuple[str, _Transfer]] = set()
+        stack: list[tuple[str, _Transfer]] = [(name, "same")]
+        while stack:
+            state = stack.pop()
             if state in seen:
                 continue
             seen.add(state)
-            for node, position in self.readers[state[0]]:
-                rule = self._rule(node, position, dims)
-                if rule and (state[1] == "same" or rule.kind == "positive"):
-                    yield rule
-                todo += _onward(node, position, state[1])
+            reached, transfer = state
+            for node, position in self._readers[reached]:
+                requirement = self._of_operand(node, position, dims)
+                if requirement and (transfer == "same" or requirement.kind == "positive"):
+                    yield requirement
+                stack += _reached_values(node, position, transfer)
 
-    def _shape(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
-        return bound_shape(self.shapes.get(name, ()), dims)
+    def _of_operand(
+        self, node: NodeProto, position: int, dims: Mapping[str, int]
+    ) -> Requirement | None:
+        """Return what a node requires of the input at ``position``."""
+        operand = (node.op_type, position)
+        if operand in _INDEXED:
+            return Requirement("index", high=self._index_limit(node, _INDEXED[operand], dims))
+        if operand == ("OneHot", 0):
+            return Requirement("index", high=self._integers.get(node.input[1], 8))
+        values = _SMALL_VALUES.get(operand)
+        if operand in _SHAPES:
+            values = self._result_shape(node, dims)
+        elif operand == ("Split", 1):
+            values = self._split_lengths(node, dims)
+        if values is not None:
+            return Requirement("values", values=values)
+        if node.op_type == "Equal":
+            other = self._integers.get(node.input[1 - position])
+            return None if other is None else Requirement("equal", values=(other,))
+        return Requirement("positive") if operand in _POSITIVE else None
 
-    def _rule(self, node: NodeProto, position: int, dims: Mapping[str, int]) -> Rule | None:
-        key = (node.op_type, position)
-        rule = None
-        if key in _INDEXED:
-            rule = Rule("index", high=self._limit(node, _INDEXED[key], dims))
-        elif key == ("OneHot", 0):
-            rule = Rule("index", high=self.constants.get(node.input[1], 8))
-        elif key in _SHAPES:
-            shape = self._shape(node.output[0], dims)
-            if not shape and node.op_type == "Resize":
-                shape = self._shape(node.input[0], dims)
-            known = tuple(dim for dim in shape if dim is not None)
-            rule = Rule("values", values=known if len(known) == len(shape) > 0 else (1,))
-        elif key == ("Split", 1):
-            rule = Rule("values", values=self._parts(node, dims))
-        elif key in _COUNTS:
-            rule = Rule("values", values=_COUNTS[key])
-        elif node.op_type == "Equal":
-            other = self.constants.get(node.input[1 - position])
-            rule = None if other is None else Rule("equal", values=(other,))
-        elif key in _POSITIVE:
-            rule = Rule("positive")
-        return rule
+    def _bound_shape(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+        return _bound_shape(self._shapes.get(name, ()), dims)
 
-    def _parts(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return lengths of as many parts as a Split gives, which total what it splits."""
-        parts, shape = len(node.output), self._shape(node.input[0], dims)
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    def _result_shape(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of a node's result, which its operand holds; (1,) if unknown."""
+        shape = self._bound_shape(node.output[0], dims)
+        if not shape and node.op_type == "Resize":
+            shape = self._bound_shape(node.input[0], dims)
+        known = tuple(dim for dim in shape if dim is not None)
+        return known if len(known) == len(shape) > 0 else (1,)
+
+    def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Return one length for each output of a Split; their sum is the split dim."""
+        shape = self._bound_shape(node.input[0], dims)
+        axis = _axis(node)
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if length is None:
             return (1,)
-        return tuple((length + at) // parts for at in range(parts))
+        parts = len(node.output)
+        return tuple((length + index) // parts for index in range(parts))
 
-    def _limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
-        """Return the length of what is indexed, or 1 where it is not known: 0 fits."""
-        shape = self._shape(node.input[indexed], dims)
+    def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
+        """Return the smallest length of the axes that a node indexes; 1 if one is unknown.
+
+        Args:
+            node: The node that reads indices.
+            indexed: The position of the indexed input.
+            dims: The number of each symbol.
+        """
+        shape = self._bound_shape(node.input[indexed], dims)
         if not shape:
             return 1
         axes: Sequence[int | None]
         if node.op_type in ("GatherND", "ScatterND"):
-            depth = self._shape(node.input[1], dims)
-            axes = shape[: depth[-1]] if depth and depth[-1] else shape
+            indices_shape = self._bound_shape(node.input[1], dims)
+            depth = indices_shape[-1] if indices_shape else None
+            axes = shape[:depth] if depth else shape
         elif node.op_type.endswith("Loss"):
             axes = shape[1:2]
         elif node.op_type == "ArrayFeatureExtractor":
             axes = shape[-1:]
         else:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-            axes = (shape[axis],)
+            axes = (shape[_axis(node)],)
         known = [dim for dim in axes if dim is not None]
         return max(1, min(known)) if known and len(known) == len(axes) else 1
 
 
-def _onward(node: NodeProto, position: int, how: str) -> Iterator[tuple[str, str]]:
-    """Yield where a value goes from here: its copies, and results of the same sign."""
-    converted = position == 0 and node.op_type in _CONVERSIONS
-    if position in operator(node).moves or converted or node.op_type == "Min":
-        yield from ((name, how) for name in node.output if name)
+def _axis(node: NodeProto) -> int:
+    return next((a.i for a in node.attribute if a.name == "axis"), 0)
+
+
+def _reached_values(
+    node: NodeProto, position: int, transfer: _Transfer
+) -> Iterator[tuple[str, _Transfer]]:
+    """Yield the values that a node passes its input on to, and what they keep of the original."""
+    is_converted = position == 0 and node.op_type in _CONVERSIONS
+    if position in operator(node).moves or is_converted or node.op_type == "Min":
+        yield from ((name, transfer) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
     for _, body in subgraphs(node):
         if position < len(body.input):
-            yield body.input[position].name, how
+            yield body.input[position].name, transfer
 
 
-def bound_shape(shape: Iterable[Dim], dims: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Return dims with the symbols bound; None for what is no length then.
+def _bound_shape(shape: Iterable[Dim], dims: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Return a shape with its symbols replaced; None for dims that stay unknown or are negative.
 
-    0 is a length: a cache of keys begins with none.
+    A dim of 0 is valid: a cache of keys begins empty.
     """
     bound = (bind_dim(dim, dims) for dim in shape)
     return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in bound)
 
 
-_WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
-    "bool": ("integers", 0, 2),
-    "int8": ("integers", -128, 128),
-    "uint8": ("integers", 0, 256),
-}
-"""Bytes are quantised data and may be anything; wider integers are masks more often."""
-
-
 class Feeder:
-    """How the inputs of one model may be fed, at whatever numbers its dims have.
+    """How to draw the inputs of one model, for any binding of its dims.
 
-    Its weights may be absent; functions are written out.
+    The model's weights may be absent; its functions must be inlined. Given inputs (``feeds``)
+    replace drawn ones.
     """
 
     def __init__(self, model: ModelProto, feeds: Feeds | None = None) -> None:
-        self._values = fed_inputs(model)
-        self._trace = Trace(model)
+        self._inputs = fed_inputs(model)
+        self._requirements = Requirements(model)
         self._feeds = feeds or {}
 
     def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
-        """Return how to draw each graph input that is no initializer, in graph order.
+        """Return how to draw each input without an initializer, in graph order.
 
-        A dim without a number is 1; what is known of an input that was given is not drawn.
+        Dims that ``dims`` leaves unbound become 1.
 
         Raises:
-            ModelError: an input has a type that cannot be fed (a map, say).
+            ModelError: an input has a type that cannot be fed, for example a sequence of maps.
         """
-        return tuple(self._spec(value, dims) for value in self._values)
+        return tuple(self._spec(value, dims) for value in self._inputs)
 
     def _spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
-        drawn = _spec(value, dims, self._trace)
-        given = self._feeds.get(value.name)
-        return drawn if given is None else _given(drawn, given)
+        drawn = _drawn_spec(value, dims, self._requirements)
+        feed = self._feeds.get(value.name)
+        return drawn if feed is None else _given_spec(drawn, feed)
 
 
 def feed_specs(
     model: ModelProto, dims: Mapping[str, int], feeds: Feeds | None = None
 ) -> tuple[FeedSpec, ...]:
-    """Return how to feed a model at these numbers for its dims; see `Feeder.specs`.
+    """Return how to feed a model at these dims; see `Feeder.specs`.
 
     Raises:
-        ModelError: an input has a type that cannot be fed (a map, say).
+        ModelError: an input has a type that cannot be fed.
     """
     return Feeder(model, feeds).specs(dims)
 
 
-def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
-    """Return a spec by what was given: its shape, its data or one value for all of it."""
+def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
+    """Return a spec in which given data, a given fill value or a given shape counts."""
     if feed.shape is None:
         return replace(drawn, kind="fill", files=feed.files)
     if not feed.files and feed.container == "tensor":
@@ -287,38 +319,41 @@ def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     )
 
 
-def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
+def _drawn_spec(
+    value: ValueInfoProto, dims: Mapping[str, int], requirements: Requirements
+) -> FeedSpec:
     container, tensor = tensor_type(value)
-    bound = bound_shape(tensor_dims(value, tensor, trace.taken), dims)
+    bound = _bound_shape(tensor_dims(value, tensor, requirements.taken_names), dims)
     shape = tuple(1 if dim is None else dim for dim in bound)
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    rules = tuple(trace.rules(value.name, dims))
-    kind, low, high, values = _settled(
-        dtype, rules, is_number=len(shape) < 2 and prod(shape) == 1
+    is_number = len(shape) < 2 and prod(shape) == 1
+    kind, low, high, values = _distribution(
+        dtype, tuple(requirements.of_value(value.name, dims)), is_number=is_number
     )
     return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
 
 
-def _settled(
-    dtype: str, rules: Sequence[Rule], *, is_number: bool
+def _distribution(
+    dtype: str, requirements: Sequence[Requirement], *, is_number: bool
 ) -> tuple[str, int, int, tuple[int, ...]]:
-    """Choose one way to draw that meets every rule.
+    """Return kind, low, high and values of a `FeedSpec` that meets the requirements.
 
-    A number that is compared with others (a sample rate) is the first of them.
+    A single number that is compared with several others, such as a sample rate, gets the first of
+    them.
     """
     kinds = ("values", "equal") if is_number else ("values",)
-    fixed = next((rule.values for rule in rules if rule.kind in kinds), None)
+    fixed = next((each.values for each in requirements if each.kind in kinds), None)
     if fixed is not None:
         return "values", 0, 0, fixed
-    positive = any(rule.kind == "positive" for rule in rules)
+    must_be_positive = any(each.kind == "positive" for each in requirements)
     if not dtype.startswith(("int", "uint", "bool")):
-        return ("positive" if positive else "normal"), 0, 0, ()
-    limits = [rule.high for rule in rules if rule.kind == "index"]
+        return ("positive" if must_be_positive else "normal"), 0, 0, ()
+    limits = [each.high for each in requirements if each.kind == "index"]
     if limits:
         return "integers", 0, min(limits), ()
-    if positive:
+    if must_be_positive:
         return "integers", 1, 4, ()
-    kind, low, high = _WHOLE_RANGE.get(dtype, ("mask", 0, 2))
+    kind, low, high = _DEFAULT_RANGES.get(dtype, ("mask", 0, 2))
     return kind, low, high, ()

@@ -1,4 +1,13 @@
-"""Weights stored in files beside the model."""
+"""Weights that a model keeps in files beside it: found, checked, copied.
+
+ONNX Runtime refuses data outside the model's own folder: a path with ``..``, an absolute path, a link
+that leads out. Links inside the folder are followed. If the model itself is a link, as in download
+caches, links into the folder of the linked file are followed too (measured). ``onnx.checker`` refuses
+hard links as well.
+
+So a model that is written into another folder needs a copy of its data there; a clone of the same
+blocks, if the file system supports it. A model written beside its source refers to the same file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from memplan_cli.core.files import file_mode, same_bytes, temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
-from memplan_cli.onnx_io.weights.sizes import bytes_of, check_tensor
+from memplan_cli.onnx_io.weights.sizes import check_tensor, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,45 +34,11 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 
-def refuse_links_away(names: Iterable[str], model: Path) -> None:
-    """Refuse data files of a model that no runtime takes from where they are.
-
-    Raises:
-        ModelError: naming the file.
-    """
-    folders = model.parent.resolve(), model.resolve().parent
-    for path in (model.parent / name for name in names):
-        if not any(_end(path).is_relative_to(folder) for folder in folders):
-            raise ModelError(
-                f"{path} is a link out of the model's folder",
-                hint="runtimes refuse such a file; put the data itself beside the model",
-            )
-
-
-def refuse_links_out(names: Iterable[str], folder: Path) -> None:
-    """Refuse data files that a model which is written into their folder could not have.
-
-    Raises:
-        ModelError: naming the file.
-    """
-    for path in (folder / name for name in names):
-        if not _end(path).is_relative_to(folder.resolve()):
-            raise ModelError(
-                f"{path} is a link out of its folder: a model written beside it cannot load it",
-                hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
-            )
-
-
-def _end(path: Path) -> Path:
-    """Return where a path leads; links in a circle lead to themselves, where no file is."""
-    return Path(realpath(path))
-
-
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model whose data lies in another file.
+    """Yield the tensors of a model whose data is external.
 
     Raises:
-        ModelError: the dims or the data of one, in the file or outside, cannot be right.
+        ModelError: dims and data of a tensor (external or not) disagree.
     """
     for tensor in tensors_of(model):
         check_tensor(tensor)
@@ -72,7 +47,7 @@ def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 
 def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
-    """Return copies of these tensors: a part of a message keeps all of it in memory.
+    """Return copies of the external tensors: a reference to one would keep the whole model in memory.
 
     Raises:
         ModelError: as `external_tensors`.
@@ -81,10 +56,10 @@ def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield the tensors in a model's weights and attributes, each node looked at once."""
-    waiting = [model.graph]
-    while waiting:
-        graph = waiting.pop()
+    """Yield all tensors of a model: initializers, sparse ones, and tensors in node attributes."""
+    stack = [model.graph]
+    while stack:
+        graph = stack.pop()
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
@@ -96,18 +71,18 @@ def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
                 if attribute.HasField("t"):
                     yield attribute.t
                 if attribute.HasField("g"):
-                    waiting.append(attribute.g)
+                    stack.append(attribute.g)
                 yield from attribute.tensors
-                waiting.extend(attribute.graphs)
+                stack.extend(attribute.graphs)
 
 
 def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
-    """Return the files that tensors' data lies in, as the model names them, each once.
+    """Return the locations of external tensors as the model names them, each once.
 
     Raises:
-        ModelError: a name leads out of the model's folder.
+        ModelError: a location leads out of the model's folder.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for tensor in tensors:
         location = next((e.value for e in tensor.external_data if e.key == "location"), "")
         path = PurePosixPath(location.replace("\\", "/"))
@@ -117,15 +92,14 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
                 "is not inside the model's folder",
                 hint="runtimes refuse such a file; move the data beside the model",
             )
-        found[location] = None
-    return tuple(found)
+        names[location] = None
+    return tuple(names)
 
 
 def holds_data_of(model: Path, place: Path) -> bool:
-    """Whether weights of a model lie in a file; what is no model has none.
+    """Whether the file ``place`` holds weights of a model; False if ``model`` is no model.
 
-    Runtimes take data from the model's own folder alone. Reading and parsing take their time:
-    they are done where the file is in there, and where its name is somewhere in the model.
+    The model is parsed only if the file is in the model's folder and its name occurs in the model.
     """
     if not place.resolve().is_relative_to(model.parent.resolve()):
         return False
@@ -136,20 +110,26 @@ def holds_data_of(model: Path, place: Path) -> bool:
         named = locations(external_tensors(load_as_written(model)))
     except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
         return False
-    there = (model.parent / name for name in named)
-    return any(path.exists() and path.samefile(place) for path in there)
+    paths = (model.parent / name for name in named)
+    return any(path.exists() and path.samefile(place) for path in paths)
 
 
 def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
-    """Refuse data that no runtime takes from where it is, or that is shorter than it says.
+    """Refuse external data behind links that runtimes do not follow, and files that are too short.
 
-    Data that is not there at all is no fault here: planning never needs it.
+    A missing file is no error: planning does not need the data.
 
     Raises:
         ModelError: naming the tensor and the file.
     """
     names, folder = locations(tensors), model.parent
-    refuse_links_away(names, model)
+    folders = folder.resolve(), model.resolve().parent
+    for path in (folder / name for name in names):
+        if not any(_link_target(path).is_relative_to(allowed) for allowed in folders):
+            raise ModelError(
+                f"{path} is a link out of the model's folder",
+                hint="runtimes refuse such a file; put the data itself beside the model",
+            )
     sizes = {n: (folder / n).stat().st_size for n in names if (folder / n).is_file()}
     for tensor in tensors:
         entries = _entries(tensor)
@@ -163,16 +143,18 @@ def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
 
 
 def loaded(tensor: TensorProto, folder: Path) -> TensorProto:
-    """Return a copy of a weight with its data in it; links are followed, as onnx does not."""
-    held = deepcopy(tensor)
+    """Return a copy of a tensor that holds its data; links are followed, unlike in onnx."""
+    copy = deepcopy(tensor)
     if tensor.data_location == tensor.EXTERNAL:
         entries = _entries(tensor)
         with (folder / entries["location"]).open("rb") as file:
             file.seek(_number(entries, "offset", tensor))
-            held.raw_data = file.read(_number(entries, "length", tensor) or bytes_of(tensor))
-        held.ClearField("external_data")
-        held.ClearField("data_location")
-    return held
+            copy.raw_data = file.read(
+                _number(entries, "length", tensor) or tensor_bytes(tensor)
+            )
+        copy.ClearField("external_data")
+        copy.ClearField("data_location")
+    return copy
 
 
 def _entries(tensor: TensorProto) -> dict[str, str]:
@@ -180,32 +162,48 @@ def _entries(tensor: TensorProto) -> dict[str, str]:
 
 
 def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
+    """Return ``offset`` or ``length`` of an external tensor; 0 if absent."""
     text = entries.get(key, "0")
     if not text.isdecimal() or len(text) > 19:
         raise ModelError(f"tensor {tensor.name[:120]!r} has {text[:40]!r} as its data's {key}")
     return int(text)
 
 
+def _link_target(path: Path) -> Path:
+    """Return the file that a path leads to; a circle of links leads to itself, where no file is."""
+    return Path(realpath(path))
+
+
 def missing(names: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return the data files that are not there."""
+    """Return the data files that do not exist."""
     return tuple(name for name in names if not (folder / name).is_file())
 
 
 def copy_along(
     names: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
 ) -> tuple[Path, ...]:
-    """Bring data files from one folder to another; return what was created.
+    """Copy data files to another folder; return the created files and folders.
 
-    Files that are missing at the source are left out: the caller says so. Those of ``own``
-    belong to an earlier version of the same output and are put aside: `remove` puts them
-    back, `forget` lets them go.
+    `remove` undoes the copy, `forget` makes it final.
+
+    Args:
+        names: Locations of the files; those that are missing in ``source`` are skipped.
+        source: The folder to copy from.
+        target: The folder to copy to. If it is ``source``, nothing is copied.
+        own: Files in ``target`` that belong to an earlier version of the same output. They are
+            set aside until `remove` restores or `forget` deletes them.
 
     Raises:
-        ModelError: another file of the same name is in the way, a copy failed, or what is
-            beside the output already is a link that no runtime follows.
+        ModelError: another file has the name, a copy failed, or a file in ``source`` is a link out
+            of that folder, to which a model written there could not refer.
     """
     if source.resolve() == target.resolve():
-        refuse_links_out(names, source)
+        for path in (source / name for name in names):
+            if not _link_target(path).is_relative_to(source.resolve()):
+                raise ModelError(
+                    f"{path} is a link out of its folder: a model written beside it cannot load it",
+                    hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
+                )
         return ()
     created: list[Path] = []
     try:
@@ -214,11 +212,11 @@ def copy_along(
                 continue
             place = target / name
             if name in own:
-                _restore_left(place)
+                _restore_abandoned(place)
             if name in own and place.exists():
                 place.replace(_aside(place))
                 created.append(place)
-            created.extend(p for p in _bring(source / name, place) if p not in created)
+            created.extend(p for p in _copy_file(source / name, place) if p not in created)
     except BaseException:
         remove(created)
         raise
@@ -228,9 +226,9 @@ def copy_along(
 def create(
     place: Path, write: Callable[[BinaryIO], None], own: Collection[str] = ()
 ) -> tuple[Path, ...]:
-    """Write a new data file; return what was created, for `remove` and `forget`.
+    """Write a new data file and return it, for `remove` and `forget`.
 
-    It has its name once it is whole. One of ``own`` that has the name is put aside.
+    The file gets its name once it is complete. A file of ``own`` with that name is set aside.
 
     Raises:
         ModelError: it cannot be written.
@@ -252,30 +250,30 @@ def create(
 
 
 def _aside(path: Path) -> Path:
-    """Return where a file waits while it is not known whether another takes its place."""
+    """Return the name of a file while it is set aside by this process."""
     return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.old")
 
 
 def _machine() -> str:
-    """Return what tells one machine's process numbers from another's."""
+    """Return a hash of the host name: process ids of other machines mean nothing here."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
-def _restore_left(path: Path) -> None:
-    """Put back what a run that was killed had put aside for a new version.
+def _restore_abandoned(path: Path) -> None:
+    """Restore a file that a killed process of this machine had set aside, over its successor.
 
-    It could not tell whether its version counts, and the one that is written now replaces
-    either. What other machines' processes have put aside is left alone.
+    Either version is about to be replaced by this process, and restoring the old one leaves no stray
+    file behind.
     """
     pattern = re.compile(rf"{re.escape(f'.{path.name}.{_machine()}-')}(\d+)\.old")
-    for left in path.parent.iterdir() if path.parent.is_dir() else ():
-        found = pattern.fullmatch(left.name)
-        if found and left.is_file() and not left.is_symlink() and _is_gone(int(found[1])):
-            left.replace(path)
+    for aside in path.parent.iterdir() if path.parent.is_dir() else ():
+        match = pattern.fullmatch(aside.name)
+        if match and aside.is_file() and not aside.is_symlink() and _is_gone(int(match[1])):
+            aside.replace(path)
 
 
 def _is_gone(process: int) -> bool:
-    """Whether there is no such process; where that cannot be told without harm, there is."""
+    """Whether no process has this id; False on systems where a check could harm the process."""
     if os.name != "posix":
         return False
     try:
@@ -288,16 +286,16 @@ def _is_gone(process: int) -> bool:
 
 
 def forget(created: Sequence[Path]) -> None:
-    """Let go what `copy_along` put aside: the new version of the output counts."""
+    """Delete what `copy_along` or `create` set aside: the new files are final."""
     for path in created:
         _aside(path).unlink(missing_ok=True)
 
 
 def remove(created: Sequence[Path]) -> None:
-    """Take back what `copy_along` created, files and folders, and restore what was there."""
+    """Delete the files and folders that `copy_along` or `create` made; restore what was set aside."""
     for path in reversed(created):
         if path.is_dir():
-            with contextlib.suppress(OSError):  # somebody else put a file there
+            with contextlib.suppress(OSError):  # another process put a file there
                 path.rmdir()
         else:
             path.unlink(missing_ok=True)
@@ -305,7 +303,8 @@ def remove(created: Sequence[Path]) -> None:
                 _aside(path).replace(path)
 
 
-def _bring(source: Path, target: Path) -> Iterator[Path]:
+def _copy_file(source: Path, target: Path) -> Iterator[Path]:
+    """Copy a file unless the target is equal; yield each folder and file when it is created."""
     if target.exists():
         if same_bytes(source, target):
             return

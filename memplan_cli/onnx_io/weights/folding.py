@@ -1,4 +1,9 @@
-"""Folding."""
+"""Constant expressions replaced by their values.
+
+Values are computed by ONNX's reference evaluator, one node at a time. External weights are mapped,
+not read, and a value is freed after its last consumer, so that little more than the operands of one
+node is in memory.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.constants import stored_tensor
-from memplan_cli.onnx_io.graph_editor import keep, replace_nodes
+from memplan_cli.onnx_io.graph_editor import keep, producer_nodes, replace_nodes
 from memplan_cli.onnx_io.interface import opset_versions
 from memplan_cli.onnx_io.reference import evaluate_node
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import element_type
-from memplan_cli.onnx_io.weights.tensor_data import inside, read_tensor
+from memplan_cli.onnx_io.weights.tensor_data import read_tensor, store_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,163 +30,184 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from memplan_cli.core.program import Block, Program, Var
-    from memplan_cli.onnx_io.weights.tensor_data import Hold
+    from memplan_cli.onnx_io.weights.tensor_data import Store
 
     Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a graph names, and the graph around it."""
+    """The names that nodes of a graph can read.
+
+    Attributes:
+        tensors: initializers, and Constant nodes with a tensor, by name.
+        producers: the other nodes of the graph, by the names of their outputs.
+        outer: the scope of the graph around it; None for the main graph.
+    """
 
     tensors: Mapping[str, TensorProto]
-    makers: Mapping[str, NodeProto]
+    producers: Mapping[str, NodeProto]
     outer: Scope | None = None
 
     @classmethod
     def of(cls, graph: GraphProto, outer: Scope | None = None) -> Scope:
         """Return the scope of a graph."""
         tensors = {tensor.name: tensor for tensor in graph.initializer}
-        makers: dict[str, NodeProto] = {}
-        for node in graph.node:
-            value = stored_tensor(node)
-            if value is not None:
-                tensors[node.output[0]] = value
-            else:
-                makers.update(dict.fromkeys(filter(None, node.output), node))
-        return cls(tensors, makers, outer)
+        producers = producer_nodes(graph.node)
+        for name, node in tuple(producers.items()):
+            stored = stored_tensor(node)
+            if stored is not None:
+                tensors[name] = stored
+                del producers[name]
+        return cls(tensors, producers, outer)
 
     def defining(self, name: str) -> Scope:
         """Return the innermost scope that defines a name.
 
         Raises:
-            ModelError: none does in a way that has a value.
+            ModelError: no scope does, or the name is an input, which has no constant value.
         """
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.tensors or name in scope.makers:
+            if name in scope.tensors or name in scope.producers:
                 return scope
             scope = scope.outer
         raise ModelError(
             f"{name[:120]!r} cannot be folded: it is no dense tensor",
-            hint="leave --fold-constants out, or --exclude what hangs on it",
+            hint="leave --fold-constants out, or --exclude the tensors that depend on it",
         )
+
+
+_Value = tuple[int, str]
+"""A value: ``id`` of the scope that defines it, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Computes what nodes of one model make of its weights."""
+    """Computes the values of constant expressions.
+
+    Attributes:
+        model: the model, for its opsets.
+        folder: where its external data lies.
+    """
 
     model: ModelProto
     folder: Path
 
     def values(self, scope: Scope, wanted: Sequence[str]) -> Iterator[tuple[str, Array]]:
-        """Yield the value of each name that nodes make, as soon as it is there.
+        """Compute the named results of nodes in a scope; yield each as soon as it is known.
 
         Raises:
-            ModelError: weights are missing, or a node cannot be computed; it is named.
+            ModelError: weights are missing, or a node cannot be computed (it is named).
         """
-        order = _order(scope, wanted)
-        left = Counter(key for node, inner in order for key in _operands(node, inner))
-        asked, held = set(wanted), dict[tuple[int, str], Any]()
+        order = _evaluation_order(scope, wanted)
+        remaining_reads = Counter(
+            value for node, inner in order for value in _operand_values(node, inner)
+        )
+        held: dict[_Value, Array] = {}
+        names = set(wanted)
         for node, inner in order:
-            operands = {}
-            for key in _operands(node, inner):
-                operands[key[1]] = (
-                    held[key] if key in held else self._weight(inner.defining(key[1]), key[1])
-                )
+            operands: dict[str, Array] = {}
+            for value in _operand_values(node, inner):
+                name = value[1]
+                if value in held:
+                    operands[name] = held[value]
+                else:
+                    tensor = inner.defining(name).tensors[name]
+                    operands[name] = read_tensor(tensor, self.folder)
             results = self._run(node, operands)
-            for key in _operands(node, inner):
-                left[key] -= 1
-                if not left[key]:
-                    held.pop(key, None)
+            for value in _operand_values(node, inner):
+                remaining_reads[value] -= 1
+                if not remaining_reads[value]:
+                    held.pop(value, None)
             del operands
             for name in filter(None, node.output):
-                value = results.pop(name)
-                if left[id(inner), name]:
-                    held[id(inner), name] = value
-                if inner is scope and name in asked:
-                    yield name, value
-
-    def _weight(self, inner: Scope, name: str) -> Array:
-        return read_tensor(inner.tensors[name], self.folder)
+                result = results.pop(name)
+                if remaining_reads[id(inner), name]:
+                    held[id(inner), name] = result
+                if inner is scope and name in names:
+                    yield name, result
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
-        names = [name for name in node.output if name]
-        carried = {name: _carried(value) for name, value in operands.items()}
+        """Compute a node from its operands by name; return its results by name."""
+        carried = {name: _carried(array) for name, array in operands.items()}
+        inputs = [carried.get(name) for name in node.input]
+        corrected = _CORRECTED.get(node.op_type)
         try:
-            own = _OWN.get(node.op_type)
-            if own is None:
-                given = [carried.get(name) for name in node.input]
-                computed = evaluate_node(node, given, opset_versions(self.model))
-                found = [
-                    value for name, value in zip(node.output, computed, strict=True) if name
-                ]
+            if corrected is None:
+                results = evaluate_node(node, inputs, opset_versions(self.model))
             else:
-                found = [own(node, [carried.get(name) for name in node.input])]
-        except Exception as error:  # whatever numpy or the evaluator says
+                results = [corrected(node, inputs)]
+            named = {
+                name: array for name, array in zip(node.output, results, strict=True) if name
+            }
+        except Exception as error:  # numpy and the evaluator raise many types
+            names = [name for name in node.output if name]
             label = node.name or node.output[0]
             raise ModelError(
                 f"{label[:120]!r} cannot be folded: {node.op_type}: {_first_line(error)}",
                 hint=f"leave it as it is: --exclude {names[0]}",
             ) from error
-        return {
-            name: _restored(value, operands.values())
-            for name, value in zip(names, found, strict=True)
-        }
+        return {name: _restored(array, operands.values()) for name, array in named.items()}
 
 
 def _flattened(node: NodeProto, operands: Sequence[Array | None]) -> Array:
-    """Return a Flatten, of an empty tensor too, which the reference evaluator fails on."""
+    """Compute a Flatten; the reference evaluator fails on empty tensors."""
     from math import prod
 
     data = operands[0]
-    assert data is not None  # noqa: S101 - the operator asks for it
+    assert data is not None  # noqa: S101 - the operator requires it
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
     axis += data.ndim if axis < 0 else 0
     return data.reshape(prod(data.shape[:axis]), prod(data.shape[axis:]))
 
 
 def _sliced(node: NodeProto, operands: Sequence[Array | None]) -> Array:
-    """Return a Slice, its bounds clamped as the operator's text says.
+    """Compute a Slice, with bounds clamped as the operator's specification says.
 
-    The reference evaluator (onnx 1.23.2) takes them as Python does, for which a start before
-    the first element, going backwards, is none: the first element is then lost.
+    The reference evaluator (onnx 1.23.2) clamps as Python does: if ``step`` is negative and ``start``
+    lies before the first element, it loses the first element.
     """
-    data, starts, ends, axes, steps = _slice_words(node, operands)
-    where: list[slice] = [slice(None)] * data.ndim
-    for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        axis = at if axes is None else int(axes[at])
-        step, size = 1 if steps is None else int(steps[at]), data.shape[axis]
+    data, starts, ends, axes, steps = _slice_operands(node, operands)
+    slices: list[slice] = [slice(None)] * data.ndim
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        axis = index if axes is None else int(axes[index])
+        step, size = 1 if steps is None else int(steps[index]), data.shape[axis]
         first, last = (bound + size if bound < 0 else bound for bound in (start, end))
-        back = step < 0
-        first = min(max(first, 0), size - back)
-        last = min(max(last, -1 if back else 0), size - back)
-        where[axis] = slice(first, None if last < 0 else last, step)
-    found: Array = data[tuple(where)]
-    return found
+        is_backwards = step < 0
+        first = min(max(first, 0), size - is_backwards)
+        last = min(max(last, -1 if is_backwards else 0), size - is_backwards)
+        slices[axis] = slice(first, None if last < 0 else last, step)
+    part: Array = data[tuple(slices)]
+    return part
 
 
-def _slice_words(
+def _slice_operands(
     node: NodeProto, operands: Sequence[Array | None]
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Return what a Slice reads; before opset 10 its words are attributes."""
+    """Return data, starts, ends, axes and steps of a Slice.
+
+    Before opset 10 all but the data are attributes.
+    """
     import numpy as np
 
-    said = {a.name: np.array(a.ints, np.int64) for a in node.attribute}
+    attributes = {a.name: np.array(a.ints, np.int64) for a in node.attribute}
     data, starts, ends, axes, steps = (*operands, None, None, None, None)[:5]
-    starts, ends = (
-        said[n] if w is None else w for n, w in (("starts", starts), ("ends", ends))
+    assert data is not None  # noqa: S101 - the operator requires it
+    return (
+        data,
+        attributes["starts"] if starts is None else starts,
+        attributes["ends"] if ends is None else ends,
+        attributes.get("axes", axes),
+        steps,
     )
-    assert data is not None  # noqa: S101 - the operator asks for it
-    return data, starts, ends, said.get("axes", axes), steps
 
 
-_OWN: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] = {
+_CORRECTED: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] = {
     "Flatten": _flattened,
     "Slice": _sliced,
 }
-"""What the reference evaluator gets wrong, or not at all."""
+"""Operators that the reference evaluator computes wrongly or refuses."""
 
 
 def _first_line(error: Exception) -> str:
@@ -189,162 +215,176 @@ def _first_line(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _operands(node: NodeProto, inner: Scope) -> list[tuple[int, str]]:
-    """Return what a node reads, once each, by the scope that defines it and the name."""
-    return [
-        (id(inner.defining(name)), name) for name in dict.fromkeys(filter(None, node.input))
-    ]
+def _operand_values(node: NodeProto, scope: Scope) -> list[_Value]:
+    """Return the values that a node reads, each once."""
+    names = dict.fromkeys(filter(None, node.input))
+    return [(id(scope.defining(name)), name) for name in names]
 
 
-def _order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]:
-    """Return the nodes that names need, makers first, each with the scope that it is in."""
-    found: dict[int, tuple[NodeProto, Scope]] = {}
+def _evaluation_order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]:
+    """Return the nodes that names depend on, producers first, each with its scope."""
+    order: dict[int, tuple[NodeProto, Scope]] = {}
     stack = [(name, scope, False) for name in reversed(list(wanted))]
     while stack:
-        name, inside, is_ready = stack.pop()
-        inner = inside.defining(name)
-        node = inner.makers.get(name)
-        if node is None or id(node) in found:
+        name, reader, has_operands = stack.pop()
+        inner = reader.defining(name)
+        node = inner.producers.get(name)
+        if node is None or id(node) in order:
             continue
-        if is_ready:
-            found[id(node)] = node, inner
+        if has_operands:
+            order[id(node)] = node, inner
         else:
             stack.append((name, inner, True))
-            stack.extend((read, inner, False) for read in reversed(node.input) if read)
-    return list(found.values())
+            stack.extend(
+                (operand, inner, False) for operand in reversed(node.input) if operand
+            )
+    return list(order.values())
 
 
-_REGISTERED = 2
-"""What numpy says of a type that another library has brought."""
+_REGISTERED_DTYPE = 2
+"""``dtype.isbuiltin`` of a dtype from another package, such as bfloat16 of ml_dtypes."""
 
 _CARRIERS = {1: "uint8", 2: "uint16"}
-"""By bytes: what moves elements of a type that numpy itself does not know."""
+"""Bytes of an element -> the integer dtype that carries its bits."""
 
 
-def _carried(value: Array) -> Array:
-    """Return an array whose elements numpy can move: bits stay."""
-    if value.dtype.isbuiltin == _REGISTERED:
-        return value.view(_CARRIERS[value.dtype.itemsize])
-    return value
+def _carried(array: Array) -> Array:
+    """Return an array that numpy can move: a dtype of another package is viewed as integers."""
+    if array.dtype.isbuiltin == _REGISTERED_DTYPE:
+        return array.view(_CARRIERS[array.dtype.itemsize])
+    return array
 
 
-def _restored(value: Array, operands: Iterable[Array]) -> Array:
-    """Return a moved array in the type that it was carried for."""
+def _restored(result: Array, operands: Iterable[Array]) -> Array:
+    """Undo `_carried` in the result of a node that moves elements of its operands."""
     import numpy as np
 
-    value = np.asarray(value)
+    result = np.asarray(result)
     for operand in operands:
-        if _carried(operand).dtype == value.dtype != operand.dtype:
-            return value.view(operand.dtype)
-    return value
+        if _carried(operand).dtype == result.dtype != operand.dtype:
+            return result.view(operand.dtype)
+    return result
 
 
-_MOST_INSIDE = 64 << 20
-"""Bytes of new weights up to which they are part of a model that has no other files."""
+_MAX_INSIDE = 64 << 20
+"""Most bytes of new weights that are stored in a model file without external data."""
 
 
 def goes_outside(model: ModelProto, added: int) -> bool:
-    """Whether so many bytes of new weights go into a file beside the model."""
-    return added > _MOST_INSIDE or any(
+    """Whether ``added`` bytes of new weights are stored in a file beside the model."""
+    return added > _MAX_INSIDE or any(
         tensor.data_location == tensor.EXTERNAL for tensor in model.graph.initializer
     )
 
 
 def folded_model(
-    model: ModelProto, program: Program, evaluator: Evaluator, hold: Hold
+    model: ModelProto, program: Program, evaluator: Evaluator, store: Store
 ) -> tuple[ModelProto, Program]:
-    """Return a copy with the values of what a program calls weights, and the program for it.
+    """Return a copy of a model with constant expressions folded, and the program of the copy.
 
     Args:
-        model: The model that the program was read from, before it was folded.
-        program: Its ops, less those that were folded.
+        model: The model that the program was read from.
+        program: The program after folding: folded ops are gone, their results are weights.
         evaluator: Computes the values from the model's weights.
-        hold: Where values go; those of subgraphs stay inside the model.
+        store: Stores new weights of the main graph; those of subgraphs stay in the model file.
 
     Raises:
-        ModelError: a value cannot be computed, or is not of the type and shape that it has.
+        ModelError: a value cannot be computed, or differs in dtype or shape from its var.
     """
     copy = deepcopy(model)
     weights: dict[str, dict[str, Var]] = {}
     for var in program.vars.values():
         if var.origin is Origin.WEIGHT:
             weights.setdefault(var.block, {})[var.name] = var
-    folder = _Folder(evaluator, weights, hold)
-    body = folder.fold(copy.graph, model.graph, program.body, None)
+    folding = _Folding(evaluator, weights, store)
+    body = folding.fold(copy.graph, model.graph, program.body, None)
     return copy, replace(program, body=body)
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class _Folding:
+    """Folds the graphs of one model in place.
+
+    Attributes:
+        evaluator: computes values.
+        weights: the weights after folding, by the path of their block and by name.
+        store: stores new weights of the main graph.
+    """
+
     evaluator: Evaluator
     weights: Mapping[str, Mapping[str, Var]]
-    """By block and name."""
-    hold: Hold
+    store: Store
 
     def fold(
-        self, graph: GraphProto, source: GraphProto, block: Block, outer: Scope | None
+        self, graph: GraphProto, original: GraphProto, block: Block, outer: Scope | None
     ) -> Block:
-        """Fold a graph in place; return its block with the nodes' new indices.
+        """Fold a graph and its subgraphs in place; return the block with new node indices.
 
-        ``source`` is the same graph before anything was folded, the one to compute from.
+        Args:
+            graph: The graph to change.
+            original: The same graph unchanged, from which values are computed.
+            block: The ops that remain.
+            outer: The scope around the graph.
         """
         kept = sorted({op.source for op in block.ops if op.source >= 0})
-        scope, new = Scope.of(source, outer), {old: at for at, old in enumerate(kept)}
+        new_index = {old: index for index, old in enumerate(kept)}
+        scope = Scope.of(original, outer)
         ops = []
         for op in block.ops:
-            if op.source < 0:  # of no node: it slices or joins pieces
+            if op.source < 0:  # inserted by chunking: a Slice or Concat without a node yet
                 ops.append(op)
                 continue
             bodies = zip(
                 subgraphs(graph.node[op.source]),
-                subgraphs(source.node[op.source]),
+                subgraphs(original.node[op.source]),
                 op.bodies,
                 strict=True,
             )
             folded = tuple(
-                self.fold(one, other, body, scope) for (_, one), (_, other), body in bodies
+                self.fold(inner, original_inner, body, scope)
+                for (_, inner), (_, original_inner), body in bodies
             )
-            ops.append(op._replace(source=new[op.source], bodies=folded))
-        gone = {
+            ops.append(op._replace(source=new_index[op.source], bodies=folded))
+        removed = {
             name
-            for at, node in enumerate(source.node)
-            if at not in new
+            for index, node in enumerate(original.node)
+            if index not in new_index
             for name in node.output
         }
-        self._replace(graph, scope, block.path, gone)
-        nodes = [graph.node[at] for at in kept]
+        self._replace_weights(graph, scope, block.path, removed)
+        nodes = [graph.node[index] for index in kept]
         if len(nodes) < len(graph.node):
             replace_nodes(graph, nodes)
         return replace(block, ops=tuple(ops))
 
-    def _replace(
-        self, graph: GraphProto, scope: Scope, path: str, gone: Collection[str]
+    def _replace_weights(
+        self, graph: GraphProto, scope: Scope, path: str, removed: Collection[str]
     ) -> None:
-        """Give a graph the new weights, and take away what nothing reads any more."""
+        """Remove unread initializers and types of removed values; add the computed weights."""
         weights = self.weights.get(path, {})
         keep(graph.initializer, lambda tensor: tensor.name in weights)
-        keep(graph.value_info, lambda value: value.name not in gone)
-        wanted = [name for name in weights if name in gone and name in scope.makers]
-        for name, value in self.evaluator.values(scope, wanted):
+        keep(graph.value_info, lambda value: value.name not in removed)
+        computed = [name for name in weights if name in removed and name in scope.producers]
+        for name, array in self.evaluator.values(scope, computed):
             tensor = graph.initializer.add()
-            _declare(tensor, weights[name], value)
-            (self.hold if not path else inside)(tensor, value)
+            _declare(tensor, weights[name], array)
+            (store_inside if path else self.store)(tensor, array)
 
 
-def _declare(tensor: TensorProto, var: Var, value: NDArray[Any]) -> None:
-    """Say what a tensor is that has no data yet.
+def _declare(tensor: TensorProto, var: Var, array: NDArray[Any]) -> None:
+    """Set name, dtype and dims of an empty tensor.
 
     Raises:
-        ModelError: the value is of another type or shape than the plan was made for.
+        ModelError: the array has another dtype or shape than the var, for which the plan was made.
     """
     from onnx import helper
 
-    kind = element_type(var.dtype)
-    if helper.tensor_dtype_to_np_dtype(kind) != value.dtype or var.shape != value.shape:
+    dtype = element_type(var.dtype)
+    if helper.tensor_dtype_to_np_dtype(dtype) != array.dtype or var.shape != array.shape:
         raise ModelError(
             f"{var.name[:120]!r} cannot be folded: it is planned as {var.dtype}"
-            f"{list(var.shape or ())}, and comes to {value.dtype}{list(value.shape)}",
+            f"{list(var.shape or ())}, and its value is {array.dtype}{list(array.shape)}",
             hint=f"leave it as it is: --exclude {var.name}",
         )
-    tensor.name, tensor.data_type = var.name, kind
-    tensor.dims.extend(value.shape)
+    tensor.name, tensor.data_type = var.name, dtype
+    tensor.dims.extend(array.shape)

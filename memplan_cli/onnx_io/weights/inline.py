@@ -1,15 +1,18 @@
-"""Weights inside the model file: their bytes, and a copy of the model with them outside."""
+"""The weights inside a model file: their bytes, and a copy of the model with them outside."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.types import dtype_name
+from memplan_cli.onnx_io.weights.sizes import tensor_bytes
+from memplan_cli.onnx_io.weights.tensor_data import (
+    MIN_EXTERNAL_BYTES,
+    refer_to_file,
+    start_page,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,46 +21,40 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 WORTH = 1 << 20
-"""Bytes of weights in the model file from which it is worth knowing, and saving, their cost."""
+"""Least bytes of weights in the model file for which their load cost is measured and saved."""
 
-_LEAST = 1024
-"""Bytes from which a tensor is worth a place in another file, as the runtime's own dump."""
-
-_PAGE = 4096
-"""Data is mapped where it begins on a page."""
-
-_TYPED = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
+_TYPED_FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
 
 
 def inline_bytes(model: ModelProto) -> int:
-    """Return the bytes of the large weights whose data is part of the model file."""
-    return sum(map(len, map(_raw, _inline(model))))
+    """Return the bytes of all weights in the model file that are large enough to move out of it."""
+    return sum(len(_raw_bytes(tensor)) for tensor in _movable_weights(model))
 
 
-def _inline(model: ModelProto) -> list[TensorProto]:
+def _movable_weights(model: ModelProto) -> list[TensorProto]:
+    """Return the initializers whose data is in the model file and large enough to move out."""
     return [
         tensor
         for graph in graphs(model.graph)
         for tensor in graph.initializer
-        if tensor.data_location != tensor.EXTERNAL and _is_large(tensor)
+        if tensor.data_location != tensor.EXTERNAL and _is_movable(tensor)
     ]
 
 
-def _is_large(tensor: TensorProto) -> bool:
-    """Whether a tensor's bytes are worth a place of their own, and are what its type takes.
+def _is_movable(tensor: TensorProto) -> bool:
+    """Whether a tensor has at least `MIN_EXTERNAL_BYTES` bytes, and all bytes of its dtype.
 
-    Text has no raw bytes, and numbers of four bits are two to a byte only where they are raw.
+    Strings have no raw bytes; 4-bit ints in typed fields are not packed two to a byte.
     """
-    bits = BITS.get(dtype_name(tensor.data_type), 0)
-    expected: int = (math.prod(tensor.dims) * bits + 7) // 8
-    return expected >= _LEAST and len(_raw(tensor)) == expected
+    size = tensor_bytes(tensor)
+    return size >= MIN_EXTERNAL_BYTES and len(_raw_bytes(tensor)) == size
 
 
-def _raw(tensor: TensorProto) -> bytes:
-    """Return a tensor's data where it is raw, or typed numbers that can be made raw."""
+def _raw_bytes(tensor: TensorProto) -> bytes:
+    """Return the data of a tensor, from ``raw_data`` or converted from typed fields."""
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
-    if any(len(getattr(tensor, part)) for part in _TYPED):
+    if any(len(getattr(tensor, field)) for field in _TYPED_FIELDS):
         from onnx import numpy_helper
 
         return bytes(numpy_helper.to_array(tensor).tobytes())
@@ -65,9 +62,9 @@ def _raw(tensor: TensorProto) -> bytes:
 
 
 def with_external_data(model: ModelProto, out: Path) -> None:
-    """Write a copy of a model whose large weights lie beside it, in ``<name>.data``.
+    """Write a copy of a model to ``out``, with its large weights in ``<out>.data``.
 
-    Other data of the model that is external already must be brought along by the caller.
+    The caller must copy data that is external already.
     """
     name = f"{out.name}.data"
     with out.with_name(name).open("wb") as file:
@@ -76,27 +73,23 @@ def with_external_data(model: ModelProto, out: Path) -> None:
 
 
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
-    """Return a copy of a model whose large weights are in a data file, equal ones once.
+    """Return a copy of a model whose large weights are in a data file; equal ones are stored once.
 
     Args:
-        model: stays as it is; what is external already is external in the copy too.
-        name: of the data file, as the copy shall refer to it.
-        file: written from its beginning; each weight begins on a page.
+        model: The model; data that is external already stays where it is.
+        name: The location by which the copy refers to the file.
+        file: The empty file that the weights are written to.
     """
     copy = deepcopy(model)
-    places: dict[bytes, int] = {}
-    for tensor in _inline(copy):
-        data = _raw(tensor)
+    offsets: dict[bytes, int] = {}
+    for tensor in _movable_weights(copy):
+        data = _raw_bytes(tensor)
         digest = hashlib.blake2b(data, digest_size=32).digest()
-        if digest not in places:
-            file.write(b"\0" * (-file.tell() % _PAGE))
-            places[digest] = file.tell()
+        if digest not in offsets:
+            offsets[digest] = start_page(file)
             file.write(data)
-        for part in ("raw_data", *_TYPED):
-            tensor.ClearField(part)
-        tensor.data_location = tensor.EXTERNAL
-        entries = {"location": name, "offset": places[digest], "length": len(data)}
-        for key, value in entries.items():
-            tensor.external_data.add(key=key, value=str(value))
-    # A message keeps the memory of what was in it as long as it is there itself.
+        for field in ("raw_data", *_TYPED_FIELDS):
+            tensor.ClearField(field)
+        refer_to_file(tensor, name, offsets[digest], len(data))
+    # A message keeps the memory of cleared fields: parse it again.
     return type(model).FromString(copy.SerializeToString())

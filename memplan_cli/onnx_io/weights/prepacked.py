@@ -1,15 +1,25 @@
-"""Prepacked weights."""
+"""Prepacked weights: every blob on a page of its own, and moved from subgraphs to the main graph.
+
+ONNX Runtime writes prepacked weights behind one another and reads them from the mapped file with
+aligned vector loads: a small blob in front of a larger one crashes it (22 of 52 blobs of a swin
+transformer). `write_on_pages` writes the file again, each blob on its own page.
+
+The external data entries of a tensor are ``location``, ``offset``, ``length`` and, for packed weights,
+``prepacked_<n>``, whose value is ``key|offset;length;checksum``, with a further
+``|offset;length;checksum`` for each more blob.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.traversal import captures, defined, graphs, subgraphs
 from memplan_cli.onnx_io.weights.external_data import external_tensors
+from memplan_cli.onnx_io.weights.tensor_data import start_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -18,18 +28,16 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, TensorProto
 
-PAGE = 4096
-"""Bytes of a page: data is mapped from where one begins."""
-
 _BLOCK = 1 << 20
-"""Bytes that are in memory at a time."""
+"""Bytes that are copied at a time."""
 
-_PACKED = "prepacked_"
+_PREPACKED = "prepacked_"
+"""The prefix of external data entries that refer to packed blobs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Blob:
-    """Bytes of a data file: a weight's own, or those that a kernel packed for itself."""
+    """A range of bytes of a data file: a weight's own data, or a packed form of it."""
 
     location: str
     offset: int
@@ -37,51 +45,52 @@ class Blob:
 
 
 def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
-    """Yield the key under which a kernel looks for its packed blobs, and these.
+    """Yield the key of each packed form of a weight, and its blobs.
 
     Raises:
-        ModelError: an entry is not of the form that the runtime writes.
+        ModelError: an entry does not have the form that ONNX Runtime writes.
     """
-    location = _entries(tensor).get("location", "")
-    for entry in tensor.external_data:
-        if entry.key.startswith(_PACKED):
-            key, *parts = entry.value.split("|")
-            yield key, tuple(_blob(location, part, tensor.name)[0] for part in parts)
+    entries = _entries(tensor)
+    for name, value in entries.items():
+        if name.startswith(_PREPACKED):
+            key, *parts = value.split("|")
+            location = entries.get("location", "")
+            yield key, tuple(_parse_blob(location, part, tensor.name)[0] for part in parts)
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:
-    """Write all external data into one file, and say in the model where it lies now.
+    """Write all external data into one file, each blob on a page; equal blobs are stored once.
 
     Args:
-        model: changed in place: its tensors refer to ``data`` by its name.
-        data: the file to write, in the folder of the files that the model has now; it may
-            be one of them.
+        model: Changed in place: its tensors then refer to ``data`` by its name.
+        data: The file to write, in the folder of the model's present data files; it may be one of
+            them.
 
     Raises:
-        ModelError: an entry makes no sense, or data is missing.
-        OSError: the file cannot be written; what was there is as it was.
+        ModelError: an entry is invalid, or data is missing.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     tensors = tuple(external_tensors(model))
-    wanted = dict.fromkeys(blob for tensor in tensors for blob in _blobs(tensor))
-    fresh = data.with_name(f"{data.name}.pages")
+    blobs = dict.fromkeys(blob for tensor in tensors for blob in _blobs(tensor))
+    temporary = data.with_name(f"{data.name}.pages")
     try:
-        with fresh.open("wb") as file:
-            places = _written(wanted, data.parent, file)
-        fresh.replace(data)
+        with temporary.open("wb") as file:
+            offsets = _copy_blobs(blobs, data.parent, file)
+        temporary.replace(data)
     finally:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     for tensor in tensors:
-        _moved(tensor, places, data.name)
+        _refer_to_copies(tensor, offsets, data.name)
 
 
 def _blobs(tensor: TensorProto) -> Iterator[Blob]:
-    """Yield a tensor's own bytes, then what is packed of them."""
-    yield _own(tensor)
+    """Yield the blob of a tensor's own data, then its packed blobs."""
+    yield _own_blob(tensor)
     for _, blobs in packed_blobs(tensor):
         yield from blobs
 
 
-def _own(tensor: TensorProto) -> Blob:
+def _own_blob(tensor: TensorProto) -> Blob:
     entries = _entries(tensor)
     offset = _number(entries.get("offset", "0"), tensor.name)
     return Blob(entries["location"], offset, _number(entries.get("length", "0"), tensor.name))
@@ -91,70 +100,76 @@ def _entries(tensor: TensorProto) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def _written(wanted: Collection[Blob], folder: Path, file: BinaryIO) -> Mapping[Blob, int]:
-    """Copy blobs to pages of their own; those with the same bytes to the same one."""
-    sizes = Counter(blob.length for blob in wanted)
-    places: dict[Blob, int] = {}
-    known: dict[tuple[int, bytes], int] = {}
-    for blob in wanted:
-        # Only what is as long as another can be its equal.
-        same = (blob.length, _digest(folder, blob)) if sizes[blob.length] > 1 else None
-        if same in known:
-            places[blob] = known[same]
+def _copy_blobs(blobs: Collection[Blob], folder: Path, file: BinaryIO) -> Mapping[Blob, int]:
+    """Write each distinct blob on its own page of ``file``; return the new offset of each blob."""
+    lengths = Counter(blob.length for blob in blobs)
+    offsets: dict[Blob, int] = {}
+    offset_by_content: dict[tuple[int, bytes], int] = {}
+    for blob in blobs:
+        # Only blobs of equal length can be equal: others are not hashed.
+        is_comparable = lengths[blob.length] > 1
+        content = (blob.length, _digest(folder, blob)) if is_comparable else None
+        if content in offset_by_content:
+            offsets[blob] = offset_by_content[content]
             continue
-        file.write(b"\0" * (-file.tell() % PAGE))
-        places[blob] = file.tell()
-        if same is not None:
-            known[same] = places[blob]
-        file.writelines(_pieces(folder, blob))
-    return places
+        offsets[blob] = start_page(file)
+        if content is not None:
+            offset_by_content[content] = offsets[blob]
+        file.writelines(_read_blob(folder, blob))
+    return offsets
 
 
 def _digest(folder: Path, blob: Blob) -> bytes:
     digest = hashlib.blake2b(digest_size=32)
-    for piece in _pieces(folder, blob):
-        digest.update(piece)
+    for block in _read_blob(folder, blob):
+        digest.update(block)
     return digest.digest()
 
 
-def _pieces(folder: Path, blob: Blob) -> Iterator[bytes]:
+def _read_blob(folder: Path, blob: Blob) -> Iterator[bytes]:
+    """Yield the bytes of a blob, a block at a time.
+
+    Raises:
+        ModelError: its file is missing or too short.
+    """
     path = folder / blob.location
     try:
         with path.open("rb") as file:
             file.seek(blob.offset)
-            left = blob.length
-            while left:
-                piece = file.read(min(left, _BLOCK))
-                if not piece:
-                    raise ModelError(f"{path} ends {left} bytes before its weights do")
-                left -= len(piece)
-                yield piece
+            remaining = blob.length
+            while remaining:
+                block = file.read(min(remaining, _BLOCK))
+                if not block:
+                    raise ModelError(f"{path} ends {remaining} bytes before its weights do")
+                remaining -= len(block)
+                yield block
     except FileNotFoundError:
-        raise ModelError(f"{path} is not there: the model's weights lie in it") from None
+        raise ModelError(f"{path} is missing: it holds weights of the model") from None
 
 
-def _moved(tensor: TensorProto, places: Mapping[Blob, int], location: str) -> None:
-    """Say where a tensor's data lies now."""
+def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location: str) -> None:
+    """Replace the external data entries of a tensor by those of its copied blobs, in place."""
     old = _entries(tensor)
-    own = _own(tensor)
-    new = {**old, "location": location, "offset": str(places[own]), "length": str(own.length)}
+    own = _own_blob(tensor)
+    new = {**old, "location": location, "offset": str(offsets[own]), "length": str(own.length)}
     new.pop("checksum", None)
-    for key, value in old.items():
-        if key.startswith(_PACKED):
-            name, *parts = value.split("|")
-            blobs = (_blob(old["location"], part, tensor.name) for part in parts)
-            moved = ((replace(b, offset=places[b]), rest) for b, rest in blobs)
-            new[key] = "|".join([name, *(f"{b.offset};{b.length};{r}" for b, r in moved)])
+    for name, value in old.items():
+        if name.startswith(_PREPACKED):
+            key, *parts = value.split("|")
+            new[name] = key
+            for part in parts:
+                blob, checksum = _parse_blob(old["location"], part, tensor.name)
+                new[name] += f"|{offsets[blob]};{blob.length};{checksum}"
     del tensor.external_data[:]
-    for key, value in new.items():
-        tensor.external_data.add(key=key, value=value)
+    for name, value in new.items():
+        tensor.external_data.add(key=name, value=value)
 
 
-def _blob(location: str, text: str, name: str) -> tuple[Blob, str]:
-    """Return a packed blob, and what follows its length."""
+def _parse_blob(location: str, text: str, name: str) -> tuple[Blob, str]:
+    """Parse ``offset;length;checksum`` of tensor ``name``; return the blob and the checksum."""
     offset, _, rest = text.partition(";")
-    length, _, rest = rest.partition(";")
-    return Blob(location, _number(offset, name), _number(length, name)), rest
+    length, _, checksum = rest.partition(";")
+    return Blob(location, _number(offset, name), _number(length, name)), checksum
 
 
 def _number(text: str, name: str) -> int:
@@ -164,32 +179,35 @@ def _number(text: str, name: str) -> int:
 
 
 def hoist_packed(model: ModelProto) -> tuple[str, ...]:
-    """Move packed weights from subgraphs of the main graph into it, in place, and name them.
+    """Move packed weights from subgraphs of the main graph into it, in place; return their names.
 
-    One stays where it is if its name is another value's too, if it is the subgraph's input or
-    output, and if a subgraph within reads it: there it would not be packed.
+    ONNX Runtime frees the unpacked form of a packed weight only if the weight is the main graph's. A
+    subgraph's own weight stays in memory, read and mapped, beside the packed form.
+
+    A weight stays where it is if another value has its name, if it is an input or output of the
+    subgraph, or if a subgraph within reads it: kernels there do not use packed weights.
     """
-    found = [
-        (inner, tensor)
+    packed = [
+        (subgraph, tensor)
         for node in model.graph.node
-        for _, inner in subgraphs(node)
-        for tensor in _packed(inner)
+        for _, subgraph in subgraphs(node)
+        for tensor in _packed_for_own_nodes(subgraph)
     ]
-    if not found:
+    if not packed:
         return ()
-    values = Counter(name for graph in graphs(model.graph) for name in defined(graph))
-    moved = [(graph, tensor) for graph, tensor in found if values[tensor.name] == 1]
+    definitions = Counter(name for graph in graphs(model.graph) for name in defined(graph))
+    moved = [(graph, tensor) for graph, tensor in packed if definitions[tensor.name] == 1]
     for graph, tensor in moved:
         model.graph.initializer.append(tensor)
         graph.initializer.remove(tensor)
     return tuple(tensor.name for _, tensor in moved)
 
 
-def _packed(graph: GraphProto) -> list[TensorProto]:
-    """Return the weights of a subgraph that are packed, and are read by its own nodes alone."""
+def _packed_for_own_nodes(graph: GraphProto) -> list[TensorProto]:
+    """Return the packed weights of a graph that only its own nodes read."""
     packed = [tensor for tensor in graph.initializer if any(packed_blobs(tensor))]
     if not packed:
         return []
-    others = {value.name for value in graph.output}
-    others.update(name for node in graph.node for name in captures(node))
-    return [tensor for tensor in packed if tensor.name not in others]
+    other_reads = {value.name for value in graph.output}
+    other_reads.update(name for node in graph.node for name in captures(node))
+    return [tensor for tensor in packed if tensor.name not in other_reads]

@@ -1,7 +1,7 @@
-"""Checks that a tensor has as much data as its dims say: what is counted must be loaded.
+"""Checks that a tensor has as much data as its dims and dtype need.
 
-The data of a weight above a megabyte is not looked at, a look being a copy: all of those
-together cannot take more than the file does.
+Counting the values of a weight copies them. So weights above a megabyte are only checked one by one
+if all of them together exceed the size of the file.
 """
 
 from __future__ import annotations
@@ -14,105 +14,112 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sized
-
     from onnx import GraphProto, TensorProto
 
-_MOST = 2**63 - 1
-"""What fits 64 bits: no tensor has more bytes."""
+_MAX_TENSOR_BYTES = 2**63 - 1
+"""Sizes are 64-bit ints."""
 
-_LOOKED_AT = 1 << 20
-"""Bytes up to which data in the file is counted."""
+_ALWAYS_COUNTED_BYTES = 1 << 20
+"""The values of tensors up to this size are always counted."""
 
 
 def check_tensor(tensor: TensorProto) -> None:
-    """Refuse a tensor whose dims are none, or whose data is not of their size.
+    """Refuse a tensor with negative dims, or with data of another size than its dims and dtype.
 
-    A tensor without any data is a weight that was taken out: planning does without it.
+    A tensor without any data passes: its weights were taken out, and planning does not need them.
 
     Raises:
         ModelError: naming the tensor.
     """
-    bits, dims = BITS.get(dtype_name(tensor.data_type)), tuple(tensor.dims)
+    dims = list(tensor.dims)
     if any(dim < 0 for dim in dims):
-        raise ModelError(f"{_name(tensor)} has a negative dim: {list(dims)}")
-    needed = bytes_of(tensor)
-    if needed > _MOST:
-        raise ModelError(f"{_name(tensor)} takes {needed} bytes: no machine has that much")
+        raise ModelError(f"{_label(tensor)} has a negative dim: {dims}")
+    needed = tensor_bytes(tensor)
+    if needed > _MAX_TENSOR_BYTES:
+        raise ModelError(f"{_label(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
-        said = next((e.value for e in tensor.external_data if e.key == "length"), "")
-        if bits and said.isdecimal() and len(said) < 20 and int(said) != needed:
-            raise _mismatch(tensor, f"{int(said)} bytes")
-        return
-    if needed <= _LOOKED_AT:
-        _look(tensor)
+        length = next((e.value for e in tensor.external_data if e.key == "length"), "")
+        is_number = length.isdecimal() and len(length) < 20
+        if _bits(tensor) and is_number and int(length) != needed:
+            raise _mismatch(tensor, f"{int(length)} bytes")
+    elif needed <= _ALWAYS_COUNTED_BYTES:
+        _check_data(tensor)
 
 
 def check_sums(graph: GraphProto, size: int) -> None:
-    """Refuse weights that take more than the file of so many bytes, are of no type, or twice.
+    """Refuse initializers that are defined twice, have no dtype, or exceed the model file.
+
+    Args:
+        graph: The main graph.
+        size: Bytes of the model file.
 
     Raises:
         ModelError: naming the weight.
     """
-    inside, names = [], set()
+    large, names = [], set()
     for tensor in graph.initializer:
         if tensor.name in names:
-            raise ModelError(f"{_name(tensor)} is defined twice")
+            raise ModelError(f"{_label(tensor)} is defined twice")
         names.add(tensor.name)
         if dtype_name(tensor.data_type) == "unknown":
-            raise ModelError(f"{_name(tensor)} is of type {tensor.data_type}, which is none")
-        if tensor.data_location != tensor.EXTERNAL and bytes_of(tensor) > _LOOKED_AT:
-            inside.append(tensor)
-    if sum(map(bytes_of, inside)) <= size:
-        return
-    # Now a look is worth its copy: those without data are none of the file's.
-    for tensor in inside:
-        _look(tensor)
+            raise ModelError(f"{_label(tensor)} is of type {tensor.data_type}, which is none")
+        is_inside = tensor.data_location != tensor.EXTERNAL
+        if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
+            large.append(tensor)
+    if sum(map(tensor_bytes, large)) > size:
+        for tensor in large:
+            _check_data(tensor)
 
 
-def _look(tensor: TensorProto) -> None:
-    bits = BITS.get(dtype_name(tensor.data_type))
-    if bits is None:  # strings, and what is no dense tensor
-        return
-    if tensor.HasField("raw_data"):
-        given = len(tensor.raw_data)
-        if given not in (bytes_of(tensor), 0):
-            raise _mismatch(tensor, f"{given} bytes")
-        return
-    values = sum(map(len, _fields(tensor)))
-    if values not in (_values(tensor, bits), 0):
-        raise _mismatch(tensor, f"{values} values")
+def tensor_bytes(tensor: TensorProto) -> int:
+    """Return the bytes that a tensor's dims and dtype take; 0 for strings."""
+    return -(-_element_count(tensor) * (_bits(tensor) or 0) // 8)
 
 
-def _fields(tensor: TensorProto) -> Iterator[Sized]:
-    yield from (tensor.float_data, tensor.int32_data, tensor.int64_data)
-    yield from (tensor.double_data, tensor.uint64_data)
+def _bits(tensor: TensorProto) -> int | None:
+    """Return the bits of an element; None for strings and undefined types."""
+    return BITS.get(dtype_name(tensor.data_type))
 
 
-def _values(tensor: TensorProto, bits: int) -> int:
-    """Return how many numbers say its elements: a complex one is two, small ones share."""
-    count = _count(tensor)
-    if dtype_name(tensor.data_type).startswith("complex"):
-        return 2 * count
-    return -(-count * bits // 8) if bits < 8 else count
-
-
-def bytes_of(tensor: TensorProto) -> int:
-    """Return how many bytes its dims and its type take."""
-    bits = BITS.get(dtype_name(tensor.data_type), 0)
-    return -(-_count(tensor) * bits // 8)
-
-
-def _count(tensor: TensorProto) -> int:
+def _element_count(tensor: TensorProto) -> int:
     return prod(int(dim) for dim in tensor.dims)
 
 
+def _check_data(tensor: TensorProto) -> None:
+    """Refuse a tensor whose raw or typed data has another size than its dims say.
+
+    In the typed fields a complex number is two values, and elements of less than 8 bits share one.
+    """
+    bits = _bits(tensor)
+    if bits is None:
+        return
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) not in (tensor_bytes(tensor), 0):
+            raise _mismatch(tensor, f"{len(tensor.raw_data)} bytes")
+        return
+    expected = _element_count(tensor)
+    if dtype_name(tensor.data_type).startswith("complex"):
+        expected *= 2
+    elif bits < 8:
+        expected = -(-expected * bits // 8)
+    count = sum(
+        len(values)
+        for values in (
+            *(tensor.float_data, tensor.int32_data, tensor.int64_data),
+            *(tensor.double_data, tensor.uint64_data),
+        )
+    )
+    if count not in (expected, 0):
+        raise _mismatch(tensor, f"{count} values")
+
+
 def _mismatch(tensor: TensorProto, data: str) -> ModelError:
-    kind = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
+    tensor_type = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
     return ModelError(
-        f"{_name(tensor)} is {kind}, {bytes_of(tensor)} bytes, and its data has {data}"
+        f"{_label(tensor)} is {tensor_type}, {tensor_bytes(tensor)} bytes, "
+        f"and its data has {data}"
     )
 
 
-def _name(tensor: TensorProto) -> str:
+def _label(tensor: TensorProto) -> str:
     return f"tensor {tensor.name[:120]!r}"

@@ -1,8 +1,9 @@
-"""Weights as a file stores them: in itself or beside it, in its order, packed or not."""
+"""The weights of a model file as ONNX Runtime reads them when it loads the file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.constants import stored_tensor
@@ -16,25 +17,25 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto
 
-_TYPED: Mapping[str, int] = {
+_TYPED_FIELDS: Mapping[str, int] = {
     "float_data": 4,
     "int32_data": 4,
     "int64_data": 8,
     "double_data": 8,
     "uint64_data": 8,
 }
-"""Fields of typed numbers, and the bytes of one as it is parsed."""
+"""Typed data field -> bytes of one value in memory after parsing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A weight in a file: its bytes, whether they lie in it, and its packed copy's.
+    """A weight of a model file.
 
     Attributes:
-        name: the initializer's, or the output's of a Constant.
+        name: of the initializer, or of the output of a Constant node.
         size: bytes of its data.
-        inside: whether these are in the model file itself.
-        packed: bytes that a kernel packed beforehand, in the file beside.
+        inside: whether the data is in the model file itself.
+        packed: bytes of its prepacked form in an external file.
     """
 
     name: str
@@ -45,13 +46,13 @@ class StoredWeight:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model file as a session finds it.
+    """A model file as an ONNX Runtime session reads it.
 
     Attributes:
-        size: bytes of the file itself.
-        nodes: in all of its graphs.
+        size: bytes of the file, without external data.
+        nodes: number of nodes in all graphs.
         weights: in the order of the file.
-        operands: what the node that makes a value reads, by the value's name.
+        operands: the inputs of the node that produces a value, by the name of the value.
     """
 
     size: int
@@ -61,10 +62,10 @@ class StoredModel:
 
 
 def stored_model(path: Path) -> StoredModel:
-    """Return what a session reads when it loads a file; external data stays where it is.
+    """Describe a model file; external data is not read.
 
     Raises:
-        ModelError: the file cannot be read, or its external data makes no sense.
+        ModelError: the file cannot be read, or an entry of its external data is invalid.
     """
     model = load_as_written(path)
     nodes = [node for graph in graphs(model.graph) for node in graph.node]
@@ -77,27 +78,26 @@ def stored_model(path: Path) -> StoredModel:
 
 
 def _weights(model: ModelProto) -> list[StoredWeight]:
-    found = []
+    """Return initializers and Constant tensors of all graphs."""
+    weights = []
     for graph in graphs(model.graph):
-        found += [_stored(tensor.name, tensor) for tensor in graph.initializer]
-        found += [
+        weights += [_stored(tensor.name, tensor) for tensor in graph.initializer]
+        weights += [
             _stored(node.output[0], tensor)
             for node in graph.node
             if (tensor := stored_tensor(node)) is not None
         ]
-    return found
+    return weights
 
 
 def _stored(name: str, tensor: TensorProto) -> StoredWeight:
     if tensor.data_location != tensor.EXTERNAL:
-        typed = sum(len(getattr(tensor, part)) * size for part, size in _TYPED.items())
+        typed = sum(
+            len(getattr(tensor, field)) * size for field, size in _TYPED_FIELDS.items()
+        )
         return StoredWeight(name, len(tensor.raw_data) or typed, inside=True)
     from onnx import helper
 
-    bits = 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    blobs = [blob for _, found in packed_blobs(tensor) for blob in found]
-    packed = sum(blob.length for blob in blobs)
-    return StoredWeight(name, count * bits // 8, inside=False, packed=packed)
+    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    packed = sum(blob.length for _, blobs in packed_blobs(tensor) for blob in blobs)
+    return StoredWeight(name, prod(tensor.dims) * itemsize, inside=False, packed=packed)

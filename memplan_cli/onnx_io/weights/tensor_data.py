@@ -1,4 +1,4 @@
-"""The data of single weights."""
+"""The data of single weights: read from or written to a file, cut into ranges, made dense."""
 
 from __future__ import annotations
 
@@ -19,142 +19,149 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.rewrites import Cut
 
+PAGE = 4096
+"""Bytes: data in a file begins at a multiple of this, so that it can be mapped."""
+
+MIN_EXTERNAL_BYTES = 1024
+"""Smaller tensors stay in the model file, as with ONNX Runtime's own external data."""
+
+_CHUNK = 16 << 20
+"""Bytes of an array that are made contiguous at a time."""
+
+_DATA_FIELDS = (
+    *("raw_data", "float_data", "double_data"),
+    *("int32_data", "int64_data", "uint64_data"),
+)
+
 
 def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
-    """Return a tensor's values; data in another file is mapped.
+    """Return the values of a tensor; external data is memory-mapped.
 
     Raises:
-        ModelError: that file is not there or too short.
+        ModelError: the tensor has no data, or its file in ``folder`` is missing or too short.
     """
     import numpy as np
     from onnx import helper, numpy_helper
 
+    shape = tuple(tensor.dims)
     if tensor.data_location != tensor.EXTERNAL:
-        _refuse_without_data(tensor)
+        if 0 not in shape and not any(len(getattr(tensor, field)) for field in _DATA_FIELDS):
+            raise ModelError(
+                f"{tensor.name[:120]!r} has no data: constants cannot be folded",
+                hint="give the model its weights, or leave --fold-constants out",
+            )
         return np.asarray(numpy_helper.to_array(tensor))
-    (name,) = locations([tensor])
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    (location,) = locations([tensor])
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if 0 in shape:
         return np.empty(shape, dtype)
+    entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
-        offset = int(entries.get("offset", "0"))
-        return np.memmap(folder / name, dtype, "r", offset, shape)
+        return np.memmap(folder / location, dtype, "r", int(entries.get("offset", "0")), shape)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"the weights in {folder / name} cannot be read: constants cannot be folded",
+            f"the weights in {folder / location} cannot be read: constants cannot be folded",
             hint="bring the file, or leave --fold-constants out",
         ) from error
 
 
-def _refuse_without_data(tensor: TensorProto) -> None:
-    if 0 not in tensor.dims and not any(len(getattr(tensor, part)) for part in _DATA):
-        raise ModelError(
-            f"{tensor.name[:120]!r} has no data: constants cannot be folded",
-            hint="give the model its weights, or leave --fold-constants out",
-        )
+Store = Callable[["TensorProto", "NDArray[Any]"], None]
+"""Stores an array as the data of a tensor: `store_inside`, or `DataFile.store`."""
 
 
-_DATA = ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data")
-
-
-_LEAST = 1024
-"""Bytes from which a tensor is worth a place in another file, as the runtime's own dump."""
-
-
-_PAGE = 4096
-"""Data is mapped where it begins on a page."""
-
-
-_CHUNK = 16 << 20
-"""Bytes that are put in order in memory at a time."""
+def store_inside(tensor: TensorProto, array: NDArray[Any]) -> None:
+    """Store an array in the ``raw_data`` of a tensor."""
+    tensor.raw_data = b"".join(_chunks(array))
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file beside the model that new weights are written into, and its name there."""
+    """A file of external data that is being written.
+
+    Attributes:
+        name: the location by which tensors refer to the file.
+        file: the open file.
+    """
 
     name: str
     file: BinaryIO
 
-    def hold(self, tensor: TensorProto, value: NDArray[Any]) -> None:
-        """Write a tensor's value, a part at a time, and let the tensor refer to it."""
-        if value.nbytes < _LEAST:
-            inside(tensor, value)
+    def store(self, tensor: TensorProto, array: NDArray[Any]) -> None:
+        """Append an array to the file and let the tensor refer to it; small ones go inside."""
+        if array.nbytes < MIN_EXTERNAL_BYTES:
+            store_inside(tensor, array)
             return
-        self.file.write(b"\0" * (-self.file.tell() % _PAGE))
-        place = {"location": self.name, "offset": self.file.tell(), "length": value.nbytes}
-        for part in _parts(value):
-            self.file.write(part)
-        tensor.data_location = tensor.EXTERNAL
-        for key, entry in place.items():
-            tensor.external_data.add(key=key, value=str(entry))
+        offset = start_page(self.file)
+        for chunk in _chunks(array):
+            self.file.write(chunk)
+        refer_to_file(tensor, self.name, offset, array.nbytes)
 
 
-def inside(tensor: TensorProto, value: NDArray[Any]) -> None:
-    """Put a value into a tensor."""
-    tensor.raw_data = b"".join(_parts(value))
+def start_page(file: BinaryIO) -> int:
+    """Fill a file with zeros up to the next page; return the offset of the page."""
+    file.write(b"\0" * (-file.tell() % PAGE))
+    return file.tell()
 
 
-Hold = Callable[["TensorProto", "NDArray[Any]"], None]
-"""Puts a value where it is to be: `inside`, or `DataFile.hold`."""
+def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor without external data refer to bytes of a file."""
+    tensor.data_location = tensor.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
 
 
-def _parts(value: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the bytes of an array in the order of its elements; a view is never copied whole."""
-    rows = max(1, _CHUNK * len(value) // max(value.nbytes, 1)) if value.ndim else 1
-    if not value.ndim or rows >= len(value):
-        yield value.tobytes()
+def _chunks(array: NDArray[Any]) -> Iterator[bytes]:
+    """Yield the bytes of an array in C order, some rows at a time: a view is not copied whole."""
+    rows = max(1, _CHUNK * len(array) // max(array.nbytes, 1)) if array.ndim else 1
+    if not array.ndim or rows >= len(array):
+        yield array.tobytes()
         return
-    for start in range(0, len(value), rows):
-        yield value[start : start + rows].tobytes()
+    for start in range(0, len(array), rows):
+        yield array[start : start + rows].tobytes()
 
 
 def cut_weight(tensor: TensorProto, cut: Cut, folders: Sequence[Path]) -> TensorProto:
-    """Return a range of a weight, without a name.
+    """Return a range of a weight along one axis, as a tensor without a name.
 
-    Rows of a weight in a file are bytes one after the other, and the part says where they are.
-    Other ranges are put into the model.
+    If the range is contiguous in an external file, the result refers to these bytes; otherwise it
+    holds a copy.
 
     Args:
         tensor: The weight.
-        cut: The axis, and where the range begins and ends.
-        folders: Where external data may be.
+        cut: The axis, start and stop.
+        folders: The folders that may contain the external data.
     """
     from onnx import numpy_helper
 
     if tensor.data_location == tensor.EXTERNAL and prod(tensor.dims[: cut.axis]) == 1:
-        return _view(tensor, cut)
-    name = next((e.value for e in tensor.external_data if e.key == "location"), "")
-    folder = next((each for each in folders if (each / name).is_file()), Path())
+        return _external_range(tensor, cut)
+    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+    folder = next((folder for folder in folders if (folder / location).is_file()), Path())
     values = numpy_helper.to_array(loaded(tensor, folder))
-    places = (slice(None),) * cut.axis + (slice(cut.start, cut.stop),)
-    return numpy_helper.from_array(values[places])
+    return numpy_helper.from_array(
+        values[(slice(None),) * cut.axis + (slice(cut.start, cut.stop),)]
+    )
 
 
-def _view(tensor: TensorProto, cut: Cut) -> TensorProto:
-    """Return a weight that is some of the bytes of another in the same file."""
+def _external_range(tensor: TensorProto, cut: Cut) -> TensorProto:
+    """Return a tensor that refers to some rows of another tensor's external data."""
     from onnx import helper
 
+    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    row_bytes = prod(tensor.dims[cut.axis + 1 :]) * itemsize
+    rows = cut.stop - cut.start
     part = type(tensor)()
-    part.data_type, part.data_location = tensor.data_type, tensor.EXTERNAL
+    part.data_type = tensor.data_type
     part.dims.extend(tensor.dims)
-    part.dims[cut.axis] = cut.stop - cut.start
-    row = (
-        prod(tensor.dims[cut.axis + 1 :])
-        * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    )
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    offset = int(told.get("offset", 0)) + cut.start * row
-    place = {"location": told["location"], "offset": offset}
-    place["length"] = (cut.stop - cut.start) * row
-    for key, value in place.items():
-        part.external_data.add(key=key, value=str(value))
+    part.dims[cut.axis] = rows
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    offset = int(entries.get("offset", 0)) + cut.start * row_bytes
+    refer_to_file(part, entries["location"], offset, rows * row_bytes)
     return part
 
 
 def sparse_weights(graph: GraphProto) -> Iterator[tuple[str, SparseTensorProto]]:
-    """Yield a graph's sparse weights, initializers and Constants, by name."""
+    """Yield the sparse initializers and sparse Constants of a graph by name."""
     for sparse in graph.sparse_initializer:
         yield sparse.values.name, sparse
     for node in graph.node:
@@ -165,15 +172,15 @@ def sparse_weights(graph: GraphProto) -> Iterator[tuple[str, SparseTensorProto]]
 
 
 def dense(sparse: SparseTensorProto, folder: Path) -> TensorProto:
-    """Return the same weight with all its elements, as a session makes it."""
+    """Return a sparse tensor as a dense one, as ONNX Runtime's session makes it."""
     import numpy as np
     from onnx import numpy_helper
 
     values = numpy_helper.to_array(loaded(sparse.values, folder))
-    places = numpy_helper.to_array(loaded(sparse.indices, folder))
+    indices = numpy_helper.to_array(loaded(sparse.indices, folder))
     whole = np.zeros(tuple(sparse.dims), values.dtype)
-    # Places are one number an element, or one an axis.
-    whole[np.unravel_index(places, whole.shape) if places.ndim == 1 else tuple(places.T)] = (
-        values
-    )
+    # Indices are flat, or one column for each axis.
+    is_flat = indices.ndim == 1
+    where = np.unravel_index(indices, whole.shape) if is_flat else tuple(indices.T)
+    whole[where] = values
     return numpy_helper.from_array(whole)

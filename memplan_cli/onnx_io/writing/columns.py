@@ -30,7 +30,7 @@ from memplan_cli.onnx_io.graph_editor import (
 )
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.weights.tensor_data import DataFile, inside
+from memplan_cli.onnx_io.weights.tensor_data import DataFile, store_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-    from memplan_cli.onnx_io.weights.tensor_data import Hold
+    from memplan_cli.onnx_io.weights.tensor_data import Store
 
 PIECE = 5 << 16
 """Bytes of the least piece, about: little beside what a session takes to load any model."""
@@ -149,7 +149,7 @@ def cut_columns(
     if not found:
         return {}
     with data.open("wb") as file:
-        hold = DataFile(data.name, file).hold
+        hold = DataFile(data.name, file).store
         cutter = _Cutter(model.graph, data.parent, hold, FreshNames.of(model), {}, {})
         made_of = {
             at: cutter.pieces(product, product.cuts(piece)) for at, product in found.items()
@@ -256,7 +256,7 @@ class _Cutter:
 
     graph: GraphProto
     folder: Path
-    hold: Hold
+    hold: Store
     names: FreshNames
     known: dict[tuple[str, int, tuple[int, ...]], list[str]]
     made: dict[str, tuple[str, int]]
@@ -270,7 +270,7 @@ class _Cutter:
         biases = [None] * len(weights)
         if product.bias is not None:
             axis = len(product.bias.dims) - 1
-            biases = self._weights(product.bias, axis, cuts, inside)  # type: ignore[assignment]
+            biases = self._weights(product.bias, axis, cuts, store_inside)  # type: ignore[assignment]
         made = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             piece = deepcopy(node)
@@ -287,7 +287,7 @@ class _Cutter:
         return [*made, join]
 
     def _weights(
-        self, tensor: TensorProto, axis: int, cuts: tuple[int, ...], hold: Hold
+        self, tensor: TensorProto, axis: int, cuts: tuple[int, ...], hold: Store
     ) -> list[str]:
         """Return the names of the pieces of a weight, which are new initializers."""
         key = tensor.name, axis, cuts
@@ -305,7 +305,7 @@ class _Cutter:
         values: NDArray[Any],
         axis: int,
         part: slice,
-        hold: Hold,
+        hold: Store,
     ) -> str:
         piece, name = self.graph.initializer.add(), f"{tensor.name}/columns_{part.start}"
         piece.name = name = self.names.fresh(name)

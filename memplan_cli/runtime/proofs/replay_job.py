@@ -14,7 +14,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.runs.node_models import Cutter
+from memplan_cli.onnx_io.runs.node_models import NodeModels
 from memplan_cli.onnx_io.types import array_dtype, element_type, unpacked
 from memplan_cli.runtime.profile.type_names import word_of
 from memplan_cli.runtime.proofs.places import Place
@@ -38,7 +38,7 @@ _NO_ARRAYS = ("seq(", "map(")
 
 @dataclass(slots=True)
 class _Replay:
-    cutter: Cutter
+    cutter: NodeModels
     provider: str
     memory: Callable[[int], Memory]
     """Makes memory of so many bytes where the provider computes."""
@@ -243,7 +243,7 @@ def run(job: Json) -> Json:
 def _start(spec: SessionSpec, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
     memory = HostMemory if spec.provider == CPU else DeviceMemory
     arenas = {name: memory(height) for name, height in heights.items()}
-    cutter = Cutter.of(spec.model)
+    cutter = NodeModels.of(spec.model)
     placed = {place.name: place for place in places}
     return _Replay(cutter, spec.provider, memory, arenas, placed, {})
 
