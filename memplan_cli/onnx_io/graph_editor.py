@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 NODE = 5_000
-"""Bytes that a session holds for a node, about (18,000 nodes of an unrolled LSTM: 91 MB)."""
+"""Approximate bytes that an ONNX Runtime session holds for a node (an unrolled LSTM: 91 MB for 18,000)."""
 
 INT64 = 7
-"""ONNX's number of the element type."""
+"""TensorProto.INT64."""
 
 
 class FreshNames:
-    """Names in use, and new names that differ from all of them.
+    """Makes names that differ from all names in use.
 
     If a preferred name is in use, ``separator`` and a number are appended, counted from 1 for each
     preferred name.
@@ -44,7 +44,7 @@ class FreshNames:
 
     @classmethod
     def of(cls, model: ModelProto) -> FreshNames:
-        """Return names that are new in the graph, its subgraphs and the model's functions."""
+        """Return a maker of names that are unused in the graph, its subgraphs and the model's functions."""
         taken = names_in(model.graph)
         for function in model.functions:
             taken.update((*function.input, *function.output))
@@ -78,26 +78,26 @@ def _names_of_nodes(nodes: Iterable[NodeProto]) -> set[str]:
 
 
 def producers(nodes: Iterable[NodeProto]) -> dict[str, int]:
-    """Return the index of the node that makes each value."""
-    return {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    """Return the index of the node that produces each value."""
+    return {name: index for index, node in enumerate(nodes) for name in node.output if name}
 
 
 def producer_nodes(nodes: Iterable[NodeProto]) -> dict[str, NodeProto]:
-    """Return the node that makes each value."""
+    """Return the node that produces each value."""
     return {name: node for node in nodes for name in node.output if name}
 
 
 def consumers(nodes: Iterable[NodeProto]) -> dict[str, list[NodeProto]]:
-    """Return the nodes that read each value, in order; a subgraph's captures are reads."""
-    found: dict[str, list[NodeProto]] = {}
+    """Return the nodes that read each value, in order; captures of a subgraph count as reads."""
+    readers: dict[str, list[NodeProto]] = {}
     for node in nodes:
         for name in dict.fromkeys(filter(None, reads(node))):
-            found.setdefault(name, []).append(node)
-    return found
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that the results need, in order."""
+    """Return the nodes that the named results depend on, in their present order."""
     needed = set(results)
     kept: list[NodeProto] = []
     for node in reversed(list(nodes)):
@@ -110,26 +110,29 @@ def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeP
 def in_order(nodes: Sequence[NodeProto]) -> list[NodeProto] | None:
     """Return nodes with each producer before its consumers, as near to their order as possible.
 
-    Returns None if nodes need each other.
+    Returns None if the nodes form a cycle.
     """
     producer = producers(nodes)
     needs = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
     order = nearest_order(successors(needs))
-    return [nodes[at] for at in order] if len(order) == len(nodes) else None
+    return [nodes[index] for index in order] if len(order) == len(nodes) else None
 
 
 def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Set the nodes of a graph, which may be some of those that it has."""
+    """Set the nodes of a graph, in place; they may be nodes of the graph itself."""
     nodes = list(nodes)
     del graph.node[:]
     graph.node.extend(nodes)
 
 
 def keep(items: MutableSequence[Any], is_kept: Callable[[Any], bool]) -> None:
-    """Remove the other messages of a repeated field, adjacent ones in one step."""
+    """Remove the messages of a repeated field that ``is_kept`` rejects, in place.
+
+    Adjacent messages are removed in one step.
+    """
     runs = [
         (kept, list(run))
-        for kept, run in groupby(range(len(items)), lambda at: is_kept(items[at]))
+        for kept, run in groupby(range(len(items)), lambda index: is_kept(items[index]))
     ]
     for kept, run in reversed(runs):
         if not kept:
@@ -137,14 +140,14 @@ def keep(items: MutableSequence[Any], is_kept: Callable[[Any], bool]) -> None:
 
 
 def drop_unread(graph: GraphProto, names: Collection[str]) -> None:
-    """Remove the initializers of these names that no node reads and no output is."""
+    """Remove those of the named initializers that no node reads and no graph output is, in place."""
     read = {name for node in graph.node for name in reads(node)}
     read.update(value.name for value in (*graph.input, *graph.output))
     keep(graph.initializer, lambda tensor: tensor.name not in names or tensor.name in read)
 
 
 def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Let nodes and their subgraphs read other values, in place; results keep their names."""
+    """Rename what nodes and their subgraphs read, in place; results keep their names."""
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         for _, body in subgraphs(node):
@@ -153,7 +156,7 @@ def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
 
 
 def rename_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Rename values where nodes and their subgraphs read or make them, in place."""
+    """Rename values wherever nodes and their subgraphs read or produce them, in place."""
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
@@ -167,6 +170,19 @@ def _rename_outputs(graph: GraphProto, names: Mapping[str, str]) -> None:
         value.name = names.get(value.name, value.name)
 
 
+def with_values(
+    node: NodeProto, name: str, inputs: Sequence[str], outputs: Sequence[str]
+) -> NodeProto:
+    """Return a node with this name, inputs and outputs: the node itself if it has them already."""
+    if (name, list(inputs), list(outputs)) == (node.name, node.input[:], node.output[:]):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.name = name
+    copy.input[:], copy.output[:] = inputs, outputs
+    return copy
+
+
 def with_ends(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
     """Return a copy of a node with other inputs and one output."""
     copy = type(node)()
@@ -176,7 +192,7 @@ def with_ends(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
 
 
 class GraphEditor:
-    """The main graph of a model that gets nodes one by one and is put in order at the end."""
+    """Adds nodes to the main graph of a model; `set_nodes` puts all nodes in order at the end."""
 
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
@@ -185,7 +201,7 @@ class GraphEditor:
         self._read = {name for node in self.graph.node for name in reads(node)}
 
     def constant(self, name: str, values: Sequence[int]) -> str:
-        """Add an int64 initializer of one axis; return its name."""
+        """Add a one-dimensional int64 initializer; return its name."""
         from onnx import helper
 
         name = self.fresh(name)
@@ -195,7 +211,7 @@ class GraphEditor:
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
-        """Add a node with one result of this name; return the name."""
+        """Add a node of operator ``kind`` whose one result is called ``output``; return that name."""
         from onnx import helper
 
         name = self.fresh(f"{output}/{kind}")
@@ -203,17 +219,17 @@ class GraphEditor:
         return output
 
     def made(self, kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        """Add a node whose result has a fresh name; return the name."""
+        """Add a node whose result gets a fresh name, like ``like``; return the name."""
         return self.node(kind, inputs, self.fresh(like), **attributes)
 
     def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
-        """Set the graph's nodes to these and the new ones, without those that no output needs.
+        """Set the graph's nodes to these and the added ones, in order, without unused ones.
 
-        The graph's inputs and outputs are final by now. Initializers that were read before and
-        are no longer are removed.
+        Initializers that lost their last consumer are removed. Graph inputs and outputs must be
+        final before this call.
         """
         ordered = in_order([*nodes, *self.new_nodes])
-        assert ordered is not None  # noqa: S101 - new nodes read nothing that is made of them
+        assert ordered is not None  # noqa: S101 - added nodes form no cycle
         replace_nodes(
             self.graph, live_nodes(ordered, {value.name for value in self.graph.output})
         )

@@ -298,9 +298,9 @@ def test_pieces_that_take_long_may_be_any_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside what they compute their nodes are nothing."""
-    monkeypatch.setattr(columns, "_MORE", 0.0)
+    monkeypatch.setattr(columns, "_MAX_ADDED_SHARE", 0.0)
     assert not cut_columns(product("MatMul", 700), tmp_path / "pieces.data", {})
-    monkeypatch.setattr(columns, "_LONG", 8192)
+    monkeypatch.setattr(columns, "_FREE_PIECE", 8192)
     pieces = cut_columns(product("MatMul", 700), tmp_path / "pieces.data", {})
     assert 2 <= len(pieces) <= 700 * SUMMED * 4 // 8192 + 1
 

@@ -1,4 +1,4 @@
-"""A model with regions of its graph in pieces, as a program says."""
+"""A model with its main graph rewritten to the ops of a chunked program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.rewrites import Cut
-from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes
+from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes, with_values
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight
 
@@ -28,15 +28,16 @@ def chunked_model(
     constants: Mapping[VarId, NewWeight],
     folders: Sequence[Path] = (),
 ) -> tuple[ModelProto, Program]:
-    """Return a copy whose top graph has the ops of a program, and the program for the copy.
+    """Return a copy of a model whose main graph has the ops of a program, and the copy's program.
 
-    Inputs and outputs are declared with the program's dims, for which the pieces are cut.
+    Inputs and outputs are declared with the program's dims, for which regions were cut.
 
     Args:
-        model: The model that the program was read from, before regions were put in pieces.
-        program: Its ops; copies share the source of their node, what was inserted has none.
-        constants: What the weights that are new are: int64 values, or ranges of weights.
-        folders: Where the model's external data may be.
+        model: The model that the program was read from, before it was chunked.
+        program: The chunked program. Copies of an op have the ``source`` of its node; inserted ops
+            have none (-1).
+        constants: New weights: int64 values, or ranges of existing weights.
+        folders: The folders that may contain the model's external data.
     """
     from onnx import helper
 
@@ -44,35 +45,35 @@ def chunked_model(
     graph = copy.graph
     replace_nodes(graph, [_node(program, op, model) for op in program.body.ops])
     names = {var.name for var in program.vars.values() if not var.block}
-    given = {value.name for value in graph.input}
+    graph_inputs = {value.name for value in graph.input}
     keep(graph.value_info, lambda value: value.name in names)
-    keep(graph.initializer, lambda tensor: tensor.name in names or tensor.name in given)
+    keep(graph.initializer, lambda tensor: tensor.name in names or tensor.name in graph_inputs)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
         name = program.vars[var].name
         if isinstance(values, Cut):
-            part = cut_weight(weights[values.weight], values, folders)
-            part.name = name
-            graph.initializer.append(part)
+            tensor = cut_weight(weights[values.weight], values, folders)
+            tensor.name = name
         else:
-            graph.initializer.append(helper.make_tensor(name, INT64, [len(values)], values))
+            tensor = helper.make_tensor(name, INT64, [len(values)], values)
+        graph.initializer.append(tensor)
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
-    ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
+    ops = tuple(op._replace(source=index) for index, op in enumerate(program.body.ops))
     return copy, replace(program, body=replace(program.body, ops=ops))
 
 
 def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:
-    """Declare the numbers that a program has for dims: pieces are cut for them alone."""
+    """Declare the fixed dims of a var in a graph input or output, in place."""
     if var is None or var.shape is None or not value.type.HasField("tensor_type"):
         return
-    for dim, known in zip(value.type.tensor_type.shape.dim, var.shape, strict=False):
-        if isinstance(known, int):
-            dim.dim_value = known
+    for declared, dim in zip(value.type.tensor_type.shape.dim, var.shape, strict=False):
+        if isinstance(dim, int):
+            declared.dim_value = dim
 
 
 def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
-    """Return the node of an op: the file's, a copy of one with other values, or a new one."""
+    """Return the node of an op: the model's own, a changed copy of it, or a new one."""
     from onnx import helper
 
     inputs = [program.vars[var].name if var else "" for var in op.inputs]
@@ -82,13 +83,11 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
             op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
         )
     node = model.graph.node[op.source]
-    if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
+    copy = with_values(node, op.name, inputs, outputs)
+    if copy is node:
         return node
-    copy = deepcopy(node)
-    copy.name = op.name
-    copy.input[:], copy.output[:] = inputs, outputs
-    said = plain_attributes(node)
-    changed = {name: value for name, value in op.attributes.items() if said.get(name) != value}
+    original = plain_attributes(node)
+    changed = {n: value for n, value in op.attributes.items() if original.get(n) != value}
     keep(copy.attribute, lambda attribute: attribute.name not in changed)
     copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
     return copy

@@ -1,13 +1,12 @@
-"""Products with a large constant operand, computed in pieces of its columns.
+"""Matrix products with a large constant operand, computed in pieces of the operand's columns.
 
-A session packs a constant operand into memory of its own before it looks whether the file has
-that packed already (ONNX Runtime): while a model loads, the largest operand lies in memory
-twice. In pieces, the largest piece does:
+ONNX Runtime packs a constant operand into new memory before it looks for a prepacked one in the file:
+while a model loads, the largest operand is in memory twice. In pieces, only the largest piece is:
 
     MatMul(x, w)  ->  Concat(MatMul(x, w[:, :a]), MatMul(x, w[:, a:b]), ..., axis=-1)
 
-Each column is summed as before, so no bit changes where operands are packed: there, how many
-elements are summed at a time does not depend on the number of columns.
+Each column is summed as before. No bit changes, because the block size of sums over a packed operand does
+not depend on the number of columns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from memplan_cli.onnx_io.graph_editor import (
 )
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.weights.tensor_data import DataFile, store_inside
+from memplan_cli.onnx_io.weights.tensor_data import DataFile, read_tensor, store_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,285 +42,295 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.weights.tensor_data import Store
 
 PIECE = 5 << 16
-"""Bytes of the least piece, about: little beside what a session takes to load any model."""
+"""Approximate bytes of the smallest pieces: little beside what a session takes for any model."""
 
 LARGE = 5 << 18
-"""Bytes of an operand from which a graph is cut: it is dumped twice then, and a graph that was may
-have another order, in which a training step of a BERT's holds 569 MB instead of 538."""
+"""Operands above this many bytes make a graph worth cutting. A cut graph is dumped a second time and may
+then have another node order, in which a training step of BERT holds 569 MB instead of 538."""
 
-_MORE = 1 / 3
-"""Nodes that pieces may add, for each node of the graph; where they are more, pieces are larger.
-With a quarter more a run of BERT-base takes 0.7 % longer, with three quarters 1.8 %; one of a
-small mixture of experts with two fifths more 2.5 %."""
+_MAX_ADDED_SHARE = 1 / 3
+"""Most added nodes per node of the graph; with more, pieces are larger. A quarter more nodes make a run
+of BERT-base 0.7 % longer, three quarters 1.8 %; two fifths more make one of a small mixture of experts
+2.5 % longer."""
 
-_LONG = 8 << 20
-"""Bytes of a piece that takes a hundred times as long as its node; there may be any number of
-such. A LLaMA's 4 GB in pieces of 16 MiB load in 55 MB, in pieces of half of that in 35."""
+_FREE_PIECE = 8 << 20
+"""Bytes of a piece that takes a hundred times as long as its node's overhead: any number of such pieces
+may be added. LLaMA's 4 GB load in 55 MB with pieces of 16 MiB, and in 35 MB with 8 MiB."""
 
-_WORTH = 10
-"""What joining adds to the widest step of a run may be this part of what loading saves."""
+_SAVING_PER_WIDENING = 10
+"""A byte added to the widest step of a run must save at least this many bytes while loading."""
 
-_SHORT = 64
-"""Nodes; a graph of fewer gets as many pieces as one of so many."""
+_MIN_COUNTED_NODES = 64
+"""A smaller graph may get as many pieces as one of this many nodes."""
 
-_STEP = 64
-"""Columns are cut where every kernel begins a block of its own."""
+_COLUMN_STEP = 64
+"""Pieces begin at a multiple of this many columns, where every kernel begins a block."""
 
 _FLOAT = 1
-"""ONNX's number of the type."""
+"""TensorProto.FLOAT."""
 
 _OPERAND, _BIAS = 1, 2
-"""Inputs: what is packed, and what Gemm adds to each row."""
+"""Input positions: the packed operand, and what Gemm adds to each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A node that computes with a constant, in pieces of its columns unless it is ``whole``.
+    """A matrix product with a constant operand of the main graph.
 
-    One in a subgraph (``inner``) is cut only where the size of its result is known.
+    Attributes:
+        node: the MatMul, Gemm or fused product.
+        weight: the constant operand.
+        axis: the axis of its columns.
+        bias: the constant bias; None if there is none.
+        can_be_cut: whether columns can be computed in pieces.
+        in_subgraph: whether the node is in a subgraph: it is cut only if its result's size is known.
     """
 
     node: NodeProto
     weight: TensorProto
     axis: int
     bias: TensorProto | None
-    whole: bool
-    inner: bool
+    can_be_cut: bool
+    in_subgraph: bool
 
-    def cuts(self, piece: int) -> tuple[int, ...]:
-        """Return where pieces of so many bytes, about, begin, and the end of the columns."""
-        columns, size = self.weight.dims[self.axis], _bytes(self.weight)
-        if size <= piece:
+    def bounds(self, piece_bytes: int) -> tuple[int, ...]:
+        """Return the first column of each piece of about this size, and the number of columns."""
+        columns, size = self.weight.dims[self.axis], _float_bytes(self.weight)
+        if size <= piece_bytes:
             return 0, columns
-        parts = math.ceil(size / piece)
-        return (*range(0, columns, math.ceil(columns / parts / _STEP) * _STEP), columns)
+        parts = math.ceil(size / piece_bytes)
+        step = math.ceil(columns / parts / _COLUMN_STEP) * _COLUMN_STEP
+        return (*range(0, columns, step), columns)
 
-    def added(self, piece: int) -> int:
-        """Return how many nodes the pieces are more than the one."""
-        parts = len(self.cuts(piece)) - 1
+    def added_nodes(self, piece_bytes: int) -> int:
+        """Return how many nodes are added: a product for each piece and a Concat, less the node."""
+        parts = len(self.bounds(piece_bytes)) - 1
         return parts if parts > 1 else 0
 
-    def pays(self, piece: int, made: Mapping[str, int], widest: int) -> bool:
-        """Whether loading needs less by more than joining makes the widest step need."""
-        if self.inner and self.node.output[0] not in made:
+    def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
+        """Whether loading saves enough for what joining the pieces adds to the widest step.
+
+        The result is in memory twice while its pieces are joined.
+        """
+        result = self.node.output[0]
+        if self.in_subgraph and result not in value_bytes:
             return False
-        wider = 2 * made.get(self.node.output[0], 0) - widest
-        saved = 2 * (_bytes(self.weight) - piece)
-        return not self.whole and self.added(piece) > 0 and wider * _WORTH <= saved
+        widening = 2 * value_bytes.get(result, 0) - widest
+        saving = 2 * (_float_bytes(self.weight) - piece_bytes)
+        is_cut = self.can_be_cut and self.added_nodes(piece_bytes) > 0
+        return is_cut and widening * _SAVING_PER_WIDENING <= saving
 
 
 def has_large_operand(model: ModelProto) -> bool:
-    """Whether a model has a constant that could be the operand of a product to cut."""
+    """Whether a model has a float32 matrix constant above `LARGE` bytes."""
     return any(
-        len(tensor.dims) == 2 and tensor.data_type == _FLOAT and _bytes(tensor) > LARGE
+        len(tensor.dims) == 2 and tensor.data_type == _FLOAT and _float_bytes(tensor) > LARGE
         for graph in graphs(model.graph)
         for tensor in chain(graph.initializer, filter(None, map(stored_tensor, graph.node)))
     )
 
 
 def reads_large_inside(model: ModelProto) -> bool:
-    """Whether a subgraph has a product with a constant that could be cut."""
+    """Whether a subgraph has a product whose operand is larger than a piece."""
     return any(
-        product.inner and _bytes(product.weight) > PIECE for product in _products(model.graph)
+        product.in_subgraph and _float_bytes(product.weight) > PIECE
+        for product in _products(model.graph)
     )
 
 
 def cut_columns(
-    model: ModelProto, data: Path, made: Mapping[str, int]
+    model: ModelProto, data: Path, value_bytes: Mapping[str, int]
 ) -> dict[str, tuple[str, int]]:
-    """Cut the large constant operands of products, in place; those of the top graph's constants.
+    """Cut products with large constant operands of the main graph into pieces, in place.
 
     Args:
-        model: its large weights lie in the folder of ``data``.
-        data: the file that the pieces go into.
-        made: bytes of values, those of subgraphs too, as far as they are known: results are
-            written once more when they are joined, and what would make the widest step of a run
-            much wider than loading gets smaller stays whole.
+        model: The model; its external data lies in the folder of ``data``.
+        data: The file that the pieces of operands are written to.
+        value_bytes: Bytes of values of all graphs, as far as they are known. A product stays whole if
+            joining its pieces would make the widest step too much wider.
 
     Returns:
-        Of each new value, the one of which it is a part, and its columns. Empty where
-        nothing was written.
+        For the result of each piece, the result that it is a part of and its number of columns. Empty
+        if nothing was cut and no file was written.
     """
-    count = sum(len(graph.node) for graph in graphs(model.graph))
+    node_count = sum(len(graph.node) for graph in graphs(model.graph))
     products = list(_products(model.graph))
-    piece, cut = _choice(products, count, made, widest_of(model, made))
-    found = {id(product.node): product for product in cut}
-    if not found:
+    widest = widest_of(model, value_bytes)
+    piece_bytes, cut = _best_cut(products, node_count, value_bytes, widest)
+    if not cut:
         return {}
     with data.open("wb") as file:
-        hold = DataFile(data.name, file).store
-        cutter = _Cutter(model.graph, data.parent, hold, FreshNames.of(model), {}, {})
-        made_of = {
-            at: cutter.pieces(product, product.cuts(piece)) for at, product in found.items()
+        store = DataFile(data.name, file).store
+        cutter = _Cutter(model.graph, data.parent, store, FreshNames.of(model), {}, {})
+        replacements = {
+            id(product.node): cutter.pieces(product, product.bounds(piece_bytes))
+            for product in cut
         }
-    # Innermost first: a node is copied with its subgraphs as they are by then.
+    # Innermost graphs first: a node is copied with its subgraphs.
     for graph in reversed(list(graphs(model.graph))):
-        if any(id(node) in made_of for node in graph.node):
-            _replace(graph, made_of)
-    pairs = ((p.weight, p.bias) for p in found.values())
-    drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
-    return cutter.made
+        if any(id(node) in replacements for node in graph.node):
+            nodes = [new for node in graph.node for new in replacements.get(id(node), (node,))]
+            replace_nodes(graph, nodes)
+    constants = [tensor for each in cut for tensor in (each.weight, each.bias)]
+    drop_unread(model.graph, {tensor.name for tensor in constants if tensor is not None})
+    return cutter.columns
 
 
-def _replace(graph: GraphProto, made_of: Mapping[int, Sequence[NodeProto]]) -> None:
-    """Put the pieces, and what joins them, where their node was."""
-    replace_nodes(
-        graph, (node for each in graph.node for node in made_of.get(id(each), (each,)))
-    )
+def _products(main: GraphProto) -> Iterator[_Product]:
+    """Yield the products of all graphs whose operand is a constant matrix of the main graph."""
+    overridable = {value.name for value in main.input}
+    weights = {t.name: t for t in main.initializer if t.name not in overridable}
+    for graph in graphs(main):
+        for node in graph.node:
+            if operator(node).family is Family.MATRIX_PRODUCT and len(node.input) > _OPERAND:
+                weight = weights.get(node.input[_OPERAND])
+                if weight is not None and len(weight.dims) == 2 and weight.data_type == _FLOAT:
+                    yield _product(node, weight, weights, in_subgraph=graph is not main)
 
 
-def _products(top: GraphProto) -> Iterator[_Product]:
-    """Yield the products that pack a constant of the top graph; some cannot be cut."""
-    given = {value.name for value in top.input}
-    weights = {t.name: t for t in top.initializer if t.name not in given}
-    for graph in graphs(top):
-        yield from _products_of(graph, weights, inner=graph is not top)
+def _product(
+    node: NodeProto,
+    weight: TensorProto,
+    weights: Mapping[str, TensorProto],
+    *,
+    in_subgraph: bool,
+) -> _Product:
+    attributes = plain_attributes(node)
+    axis = 0 if attributes.get("transB") else 1
+    bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
+    columns = weight.dims[axis]
+    has_fitting_bias = not bias or (bias in weights and _is_row(weights[bias], columns))
+    can_be_cut = has_fitting_bias and not attributes.get("transBatchB")
+    return _Product(node, weight, axis, weights.get(bias), can_be_cut, in_subgraph)
 
 
-def _products_of(
-    graph: GraphProto, weights: Mapping[str, TensorProto], *, inner: bool
-) -> Iterator[_Product]:
-    for node in graph.node:
-        weight = weights.get(node.input[_OPERAND]) if len(node.input) > _OPERAND else None
-        if operator(node).family is not Family.MATRIX_PRODUCT or weight is None:
-            continue
-        if len(weight.dims) != 2 or weight.data_type != _FLOAT:
-            continue
-        said = plain_attributes(node)
-        axis = 0 if said.get("transB") else 1
-        bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
-        columns = weight.dims[axis]
-        odd = bias and (bias not in weights or not _is_of_columns(weights[bias], columns))
-        whole = bool(said.get("transBatchB") or odd)
-        yield _Product(node, weight, axis, weights.get(bias), whole, inner)
-
-
-def _choice(
-    products: Sequence[_Product], nodes: int, made: Mapping[str, int], widest: int
+def _best_cut(
+    products: Sequence[_Product],
+    node_count: int,
+    value_bytes: Mapping[str, int],
+    widest: int,
 ) -> tuple[int, list[_Product]]:
-    """Return the size of the pieces, and what is cut into them, that take least memory.
+    """Return the size of pieces, and the products to cut, with which loading takes least memory.
 
-    While a model loads one operand at a time lies in memory twice; a node takes its bytes then, and
-    afterwards.
+    While a model loads, one operand (or piece) at a time is in memory twice. A node takes `NODE` bytes
+    then, and as many afterwards. Sizes are tried from `PIECE`, doubled each time.
     """
-    sizes = [_bytes(product.weight) for product in products]
-    least = 2 * max(sizes, default=0)
-    chosen: tuple[int, list[_Product]] = PIECE, []
-    piece = PIECE
-    while piece < max(sizes, default=0):
-        paying = [product.pays(piece, made, widest) for product in products]
-        whole = (size for size, pays in zip(sizes, paying, strict=True) if not pays)
+    sizes = [_float_bytes(product.weight) for product in products]
+    largest = max(sizes, default=0)
+    least = 2 * largest
+    best: tuple[int, list[_Product]] = PIECE, []
+    piece_bytes = PIECE
+    while piece_bytes < largest:
+        paying = [product.pays(piece_bytes, value_bytes, widest) for product in products]
+        whole = [size for size, pays in zip(sizes, paying, strict=True) if not pays]
         cut = list(compress(products, paying))
-        added = sum(product.added(piece) for product in cut)
-        needed = 2 * max([piece, *whole]) + 2 * NODE * added
-        few = added <= _MORE * max(nodes, _SHORT) or piece >= _LONG
-        if needed < least and few:
-            least, chosen = needed, (piece, cut)
-        piece *= 2
-    return chosen
+        added = sum(product.added_nodes(piece_bytes) for product in cut)
+        needed = 2 * max([piece_bytes, *whole]) + 2 * NODE * added
+        max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
+        if needed < least and (added <= max_added or piece_bytes >= _FREE_PIECE):
+            least, best = needed, (piece_bytes, cut)
+        piece_bytes *= 2
+    return best
 
 
 def width(
-    node: NodeProto, made: Mapping[str, int], results: frozenset[str] = frozenset()
+    node: NodeProto,
+    value_bytes: Mapping[str, int],
+    graph_outputs: frozenset[str] = frozenset(),
 ) -> int:
-    """Return the bytes of what a node reads and makes; a view is what it reads.
+    """Return the bytes of a node's distinct inputs and results.
 
-    One that is a result of the model is copied there.
+    The result of a view is not counted, unless it is a graph output, which is a copy.
     """
-    made_anew = not operator(node).is_view or not results.isdisjoint(node.output)
-    values = {*node.input, *(node.output if made_anew else ())}
-    return sum(made.get(name, 0) for name in values)
+    has_own_result = not operator(node).is_view or not graph_outputs.isdisjoint(node.output)
+    values = {*node.input, *(node.output if has_own_result else ())}
+    return sum(value_bytes.get(name, 0) for name in values)
 
 
-def widest_of(model: ModelProto, made: Mapping[str, int]) -> int:
-    """Return the bytes of the widest step, subgraphs included."""
-    results = frozenset(value.name for value in model.graph.output)
+def widest_of(model: ModelProto, value_bytes: Mapping[str, int]) -> int:
+    """Return the largest `width` of all nodes of a model, subgraphs included."""
+    graph_outputs = frozenset(value.name for value in model.graph.output)
     nodes = (node for graph in graphs(model.graph) for node in graph.node)
-    return max((width(node, made, results) for node in nodes), default=0)
+    return max((width(node, value_bytes, graph_outputs) for node in nodes), default=0)
 
 
-def _bytes(tensor: TensorProto) -> int:
+def _float_bytes(tensor: TensorProto) -> int:
     return 4 * int(math.prod(tensor.dims))
 
 
-def _is_of_columns(bias: TensorProto, columns: int) -> bool:
-    """Whether a bias has an element for each column, the same one for all rows."""
+def _is_row(bias: TensorProto, columns: int) -> bool:
+    """Whether a bias has one float for each column, the same for all rows."""
     shape = list(bias.dims)
     return bias.data_type == _FLOAT and shape[-1:] == [columns] == [math.prod(shape)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """Makes the pieces of products: those of an operand that several read, once."""
+    """Makes pieces of products; an operand that several products read is cut once.
+
+    Attributes:
+        graph: the main graph, which gets the pieces of weights as initializers.
+        folder: where external data lies.
+        store: stores the pieces of operands.
+        names: fresh names.
+        cut_weights: names of the pieces, by name, axis and bounds of the whole weight.
+        columns: for the result of each piece, the whole result and its number of columns.
+    """
 
     graph: GraphProto
     folder: Path
-    hold: Store
+    store: Store
     names: FreshNames
-    known: dict[tuple[str, int, tuple[int, ...]], list[str]]
-    made: dict[str, tuple[str, int]]
+    cut_weights: dict[tuple[str, int, tuple[int, ...]], list[str]]
+    columns: dict[str, tuple[str, int]]
 
-    def pieces(self, product: _Product, cuts: tuple[int, ...]) -> list[NodeProto]:
-        """Return the nodes of the pieces, and the one that joins them."""
+    def pieces(self, product: _Product, bounds: tuple[int, ...]) -> list[NodeProto]:
+        """Return a node for each piece of a product, then the Concat of their results."""
         from onnx import helper
 
         node = product.node
-        weights = self._weights(product.weight, product.axis, cuts, self.hold)
-        biases = [None] * len(weights)
+        weights = self._weight_pieces(product.weight, product.axis, bounds, self.store)
+        biases: list[str] = []
         if product.bias is not None:
             axis = len(product.bias.dims) - 1
-            biases = self._weights(product.bias, axis, cuts, store_inside)  # type: ignore[assignment]
-        made = []
-        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            biases = self._weight_pieces(product.bias, axis, bounds, store_inside)
+        pieces = []
+        for index, (start, stop) in enumerate(pairwise(bounds)):
             piece = deepcopy(node)
-            piece.name = node.name and f"{node.name}/columns_{number}"
-            piece.input[_OPERAND] = weight
-            if bias is not None:
-                piece.input[_BIAS] = bias
-            piece.output[0] = self.names.fresh(f"{node.output[0]}/columns_{number}")
-            wide = cuts[number + 1] - cuts[number]
-            self.made[piece.output[0]] = node.output[0], wide
-            made.append(piece)
-        parts = [piece.output[0] for piece in made]
-        join = helper.make_node("Concat", parts, node.output, node.name, axis=-1)
-        return [*made, join]
+            piece.name = node.name and f"{node.name}/columns_{index}"
+            piece.input[_OPERAND] = weights[index]
+            if biases:
+                piece.input[_BIAS] = biases[index]
+            piece.output[0] = self.names.fresh(f"{node.output[0]}/columns_{index}")
+            self.columns[piece.output[0]] = node.output[0], stop - start
+            pieces.append(piece)
+        results = [piece.output[0] for piece in pieces]
+        concat = helper.make_node("Concat", results, node.output, node.name, axis=-1)
+        return [*pieces, concat]
 
-    def _weights(
-        self, tensor: TensorProto, axis: int, cuts: tuple[int, ...], hold: Store
+    def _weight_pieces(
+        self, tensor: TensorProto, axis: int, bounds: tuple[int, ...], store: Store
     ) -> list[str]:
-        """Return the names of the pieces of a weight, which are new initializers."""
-        key = tensor.name, axis, cuts
-        if key not in self.known:
-            values = _values(tensor, self.folder)
-            self.known[key] = [
-                self._piece(tensor, values, axis, slice(*ends), hold)
-                for ends in pairwise(cuts)
+        """Add the pieces of a weight to the graph's initializers, once; return their names."""
+        key = tensor.name, axis, bounds
+        if key not in self.cut_weights:
+            values = np.moveaxis(read_tensor(tensor, self.folder), axis, 0)
+            self.cut_weights[key] = [
+                self._add_weight(
+                    tensor, start, np.moveaxis(values[start:stop], 0, axis), store
+                )
+                for start, stop in pairwise(bounds)
             ]
-        return self.known[key]
+        return self.cut_weights[key]
 
-    def _piece(
-        self,
-        tensor: TensorProto,
-        values: NDArray[Any],
-        axis: int,
-        part: slice,
-        hold: Store,
+    def _add_weight(
+        self, whole: TensorProto, start: int, values: NDArray[Any], store: Store
     ) -> str:
-        piece, name = self.graph.initializer.add(), f"{tensor.name}/columns_{part.start}"
-        piece.name = name = self.names.fresh(name)
-        piece.data_type = tensor.data_type
-        value = np.moveaxis(np.moveaxis(values, axis, 0)[part], 0, axis)
-        piece.dims.extend(value.shape)
-        hold(piece, value)
+        """Add an initializer with some columns of a weight, from ``start`` on; return its name."""
+        tensor = self.graph.initializer.add()
+        name = self.names.fresh(f"{whole.name}/columns_{start}")
+        tensor.name = name
+        tensor.data_type = whole.data_type
+        tensor.dims.extend(values.shape)
+        store(tensor, values)
         return name
-
-
-def _values(tensor: TensorProto, folder: Path) -> NDArray[Any]:
-    """Return a tensor's numbers, mapped where they lie in a file."""
-    places = {entry.key: entry.value for entry in tensor.external_data}
-    if tensor.data_location != tensor.EXTERNAL:
-        from onnx import numpy_helper
-
-        return np.asarray(numpy_helper.to_array(tensor))
-    path, offset = folder / places["location"], int(places.get("offset", "0"))
-    return np.memmap(path, np.float32, "r", offset, tuple(tensor.dims))

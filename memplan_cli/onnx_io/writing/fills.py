@@ -1,8 +1,8 @@
-"""Constants of one value, made where they are read instead of being kept in the file.
+"""Constants of one value, computed by the run instead of being stored in the file.
 
-The runtime computes beforehand what constants decide, so a training step that adds rows to a field
-of zeros gets the field as a weight: mapped by each run, and as large on disk. Made by the run,
-it lies in the arena for one step, where others have made room:
+ONNX Runtime folds constants when it optimizes a graph. A training step that scatters rows into a tensor
+of zeros then has that tensor as a weight: as large on disk, and mapped by each run. Computed by the run,
+it lies in the arena for one step only:
 
     ScatterElements(zeros, ...)  ->  ScatterElements(ConstantOfShape(shape), ...)
 """
@@ -35,99 +35,109 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 LEAST = 1 << 16
-"""Bytes of a constant that is worth a node."""
+"""Bytes from which a constant is worth a node."""
 
-_OPSET = 9
-"""The first with ``ConstantOfShape``."""
+_FIRST_OPSET = 9
+"""The first opset with ``ConstantOfShape``."""
 
-_KINDS = frozenset(
+_DTYPES = frozenset(
     {"float16", "float32", "float64", "bool"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-"""Element types that the operator has had from the first."""
+"""Dtypes that ``ConstantOfShape`` supports in every opset."""
 
-_AT_A_TIME = 1 << 18
-"""Elements that are looked at before the next ones are read."""
+_COMPARED_AT_A_TIME = 1 << 18
+"""Elements."""
 
 
 def make_fills(
-    model: ModelProto, folder: Path, made: Mapping[str, int]
+    model: ModelProto, folder: Path, value_bytes: Mapping[str, int]
 ) -> dict[str, TensorProto]:
-    """Replace large constants of one value by nodes that make them, in a model in place.
+    """Replace large constants of one value by ConstantOfShape nodes, in place.
 
-    One is replaced where its readers, at the top of the model, only write over copies of it,
-    and where none of these steps gets wider than the widest of all is.
+    A constant is replaced if all of its consumers are nodes of the main graph that overwrite a copy of
+    it, and none of these steps becomes wider than the widest step of the model.
 
     Args:
-        model: its large weights lie in a folder.
-        folder: that one.
-        made: bytes of values, as far as they are known.
+        model: The model.
+        folder: The folder of its external data.
+        value_bytes: Bytes of values, as far as they are known.
 
     Returns:
-        The new values, and the constants that they are.
+        The name of each new value, and the constant that it replaces.
     """
     graph = model.graph
-    if standard_opset(model) < _OPSET:
+    if standard_opset(model) < _FIRST_OPSET:
         return {}
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
-    readers = _overwriting(graph, large)
-    widest = widest_of(model, made)
-    room = {
-        id(node): widest - width(node, made) if node.output[0] in made else 0
-        for found in readers.values()
-        for node in found
-    }
-    values: dict[str, NDArray[Any]] = {}
-    for name, found in readers.items():
-        # A step may read it twice, and others besides.
-        needed = {key: n * _size(large[name]) for key, n in Counter(map(id, found)).items()}
+    consumers = _overwriting_consumers(graph, large)
+    widest = widest_of(model, value_bytes)
+    room: dict[int, int] = {}  # by id of the node: bytes by which its step may become wider
+    for nodes in consumers.values():
+        for node in nodes:
+            is_known = node.output[0] in value_bytes
+            room[id(node)] = widest - width(node, value_bytes) if is_known else 0
+    fill_values: dict[str, NDArray[Any]] = {}
+    for name, nodes in consumers.items():
+        # A node may read the constant twice, and other constants as well.
+        reads = Counter(map(id, nodes))
+        needed = {key: count * _size(large[name]) for key, count in reads.items()}
         if all(size <= room[key] for key, size in needed.items()):
-            value = _only_value(read_tensor(large[name], folder))
+            value = _common_value(read_tensor(large[name], folder))
             if value is not None:
-                values[name] = value
+                fill_values[name] = value
                 room |= {key: room[key] - size for key, size in needed.items()}
-    return _replaced(model, large, values) if values else {}
+    return _insert_fills(model, large, fill_values) if fill_values else {}
 
 
-def _overwriting(
-    graph: GraphProto, large: Mapping[str, TensorProto]
+def _overwriting_consumers(
+    graph: GraphProto, constants: Mapping[str, TensorProto]
 ) -> dict[str, list[NodeProto]]:
-    """Return the readers of constants that all of their readers only write over copies of."""
-    found: dict[str, list[NodeProto]] = {}
-    others = {value.name for value in chain(graph.input, graph.output)}
+    """Return the consumers of each constant that is only read by nodes that overwrite a copy of it.
+
+    A node occurs once for each input at which it reads the constant.
+    """
+    consumers: dict[str, list[NodeProto]] = {}
+    other_reads = {value.name for value in chain(graph.input, graph.output)}
     for node in graph.node:
-        others.update(captures(node))
-        taken = operator(node).in_place
+        other_reads.update(captures(node))
+        overwritten = operator(node).in_place
         for position, name in enumerate(node.input):
-            if name in large and position in taken:
-                found.setdefault(name, []).append(node)
+            if name in constants and position in overwritten:
+                consumers.setdefault(name, []).append(node)
             else:
-                others.add(name)
-    return {name: nodes for name, nodes in found.items() if name not in others}
+                other_reads.add(name)
+    return {name: nodes for name, nodes in consumers.items() if name not in other_reads}
 
 
 def _size(tensor: TensorProto) -> int:
-    kind = dtype_name(tensor.data_type)
-    return math.prod(tensor.dims) * BITS[kind] // 8 if kind in _KINDS else 0
+    """Return the bytes of a tensor; 0 if ConstantOfShape does not support its dtype."""
+    dtype = dtype_name(tensor.data_type)
+    return math.prod(tensor.dims) * BITS[dtype] // 8 if dtype in _DTYPES else 0
 
 
-def _only_value(values: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the value that all elements are to the bit, as one element; None where they differ."""
-    flat = np.ascontiguousarray(values).reshape(-1)
+def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the first element, if all elements have the same bits; None otherwise."""
+    flat = np.ascontiguousarray(array).reshape(-1)
     bits = flat.view(f"u{flat.dtype.itemsize}")
-    for start in range(0, bits.size, _AT_A_TIME):
-        if (bits[start : start + _AT_A_TIME] != bits[0]).any():
+    for start in range(0, bits.size, _COMPARED_AT_A_TIME):
+        if (bits[start : start + _COMPARED_AT_A_TIME] != bits[0]).any():
             return None
     return np.array(flat[:1])
 
 
-def _replaced(
-    model: ModelProto, large: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
+def _insert_fills(
+    model: ModelProto, constants: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, TensorProto]:
-    """Put a node that makes each constant before each of its readers."""
+    """Insert a ConstantOfShape before each read of these constants, and remove the constants.
+
+    Returns:
+        The name of each new value, and a copy of the constant that it replaces.
+    """
     from onnx import numpy_helper
 
-    graph, fresh, made = model.graph, FreshNames.of(model).fresh, {}
+    graph, fresh = model.graph, FreshNames.of(model).fresh
+    replaced: dict[str, TensorProto] = {}
     shapes = {name: fresh(f"{name}/shape") for name in values}
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -135,24 +145,22 @@ def _replaced(
         for position, name in enumerate(node.input):
             if name in values:
                 filled = copy.input[position] = fresh(f"{name}/filled")
-                nodes.append(_fill(shapes[name], filled, values[name]))
-                made[filled] = large[name]
+                nodes.append(_fill_node(shapes[name], filled, values[name]))
+                replaced[filled] = deepcopy(constants[name])
         nodes.append(copy)
-    constants = [
-        numpy_helper.from_array(np.array(large[name].dims, np.int64), shape)
+    shape_tensors = [
+        numpy_helper.from_array(np.array(constants[name].dims, np.int64), shape)
         for name, shape in shapes.items()
     ]
-    constants += [tensor for tensor in graph.initializer if tensor.name not in values]
-    constants = list(map(deepcopy, constants))
-    made = {name: deepcopy(tensor) for name, tensor in made.items()}
+    kept = [deepcopy(tensor) for tensor in graph.initializer if tensor.name not in values]
     replace_nodes(graph, nodes)
     del graph.initializer[:]
-    graph.initializer.extend(constants)
-    return made
+    graph.initializer.extend([*shape_tensors, *kept])
+    return replaced
 
 
-def _fill(shape: str, filled: str, value: NDArray[Any]) -> NodeProto:
+def _fill_node(shape: str, result: str, value: NDArray[Any]) -> NodeProto:
     from onnx import helper, numpy_helper
 
-    one = numpy_helper.from_array(value)
-    return helper.make_node("ConstantOfShape", [shape], [filled], name=filled, value=one)
+    element = numpy_helper.from_array(value)
+    return helper.make_node("ConstantOfShape", [shape], [result], name=result, value=element)

@@ -1,21 +1,18 @@
-"""Program + Plan -> an annotated model file: new order, notes for viewers, same names.
+"""The planned model: the original's nodes in another order, with the plan in its metadata.
 
-The model is read again from its file and only its nodes are put in another order, so that
-whatever memplan does not understand is carried over as it was.
+Only nodes are reordered, in the model as it was parsed. All that memplan does not understand is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
-from memplan_cli.onnx_io.graph_editor import replace_nodes
+from memplan_cli.onnx_io.graph_editor import replace_nodes, with_values
 from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, RUNTIME, is_own
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type
@@ -23,75 +20,77 @@ from memplan_cli.onnx_io.writing.annotate import annotated
 from memplan_cli.onnx_io.writing.verify import graph_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.core.program import Block, Op, Program, VarId
     from memplan_cli.core.results.plan import Plan
 
-_STAYS = frozenset({f"{PREFIX}phase", RUNTIME, HARDWARE})
-"""What an earlier plan does not say: the phase, from whoever made a training step, and what
-ties a graph to the runtime that has optimised it, in whatever order its nodes are."""
+_KEPT_KEYS = frozenset({f"{PREFIX}phase", RUNTIME, HARDWARE})
+"""Metadata of memplan that outlives a new plan: the phases of a training step, and the runtime and
+processor for which the graph was optimized."""
 
 
 def written_model(
     model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
 ) -> list[bytes]:
-    """Return the bytes of the annotated model, in parts; the same plan gives the same bytes.
+    """Return the bytes of the planned model, in parts; the same plan gives the same bytes.
 
     Args:
         model: The model that was planned.
-        program: Its ops in the planned order.
-        plan: What the annotations say.
+        program: Its program in the planned order.
+        plan: The plan to write into the metadata.
         notes: Further model metadata.
 
     Raises:
-        InvalidLayoutError: the rewritten graph would compute something else (our bug).
+        InvalidLayoutError: the rewritten graph would compute something else, a bug of memplan.
     """
-    rewritten = rewrite(model, program, _to_expose(program, plan))
-    found = graph_differences(model, rewritten)
-    if found:
-        raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
+    rewritten = rewrite(model, program, _values_to_expose(program, plan))
+    differences = graph_differences(model, rewritten)
+    if differences:
+        raise InvalidLayoutError(f"the rewritten graph differs: {differences[0]}")
     metadata = {f"{PREFIX}plan": _plan_note(plan), **dict(sorted((notes or {}).items()))}
     return annotated(rewritten, program, plan, metadata)
 
 
-def _to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
-    """Return the excluded values of the top block that a runtime shall be able to fetch."""
-    chosen = plan.settings
-    if not chosen["expose"]:
+def _values_to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
+    """Return the names of the excluded results of the main graph, if the plan exposes them."""
+    settings = plan.settings
+    if not settings["expose"]:
         return ()
-    excluded = select(program, (*chosen["mem_param"]["exclude_blob"], *chosen["exclude"]))
-    found = (program.vars[var] for var in excluded)
-    return tuple(var.name for var in found if not var.block and var.origin is Origin.OP)
+    patterns = (*settings["mem_param"]["exclude_blob"], *settings["exclude"])
+    excluded = (program.vars[var] for var in select(program, patterns))
+    return tuple(var.name for var in excluded if not var.block and var.origin is Origin.OP)
 
 
 def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
-    """Return a model with its nodes in the program's order: itself where it has them so.
+    """Return a model with its nodes in the program's order, without metadata of an earlier plan.
+
+    The model itself is returned if nothing changes, else a copy.
 
     Args:
         model: The model that the program was read from.
-        program: The same ops, in another order, copies with new outputs among them.
-        exposed: Names of top-level vars that become graph outputs too.
+        program: The model's ops in another order; ops may be copied, with outputs of new names.
+        exposed: Values of the main graph that become graph outputs too.
     """
-    data = model.SerializeToString()  # quicker than looking everywhere
-    noted = PREFIX.encode() in data or ORT_CONFIG.encode() in data
-    if not noted and not exposed and _is_in_order(model.graph, program.body):
+    data = model.SerializeToString()  # faster than a search of all messages
+    has_notes = PREFIX.encode() in data or ORT_CONFIG.encode() in data
+    if not has_notes and not exposed and _is_in_order(model.graph, program.body):
         return model
     written = deepcopy(model)
-    if noted:
+    if has_notes:
         _drop_notes(written)
-    # Only where ops were copied are there other names: nothing else renames a value.
-    copied = _has_copies(written.graph, program.body)
-    _reorder(written.graph, program.body, partial(_node, program) if copied else _as_it_is)
+    # Only copies of ops have other names than the file.
+    renamed = program if _has_copies(written.graph, program.body) else None
+    _reorder(written.graph, program.body, renamed)
     if exposed:
         _expose(written, program, exposed)
     return written
 
 
 def _plan_note(plan: Plan) -> str:
-    """Say which plan a model has, for its metadata: that survives nearly every tool."""
+    """Return digest, level and totals of a plan as ``key=value,...``, for the model's metadata."""
     memory = plan.report.memory
     notes = {"digest": plan.digest, "level": plan.report.level}
     for name in ("naive", "live_peak", "planned", "total"):
@@ -101,105 +100,106 @@ def _plan_note(plan: Plan) -> str:
 
 
 def _drop_notes(model: ModelProto) -> None:
-    """Remove what an earlier run of memplan wrote."""
-    _drop(model)
+    """Remove the metadata of an earlier plan from a model, its nodes and its values, in place."""
+    _drop_own_entries(model)
     for graph in graphs(model.graph):
         for node in graph.node:
-            _drop(node)
+            _drop_own_entries(node)
         for value in (*graph.value_info, *graph.input, *graph.output):
-            _drop(value)
+            _drop_own_entries(value)
 
 
-def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
+def _drop_own_entries(item: ModelProto | NodeProto | ValueInfoProto) -> None:
     if any(is_own(entry) for entry in item.metadata_props):
         kept = [
-            entry for entry in item.metadata_props if entry.key in _STAYS or not is_own(entry)
+            entry
+            for entry in item.metadata_props
+            if entry.key in _KEPT_KEYS or not is_own(entry)
         ]
         del item.metadata_props[:]
         item.metadata_props.extend(kept)
 
 
 def _is_in_order(graph: GraphProto, block: Block) -> bool:
-    """Whether the ops of a block, subgraphs included, are the file's nodes as they stand."""
+    """Whether a block and its nested blocks have the nodes of a graph in the same order."""
     if len(block.ops) != len(graph.node):
         return False
-    return all(
-        op.source == index
-        and (
-            not op.bodies
-            or all(
-                _is_in_order(inner, body)
-                for (_, inner), body in zip(
-                    subgraphs(graph.node[index]), op.bodies, strict=True
-                )
-            )
-        )
-        for index, op in enumerate(block.ops)
-    )
+    for index, op in enumerate(block.ops):
+        if op.source != index:
+            return False
+        if op.bodies and not all(
+            _is_in_order(subgraph, body) for subgraph, body in _nested(graph.node[index], op)
+        ):
+            return False
+    return True
+
+
+def _nested(node: NodeProto, op: Op) -> Iterator[tuple[GraphProto, Block]]:
+    """Yield the subgraphs of a node with the blocks of its op."""
+    for (_, subgraph), body in zip(subgraphs(node), op.bodies, strict=True):
+        yield subgraph, body
 
 
 def _has_copies(graph: GraphProto, block: Block) -> bool:
-    """Whether some block has more ops than the file has nodes for."""
+    """Whether a block or a nested one has more ops than its graph has nodes."""
     if len(block.ops) != len(graph.node):
         return True
     return any(
-        _has_copies(inner, body)
+        _has_copies(subgraph, body)
         for op in block.ops
         if op.bodies
-        for (_, inner), body in zip(subgraphs(graph.node[op.source]), op.bodies, strict=True)
+        for subgraph, body in _nested(graph.node[op.source], op)
     )
 
 
-NodeOf = Callable[["Op", "NodeProto"], "NodeProto"]
-"""The node to write for an op, from the one that was read."""
+def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:
+    """Put the nodes of a graph and its subgraphs in the order of a block, in place.
 
-
-def _reorder(graph: GraphProto, block: Block, node_of: NodeOf) -> None:
-    old = list(graph.node)
+    Args:
+        graph: The graph to change.
+        block: Its ops in the new order.
+        renamed: The program, if ops were copied: nodes then get the names of its vars.
+    """
+    nodes = list(graph.node)
     for op in block.ops:
         if op.bodies:
-            for (_, inner), body in zip(subgraphs(old[op.source]), op.bodies, strict=True):
-                _reorder(inner, body, node_of)
-    fresh = [node_of(op, old[op.source]) for op in block.ops]
-    if len(fresh) != len(old) or any(map(is_not, fresh, old)):
-        replace_nodes(graph, fresh)
+            for subgraph, body in _nested(nodes[op.source], op):
+                _reorder(subgraph, body, renamed)
+    ordered = [nodes[op.source] for op in block.ops]
+    if renamed is not None:
+        ordered = [
+            with_values(node, op.name, _names(op.inputs, renamed), _names(op.outputs, renamed))
+            for node, op in zip(ordered, block.ops, strict=True)
+        ]
+    if len(ordered) != len(nodes) or any(map(is_not, ordered, nodes)):
+        replace_nodes(graph, ordered)
 
 
-def _as_it_is(op: Op, node: NodeProto) -> NodeProto:
-    del op
-    return node
-
-
-def _node(program: Program, op: Op, node: NodeProto) -> NodeProto:
-    """Return the node an op stands for: itself, or a copy with the op's own values."""
-    inputs, outputs = _names(op.inputs, program), _names(op.outputs, program)
-    if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
-        return node
-    copy = deepcopy(node)
-    copy.name = op.name
-    copy.input[:] = inputs
-    copy.output[:] = outputs
-    return copy
-
-
-def _names(vars_: Sequence[VarId], program: Program) -> list[str]:
-    return [program.vars[var].name if var else "" for var in vars_]
+def _names(values: Sequence[VarId], program: Program) -> list[str]:
+    return [program.vars[var].name if var else "" for var in values]
 
 
 def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None:
+    """Make values of the main graph outputs of it, in place.
+
+    They are declared with their rank only: a plan's shapes may not hold for another run.
+
+    Raises:
+        SettingsError: a value has a type that cannot be declared.
+    """
     from onnx import helper
 
-    present = {value.name for value in model.graph.output}
-    top = {var.name: var for var in program.vars.values() if not var.block}
+    outputs = {value.name for value in model.graph.output}
+    vars_by_name = {var.name: var for var in program.vars.values() if not var.block}
     for name in exposed:
-        if name in present:
+        if name in outputs:
             continue
-        kind = element_type(top[name].dtype)
-        if not kind:
+        var = vars_by_name[name]
+        dtype = element_type(var.dtype)
+        if not dtype:
             raise SettingsError(
-                f"{name!r} is of type {top[name].dtype}: it cannot become an output",
+                f"{name!r} is of type {var.dtype}: it cannot become an output",
                 hint="leave --expose out, or exclude fewer tensors",
             )
-        # Its rank only: a shape may hold for this plan's bindings and not for a run.
-        rank = None if top[name].shape is None else [None] * len(top[name].shape or ())
-        model.graph.output.append(helper.make_tensor_value_info(name, kind, rank))
+        dims = None if var.shape is None else [None] * len(var.shape)
+        model.graph.output.append(helper.make_tensor_value_info(name, dtype, dims))
