@@ -1,9 +1,8 @@
-"""Functions: what a call of one stands for, and whether all of them can be written out.
+"""ONNX functions: the body that a call stands for, and whether all calls can be inlined.
 
-Functions are the model's own, and those by which ONNX defines an operator that a runtime
-may have no kernel for. How many nodes a model's functions total is found before they are
-inlined: in onnx 1.19 a circle of calls ends the process, and thirty functions that each call
-the one before twice total a thousand million nodes.
+Functions are the model's own, and those by which ONNX defines operators that a runtime may have no kernel
+for. The nodes of an inlined model are counted before inlining: in onnx 1.19 recursive functions end the
+process, and thirty functions that each call the previous one twice make 2^30 nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import canonical_domain
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type, type_name
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from onnx.defs import OpSchema
 
 Kind = tuple[str, str, str]
-"""Domain, operator, overload."""
+"""Domain (``""``: the standard one), operator, overload."""
 
 
-_MOST_NODES = 5_000_000
+_MAX_INLINED_NODES = 5_000_000
 """Real models have some hundred thousand."""
 
 
 def kind_of(node: NodeProto) -> Kind:
-    """Return what a node is; the standard domain has two names, and is ``""`` here."""
+    """Return domain, operator and overload of a node."""
     return (canonical_domain(node.domain), node.op_type, node.overload)
 
 
@@ -43,12 +43,14 @@ def _kind_of_function(function: FunctionProto) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What one call becomes.
+    """The body of a function for one call.
 
     Attributes:
-        inputs, outputs: the body's names for what the call reads and writes.
-        nodes: without the Constant nodes, which become weights; attributes filled in.
-        dtypes: numpy names of the body's values, as far as somebody will ask for them.
+        inputs: names in the body of the call's inputs.
+        outputs: names in the body of the call's outputs.
+        nodes: the body's nodes with attribute values, without Constant nodes, which become weights.
+        dtypes: dtypes of values of the body: of all, if a call in the body depends on dtypes; else of
+            its inputs.
     """
 
     inputs: tuple[str, ...]
@@ -59,32 +61,40 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The functions that a model can call: ``own`` by kind, ONNX's by ``opsets``."""
+    """The functions that nodes of a model can call.
+
+    Attributes:
+        own: the functions that the model defines.
+        opsets: the opset of each domain, which selects the functions that ONNX defines.
+    """
 
     own: Mapping[Kind, FunctionProto] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
 
     def of_call(self, call: NodeProto, dtypes: Sequence[str]) -> Definition | None:
-        """Return what a call stands for, None where it is no function.
+        """Return the body that a node stands for, or None if its operator is no function.
 
         Args:
-            call: a node whose attributes are values.
-            dtypes: numpy names of what it reads; some of ONNX's bodies depend on them.
+            call: A node; its attributes are values, not references.
+            dtypes: The dtypes of its inputs; some of ONNX's bodies depend on them.
         """
         function = self._function(call, dtypes)
         if function is None:
             return None
-        given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
-        nodes = [filled(node, given) for node in function.node]
-        found = dict(zip(function.input, dtypes, strict=False))
+        attributes = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
+        nodes = [with_attribute_values(node, attributes) for node in function.node]
+        body_dtypes = dict(zip(function.input, dtypes, strict=False))
+        if any(map(self._needs_dtypes, nodes)):
+            body_dtypes = self._inferred_dtypes(nodes, body_dtypes)
         return Definition(
             tuple(function.input),
             tuple(function.output),
             tuple(node for node in nodes if kind_of(node) != ("", "Constant", "")),
-            self._inferred(nodes, found) if any(map(self._goes_by_types, nodes)) else found,
+            body_dtypes,
         )
 
     def _function(self, call: NodeProto, dtypes: Sequence[str]) -> FunctionProto | None:
+        """Return the function that a node calls: the model's own, or one of ONNX's."""
         own = self.own.get(kind_of(call))
         if own is not None:
             return own
@@ -93,12 +103,12 @@ class Definitions:
             return None
         version = self.opsets[canonical_domain(call.domain)]
         try:
-            return schema_function(schema, call, map(_type, dtypes), range(version + 1))
-        except Exception:  # noqa: BLE001 - of a node without what its body is written by
+            return schema_function(schema, call, map(_tensor_type, dtypes), range(version + 1))
+        except Exception:  # noqa: BLE001 - onnx raises many types for an invalid call
             return None
 
     def _schema(self, node: NodeProto) -> OpSchema | None:
-        """Return what ONNX says of a node's operator; None if it is not ONNX's."""
+        """Return the schema of a node's operator; None if ONNX does not define it."""
         from onnx import defs
 
         domain = canonical_domain(node.domain)
@@ -107,51 +117,52 @@ class Definitions:
         except defs.SchemaError:
             return None
 
-    def _goes_by_types(self, node: NodeProto) -> bool:
-        """Whether a node's body can only be written for the types of what it reads."""
+    def _needs_dtypes(self, node: NodeProto) -> bool:
+        """Whether the body of a node's operator can depend on the dtypes of its inputs."""
         if kind_of(node) in self.own:
             return True
         schema = self._schema(node)
         return schema is not None and schema.has_context_dependent_function
 
-    def _inferred(
-        self, nodes: Iterable[NodeProto], given: Mapping[str, str]
+    def _inferred_dtypes(
+        self, nodes: Iterable[NodeProto], input_dtypes: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the dtypes of a body's values, in the order of its nodes."""
-        types = {name: _type(dtype) for name, dtype in given.items()}
+        """Return the dtypes of all values of a body whose nodes are in order."""
+        types = {name: _tensor_type(dtype) for name, dtype in input_dtypes.items()}
         for node in nodes:
-            types.update(self._results(node, types))
-        return {name: type_name(kind) for name, kind in types.items()}
+            types.update(self._output_types(node, types))
+        return {name: type_name(value_type) for name, value_type in types.items()}
 
-    def _results(
+    def _output_types(
         self, node: NodeProto, types: Mapping[str, TypeProto]
     ) -> Mapping[str, TypeProto]:
+        """Infer the types of a node's outputs; unknown inputs are assumed to be float32."""
         from onnx import shape_inference
 
-        known = {name: types.get(name, _type("float32")) for name in node.input if name}
+        inputs = {n: types.get(n, _tensor_type("float32")) for n in node.input if n}
         own, schema = self.own.get(kind_of(node)), self._schema(node)
         try:
             if own is not None:
-                inputs = [known[name] for name in node.input if name]
-                found = shape_inference.infer_function_output_types(
-                    own, inputs, node.attribute
+                input_types = [inputs[name] for name in node.input if name]
+                output_types = shape_inference.infer_function_output_types(
+                    own, input_types, node.attribute
                 )
-                return dict(zip(node.output, found, strict=False))
-            return (
-                {}
-                if schema is None
-                else shape_inference.infer_node_outputs(schema, node, known)
-            )
-        except Exception:  # noqa: BLE001 - inference raises many types, none of which matters
+                return dict(zip(node.output, output_types, strict=False))
+            if schema is not None:
+                outputs: dict[str, TypeProto]
+                outputs = shape_inference.infer_node_outputs(schema, node, inputs)
+                return outputs
+        except Exception:  # noqa: BLE001 - inference raises many types
             return {}
+        return {}
 
 
 def definitions_of(model: ModelProto) -> Definitions:
-    """Return the functions that a model, as it is written, can call."""
+    """Return the functions that a model can call."""
     opsets = {
-        canonical_domain(o.domain): o.version
+        canonical_domain(opset.domain): opset.version
         for imports in (*(f.opset_import for f in model.functions), model.opset_import)
-        for o in imports
+        for opset in imports
     }
     own = {_kind_of_function(f): f for f in model.functions}
     return Definitions(own, opsets)
@@ -160,15 +171,15 @@ def definitions_of(model: ModelProto) -> Definitions:
 def schema_function(
     schema: OpSchema, call: NodeProto, types: Iterable[TypeProto], versions: range
 ) -> FunctionProto | None:
-    """Return the newest body by which ONNX defines an operator; None if there is none.
+    """Return the newest function body that ONNX defines for an operator, or None.
 
     Args:
-        schema: what ONNX says of the operator.
-        call: the node, by whose attributes and inputs some bodies are written.
-        types: of its inputs; only asked for where the body depends on them.
-        versions: opsets in whose operators the body may be written.
+        schema: The operator's schema.
+        call: The node: some bodies depend on its attributes and inputs.
+        types: The types of its inputs; read only if the body depends on them.
+        versions: The opsets that the body may be written in.
     """
-    tables: tuple[tuple[Sequence[int], Callable[[int], bytes]], ...] = (
+    bodies: tuple[tuple[Sequence[int], Callable[[int], bytes]], ...] = (
         (schema.function_opset_versions, schema.get_function_with_opset_version),
         (
             schema.context_dependent_function_opset_versions,
@@ -177,19 +188,22 @@ def schema_function(
             ),
         ),
     )
-    for offered, fetch in tables:
+    for offered, serialized_body in bodies:
         usable = [version for version in offered if version in versions]
         if usable:
             function: FunctionProto = messages().FunctionProto()
-            function.ParseFromString(fetch(max(usable)))
+            function.ParseFromString(serialized_body(max(usable)))
             return function
     return None
 
 
-def filled(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return a function's node with its references to attributes replaced by values.
+def with_attribute_values(
+    node: NodeProto, attributes: Mapping[str, AttributeProto]
+) -> NodeProto:
+    """Return a copy of a function's node with values in place of attribute references.
 
-    Those of the bodies that it owns are references to the same function's attributes.
+    A reference to an attribute that is neither given nor has a default is dropped. Nodes of subgraphs
+    refer to attributes of the same function.
     """
     copy = deepcopy(node)
     del copy.attribute[:]
@@ -201,27 +215,26 @@ def filled(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodePro
         value.CopyFrom(attributes[name] if name else attribute)
         value.name = attribute.name
         for graph in (value.g, *value.graphs) if value.HasField("g") else value.graphs:
-            inner = [filled(each, attributes) for each in graph.node]
+            inner = [with_attribute_values(each, attributes) for each in graph.node]
             del graph.node[:]
             graph.node.extend(inner)
     return copy
 
 
-def _type(dtype: str) -> TypeProto:
-    """Return the type of a tensor of no known shape; what is none is taken for floats."""
-    kind: TypeProto = messages().TypeProto()
-    kind.tensor_type.elem_type = element_type(dtype) or element_type("float32")
-    return kind
+def _tensor_type(dtype: str) -> TypeProto:
+    """Return the type of a tensor of unknown shape; an unknown dtype becomes float32."""
+    value_type: TypeProto = messages().TypeProto()
+    value_type.tensor_type.elem_type = element_type(dtype) or element_type("float32")
+    return value_type
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """Return a model with its calls of functions written out.
+    """Return a model with all calls of its own functions inlined.
 
-    onnx leaves attributes out that a call does not give, whatever their defaults (1.23): here
-    each call gives them before.
+    onnx 1.23 ignores the defaults of attributes that a call omits, so they are added to the calls first.
 
     Raises:
-        Exception: what onnx raises where it cannot.
+        Exception: any error of onnx's inliner.
     """
     from onnx import inliner
 
@@ -231,60 +244,62 @@ def inlined(model: ModelProto) -> ModelProto:
         copy.CopyFrom(model)
         model = copy
         bodies = (function.node for function in model.functions)
-        for node in _nodes(chain(model.graph.node, *bodies)):
-            given = {attribute.name for attribute in node.attribute}
-            left_out = (a for a in defaults.get(kind_of(node), ()) if a.name not in given)
-            node.attribute.extend(left_out)
+        for node in _nested_nodes(chain(model.graph.node, *bodies)):
+            present = {attribute.name for attribute in node.attribute}
+            omitted = (a for a in defaults.get(kind_of(node), ()) if a.name not in present)
+            node.attribute.extend(omitted)
     return inliner.inline_local_functions(model)
 
 
 def why_endless(model: ModelProto) -> str:
-    """Return why a model's functions cannot be written out, ``""`` where they can.
+    """Return why a model's functions cannot be inlined, or ``""`` if they can.
 
-    One calls itself, if by others, or all total more nodes than any model has.
+    Either a function calls itself, directly or through others, or the inlined model would have more than
+    five million nodes.
     """
     bodies = {(f.domain, f.name, f.overload): f for f in model.functions}
-    calls = {name: Counter(map(_called, _nodes(f.node))) for name, f in bodies.items()}
-    waiting = {name: sum(c in bodies for c in found) for name, found in calls.items()}
+    calls = {name: Counter(map(_callee, _nested_nodes(f.node))) for name, f in bodies.items()}
     callers: dict[Kind, list[Kind]] = {name: [] for name in bodies}
-    for name, found in calls.items():
-        for callee in found:
+    for name, callees in calls.items():
+        for callee in callees:
             if callee in bodies:
                 callers[callee].append(name)
+    # Functions whose callees all have a size, as in a topological sort.
+    unsized_callees = {
+        name: sum(callee in bodies for callee in callees) for name, callees in calls.items()
+    }
     sizes: dict[Kind, int] = {}
-    ready = [name for name, count in waiting.items() if not count]
+    ready = [name for name, count in unsized_callees.items() if not count]
     while ready:
         name = ready.pop()
-        sizes[name] = _expanded(calls[name], sizes)
+        sizes[name] = _inlined_size(calls[name], sizes)
         for caller in callers[name]:
-            waiting[caller] -= 1
-            if not waiting[caller]:
+            unsized_callees[caller] -= 1
+            if not unsized_callees[caller]:
                 ready.append(caller)
     endless = next((name for name in bodies if name not in sizes), None)
     if endless is not None:
         return f"{endless[1][:80]!r} calls itself, or one that does"
-    total = _expanded(Counter(map(_called, _nodes(model.graph.node))), sizes)
-    if total > _MOST_NODES:
+    total = _inlined_size(Counter(map(_callee, _nested_nodes(model.graph.node))), sizes)
+    if total > _MAX_INLINED_NODES:
         return f"they total {total} nodes, and no model has that many"
     return ""
 
 
-def _expanded(calls: Counter[Kind], sizes: dict[Kind, int]) -> int:
+def _inlined_size(calls: Counter[Kind], sizes: dict[Kind, int]) -> int:
+    """Return the number of nodes of a body, by its calls; an operator counts as one node."""
     return sum(count * sizes.get(name, 1) for name, count in calls.items())
 
 
-def _called(node: NodeProto) -> Kind:
+def _callee(node: NodeProto) -> Kind:
+    """Return the name of a node as a function, domain as written."""
     return (node.domain, node.op_type, node.overload)
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes and those of their bodies, however deep."""
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
+def _nested_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes and all nodes of their subgraphs."""
+    for node in nodes:
         yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                stack.extend(attribute.g.node)
-            for graph in attribute.graphs:
-                stack.extend(graph.node)
+        for _, subgraph in subgraphs(node):
+            for graph in graphs(subgraph):
+                yield from graph.node

@@ -1,18 +1,18 @@
-"""ModelProto -> Program: nodes become ops, graphs in attributes become nested blocks."""
+"""Builds a Program from a ModelProto: nodes become ops, subgraphs become nested blocks."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.traversal import graphs, reads, subgraphs
+from memplan_cli.onnx_io.graph_editor import producers
+from memplan_cli.onnx_io.traversal import defined, graphs, reads, subgraphs
 from memplan_cli.onnx_io.types import (
     UNKNOWN,
     declared_types,
@@ -22,7 +22,7 @@ from memplan_cli.onnx_io.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def declared_program(model: ModelProto) -> Program | None:
-    """Return the program of a model that declares all there is to infer, else None.
+    """Return the program of a model that declares all types, or None if types must be inferred.
 
     Raises:
-        ModelError: a value is read that nothing defines, defined twice, or needs itself.
+        ModelError: a value is read but not defined, defined twice, or depends on itself.
     """
     types = declared_types(model.graph)
     if declares_enough(model.graph, types):
@@ -47,66 +47,63 @@ def declared_program(model: ModelProto) -> Program | None:
 def program_of(
     model: ModelProto, graph: GraphProto, types: Mapping[str, DeclaredType]
 ) -> Program:
-    """Turn a model into a program.
+    """Return the program of a model.
 
     Args:
-        model: Whose initializers count.
-        graph: Its graph, or one with the same nodes and types for what their subgraphs define.
-        types: The type of each value of the top block.
+        model: The model, for its inputs and initializers.
+        graph: The model's graph, or a copy of it with inferred types in its subgraphs.
+        types: The type of each value of the main graph.
 
     Raises:
-        ModelError: a value is read that nothing defines, defined twice, or needs itself.
+        ModelError: a value is read but not defined, defined twice, or depends on itself.
     """
-    reader = _Reader(_weights(model.graph), graph)
-    scope: dict[str, VarId] = {}
-    for name, (dtype, shape) in reader.weights.items():
-        scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
-    inputs = tuple(v.name for v in model.graph.input if v.name not in reader.weights)
+    weights = _weight_types(model.graph)
+    reader = _Reader(graph)
+    names: dict[str, VarId] = {}
+    for name, weight_type in weights.items():
+        names[name] = reader.add_var(name, "", Origin.WEIGHT, weight_type)
+    inputs = tuple(v.name for v in model.graph.input if v.name not in weights)
     for name in inputs:
-        if name in scope:
+        if name in names:
             raise ModelError(f"input {_short(name)!r} is defined twice")
-        scope[name] = reader.add(name, "", Origin.INPUT, types.get(name, UNKNOWN))
-    top = _Scope("", scope, set(scope), types)
-    body = reader.block(graph, top, tuple(scope[name] for name in inputs))
-    # Where an old file lists every weight as an input, nothing says which are constants.
-    given = frozenset(v.name for v in model.graph.input).intersection(reader.weights)
-    overridable = frozenset(VarId(name) for name in given)
+        names[name] = reader.add_var(name, "", Origin.INPUT, types.get(name, UNKNOWN))
+    main_scope = _Scope("", names, set(names), types)
+    body = reader.block(graph, main_scope, tuple(names[name] for name in inputs))
+    # Weights that are inputs too can be overridden by a caller, so they are not constant. Old files
+    # list every weight as an input.
+    overridable = frozenset(VarId(v.name) for v in model.graph.input if v.name in weights)
     return Program(model.graph.name or "model", body, reader.vars, overridable)
 
 
-def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
-    found = {t.name: (dtype_name(t.data_type), tuple(t.dims)) for t in graph.initializer}
+def _weight_types(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
+    """Return dtype and shape of the initializers of a graph, sparse ones included, by name."""
+    types = {t.name: (dtype_name(t.data_type), tuple(t.dims)) for t in graph.initializer}
     for sparse in graph.sparse_initializer:
-        found[sparse.values.name] = (dtype_name(sparse.values.data_type), tuple(sparse.dims))
-    return found
-
-
-def _slashed(graph: GraphProto) -> Sequence[str]:
-    """Return, sorted, the names that could be taken for ``block/name`` of a subgraph's value."""
-    found: set[str] = set()
-    for inner in graphs(graph):
-        found.update(value.name for value in inner.input)
-        found.update(tensor.name for tensor in inner.initializer)
-        found.update(name for node in inner.node for name in node.output)
-    return sorted(name for name in found if "/" in name)
+        types[sparse.values.name] = (dtype_name(sparse.values.data_type), tuple(sparse.dims))
+    return types
 
 
 @dataclass(slots=True)
 class _Scope:
-    """What the nodes of one block can name."""
+    """The names that the nodes of one block can read.
+
+    Attributes:
+        path: the path of the block.
+        names: the var of each readable name, those of outer blocks included.
+        own: the names that the block itself defines so far.
+        types: the declared types of the block's values.
+    """
 
     path: str
     names: dict[str, VarId]
-    """The var of each name that stands for one here, those of outer blocks included."""
-    taken: set[str]
-    """The names that this block itself defines, and the empty one."""
+    own: set[str]
     types: Mapping[str, DeclaredType]
 
-    def result(self, name: str) -> VarId:
-        """Return the var that the block gives under a name.
+    def output(self, name: str) -> VarId:
+        """Return the var of an output of the block.
 
         Raises:
-            ModelError: nothing in it, or around it, defines the name.
+            ModelError: nothing defines the name.
         """
         if not name or name not in self.names:
             what = f"block {_short(self.path)!r}" if self.path else "the graph"
@@ -116,153 +113,185 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Reader:
-    weights: Mapping[str, tuple[str, Shape]]
-    top: GraphProto
-    vars: dict[VarId, Var] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
-    """Each block's path, and that of the block its control-flow node is in."""
-    slashed: Sequence[str] | None = None
-    """See `_slashed`; looked for when the first subgraph is met."""
+    """Builds the blocks of a program and collects its vars.
 
-    def add(self, name: str, block: str, origin: Origin, facts: DeclaredType) -> VarId:
+    Attributes:
+        main: the main graph.
+        vars: the vars so far.
+        outer_paths: the path of each nested block, and that of the block around it.
+        slashed_names: see `_names_with_slash`; None until the first subgraph is read.
+    """
+
+    main: GraphProto
+    vars: dict[VarId, Var] = field(default_factory=dict)
+    outer_paths: dict[str, str] = field(default_factory=dict)
+    slashed_names: Sequence[str] | None = None
+
+    def add_var(self, name: str, block: str, origin: Origin, declared: DeclaredType) -> VarId:
+        """Add a var; its id is ``block/name``, with ``'`` appended until it is unique."""
         identity = f"{block}/{name}" if block else name
         while identity in self.vars:
             identity += "'"
         var = VarId(identity)
-        self.vars[var] = Var(var, facts[0], facts[1], origin, name, block)
+        dtype, shape = declared
+        self.vars[var] = Var(var, dtype, shape, origin, name, block)
         return var
 
     def block(self, graph: GraphProto, scope: _Scope, inputs: tuple[VarId, ...]) -> Block:
-        scope.names[""] = VarId("")  # what is left out
-        scope.taken.add("")
+        """Return the block of a graph, and add its results to the scope."""
+        scope.names[""] = VarId("")  # an omitted input or output
+        scope.own.add("")
         ops = tuple([self._op(row, scope) for row in _rows(graph, scope)])
-        outputs = tuple(scope.result(value.name) for value in graph.output)
+        outputs = tuple(scope.output(value.name) for value in graph.output)
         return Block(inputs, outputs, ops, scope.path)
 
-    def _op(self, row: Row, scope: _Scope) -> Op:
-        index, node, reads, writes, _ = row
-        # There are few types: one text for all of them is smaller, and found faster in tables.
-        kind, attributes = intern(node.op_type), _NO_ATTRIBUTES
+    def _op(self, row: NodeRow, scope: _Scope) -> Op:
+        """Return the op of a node, and add its results to the scope."""
+        position, node, input_names, output_names, _ = row
+        # Interned: there are few operators, and equal strings are compared often.
+        op_type, attributes = intern(node.op_type), _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()
         if node.attribute:
             bodies, attributes = tuple(self._bodies(row, scope)), plain_attributes(node)
-        names, taken = scope.names, scope.taken
+        names, own = scope.names, scope.own
         try:
-            inputs = tuple([names[name] for name in reads])
+            inputs = tuple([names[name] for name in input_names])
         except KeyError as error:
-            raise _undefined(node, error.args[0]) from None
+            where, name = _short(node.name or node.op_type), _short(error.args[0])
+            raise ModelError(f"node {where!r} reads {name!r}, which nothing defines") from None
         outputs = []
-        for name in writes:
+        for name in output_names:
             if name:
-                if name in taken:
+                if name in own:
                     raise ModelError(f"value {_short(name)!r} is defined twice")
-                taken.add(name)
-                names[name] = self._result(name, kind, node, scope)
+                own.add(name)
+                names[name] = self._result(name, op_type, node, scope)
             outputs.append(names[name])
         domain = canonical_domain(node.domain)
-        return Op(node.name, kind, inputs, tuple(outputs), bodies, domain, index, attributes)
-
-    def _result(self, name: str, kind: str, node: NodeProto, scope: _Scope) -> VarId:
-        facts = scope.types.get(name, UNKNOWN)
-        if kind != "Constant" or node.domain not in STANDARD_DOMAINS:
-            return self.add(name, scope.path, Origin.OP, facts)
-        # The tensor itself says what it is, whatever the file declares.
-        constant = _constant_type(node)
-        return self.add(
-            name, scope.path, Origin.WEIGHT, facts if constant == UNKNOWN else constant
+        return Op(
+            node.name, op_type, inputs, tuple(outputs), bodies, domain, position, attributes
         )
 
-    def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
-        index, node, _, _, owned = row
-        for attribute, graph in owned:
-            called = label(node.name, node.op_type, index)
-            path = self._path(f"{called}.{attribute}", outer.path)
-            types, names, weights = declared_types(graph), dict(outer.names), _weights(graph)
-            for name, weight in weights.items():
-                names[name] = self.add(name, path, Origin.WEIGHT, weight)
-            given = []
+    def _result(self, name: str, op_type: str, node: NodeProto, scope: _Scope) -> VarId:
+        """Add the var of a node's result; a Constant's tensor counts more than the declared type."""
+        declared = scope.types.get(name, UNKNOWN)
+        if op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
+            return self.add_var(name, scope.path, Origin.OP, declared)
+        constant = _constant_type(node)
+        return self.add_var(
+            name, scope.path, Origin.WEIGHT, declared if constant == UNKNOWN else constant
+        )
+
+    def _bodies(self, row: NodeRow, outer: _Scope) -> Iterator[Block]:
+        """Yield the blocks of a node's subgraphs."""
+        for attribute, graph in row.subgraphs:
+            node_label = label(row.node.name, row.node.op_type, row.position)
+            path = self._unique_path(f"{node_label}.{attribute}", outer.path)
+            types, names = declared_types(graph), dict(outer.names)
+            weights = _weight_types(graph)
+            for name, weight_type in weights.items():
+                names[name] = self.add_var(name, path, Origin.WEIGHT, weight_type)
+            inputs = []
             for value in graph.input:
-                facts = types.get(value.name, UNKNOWN)
-                names[value.name] = self.add(value.name, path, Origin.BODY_INPUT, facts)
-                given.append(names[value.name])
-            taken = {*weights, *(value.name for value in graph.input)}
-            yield self.block(graph, _Scope(path, names, taken, types), tuple(given))
+                declared = types.get(value.name, UNKNOWN)
+                names[value.name] = self.add_var(value.name, path, Origin.BODY_INPUT, declared)
+                inputs.append(names[value.name])
+            own = {*weights, *(value.name for value in graph.input)}
+            yield self.block(graph, _Scope(path, names, own, types), tuple(inputs))
 
-    def _path(self, name: str, outer: str) -> str:
-        """Return a path for a subgraph under which no id is another value's id already."""
-        inner = f"{outer}/{name}" if outer else name
-        while inner in self.paths or self._is_taken(inner, outer):
-            inner += "'"
-        self.paths[inner] = outer
-        return inner
+    def _unique_path(self, name: str, outer: str) -> str:
+        """Return a path for a subgraph such that no ``path/name`` is the id of another value."""
+        path = f"{outer}/{name}" if outer else name
+        while path in self.outer_paths or self._is_id_prefix(path, outer):
+            path += "'"
+        self.outer_paths[path] = outer
+        return path
 
-    def _is_taken(self, inner: str, outer: str) -> bool:
-        if self.slashed is None:
-            self.slashed = _slashed(self.top)
+    def _is_id_prefix(self, path: str, outer: str) -> bool:
+        """Whether the id of a value in ``outer``, or a block around it, may begin with ``path/``."""
+        if self.slashed_names is None:
+            self.slashed_names = _names_with_slash(self.main)
         while True:
-            start = f"{inner[len(outer) + 1 :] if outer else inner}/"
-            at = bisect_left(self.slashed, start)
-            if at < len(self.slashed) and self.slashed[at].startswith(start):
+            prefix = f"{path[len(outer) + 1 :] if outer else path}/"
+            index = bisect_left(self.slashed_names, prefix)
+            if index < len(self.slashed_names) and self.slashed_names[index].startswith(
+                prefix
+            ):
                 return True
             if not outer:
                 return False
-            outer = self.paths[outer]
+            outer = self.outer_paths[outer]
 
 
-def _undefined(node: NodeProto, name: str) -> ModelError:
-    where = node.name or node.op_type
-    return ModelError(f"node {_short(where)!r} reads {_short(name)!r}, which nothing defines")
+def _names_with_slash(graph: GraphProto) -> Sequence[str]:
+    """Return, sorted, the value names that could equal the ``block/name`` of another value."""
+    names = (name for inner in graphs(graph) for name in defined(inner))
+    return sorted({name for name in names if "/" in name})
 
 
-Row = tuple[int, "NodeProto", Sequence[str], Sequence[str], Sequence[tuple[str, "GraphProto"]]]
-"""A node with its index, inputs, outputs and subgraphs: each field is read once."""
+class NodeRow(NamedTuple):
+    """The fields of a node; reading one of a protobuf message is slow.
+
+    Attributes:
+        position: its index in the graph.
+        node: the node.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        subgraphs: its subgraphs, with the names of their attributes.
+    """
+
+    position: int
+    node: NodeProto
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    subgraphs: Sequence[tuple[str, GraphProto]]
+
+    @classmethod
+    def of(cls, position: int, node: NodeProto) -> NodeRow:
+        """Read a node."""
+        bodies = tuple(subgraphs(node)) if node.attribute else ()
+        return cls(position, node, node.input[:], node.output[:], bodies)
 
 
-def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:
-    """Yield the nodes in an order in which every value is made before it is read.
+def _rows(graph: GraphProto, scope: _Scope) -> Iterator[NodeRow]:
+    """Yield the nodes of a graph, each value's producer before its consumers.
 
-    The file's order where that is one, as the format demands; else the nearest to it. Rows
-    are made one by one, and the scope must know what a row defines before the next is asked
-    for: those of a large graph take as much memory as the program that is made of them.
+    This is the file's order, unless the file violates ONNX's rule; then it is the nearest order. Rows are
+    made one by one, because all of them take as much memory as the program. The caller must add the
+    results of a row to the scope before it takes the next one.
 
     Raises:
-        ModelError: the nodes need each other in a circle.
+        ModelError: the nodes form a cycle.
     """
     for index, node in enumerate(graph.node):
-        row = _row(index, node)
-        _, _, inputs, _, bodies = row
-        needs = reads(node) if bodies else inputs
-        if not scope.taken.issuperset(needs) and not scope.names.keys() >= set(needs):
-            # Sorting keeps all before this node in its place.
-            yield from _sorted_rows(graph, scope.names)[index:]
+        row = NodeRow.of(index, node)
+        read = reads(node) if row.subgraphs else row.inputs
+        if not scope.own.issuperset(read) and not scope.names.keys() >= set(read):
+            # The nearest order begins with the same nodes: those before this one are in order.
+            for position in _sorted_nodes(graph, scope.names)[index:]:
+                yield NodeRow.of(position, graph.node[position])
             return
         yield row
 
 
-def _row(index: int, node: NodeProto) -> Row:
-    bodies = tuple(subgraphs(node)) if node.attribute else ()
-    # A slice of a repeated field is a list made in one step.
-    return index, node, node.input[:], node.output[:], bodies
+def _sorted_nodes(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[int]:
+    """Return the indices of nodes in the nearest order in which producers precede consumers.
 
+    Args:
+        graph: The graph.
+        outer: Names that are defined before its nodes run.
 
-def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row]:
-    rows = [_row(index, node) for index, node in enumerate(graph.node)]
-    maker = {name: index for index, _, _, writes, _ in rows for name in writes if name}
-    waits: list[set[int]] = []
-    in_order = True
-    for index, node, inputs, _, bodies in rows:
-        read = reads(node) if bodies else inputs
-        needs = {maker[name] for name in read if name in maker and name not in outer}
-        in_order = in_order and all(need < index for need in needs)
-        waits.append(needs)
-    return rows if in_order else [rows[index] for index in _makers_first(waits, graph)]
-
-
-def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int]:
+    Raises:
+        ModelError: the nodes form a cycle.
+    """
+    producer = producers(graph.node)
+    needs = [
+        {producer[name] for name in reads(node) if name in producer and name not in outer}
+        for node in graph.node
+    ]
     order = nearest_order(successors(needs))
     if len(order) < len(needs):
-        stuck = min(set(range(len(needs))).difference(order))
-        node = graph.node[stuck]
+        node = graph.node[min(set(range(len(needs))).difference(order))]
         raise ModelError(
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"
         )
@@ -270,6 +299,7 @@ def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int
 
 
 def _constant_type(node: NodeProto) -> DeclaredType:
+    """Return dtype and shape of a Constant node's tensor, or `UNKNOWN` if it has another attribute."""
     for attribute in node.attribute:
         if attribute.HasField("t"):
             return dtype_name(attribute.t.data_type), tuple(attribute.t.dims)
@@ -280,25 +310,24 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
 def plain_attributes(node: NodeProto) -> Mapping[str, Attribute]:
-    """Return the plain attributes; tensors, graphs and types stay in the file."""
-    found: dict[str, Attribute] = {}
+    """Return the attributes of a node that are numbers, strings, or tuples of them, by name."""
+    attributes: dict[str, Attribute] = {}
     for attribute in node.attribute:
-        kind = attribute.type
-        if kind == attribute.INT:
-            found[attribute.name] = attribute.i
-        elif kind == attribute.FLOAT:
-            found[attribute.name] = attribute.f
-        elif kind == attribute.STRING:
-            found[attribute.name] = attribute.s.decode("utf-8", "replace")
-        elif kind == attribute.INTS:
-            found[attribute.name] = tuple(attribute.ints)
-        elif kind == attribute.FLOATS:
-            found[attribute.name] = tuple(attribute.floats)
-        elif kind == attribute.STRINGS:
-            found[attribute.name] = tuple(
-                s.decode("utf-8", "replace") for s in attribute.strings
-            )
-    return found
+        match attribute.type:
+            case attribute.INT:
+                attributes[attribute.name] = attribute.i
+            case attribute.FLOAT:
+                attributes[attribute.name] = attribute.f
+            case attribute.STRING:
+                attributes[attribute.name] = attribute.s.decode("utf-8", "replace")
+            case attribute.INTS:
+                attributes[attribute.name] = tuple(attribute.ints)
+            case attribute.FLOATS:
+                attributes[attribute.name] = tuple(attribute.floats)
+            case attribute.STRINGS:
+                texts = (text.decode("utf-8", "replace") for text in attribute.strings)
+                attributes[attribute.name] = tuple(texts)
+    return attributes
 
 
 def _short(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Walks over graphs and the subgraphs in node attributes."""
+"""Walks over graphs and the subgraphs in node attributes, and the names that graphs define and read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and every graph in its nodes' attributes."""
+    """Yield a graph and all graphs nested in the attributes of its nodes."""
     stack = [graph]
     while stack:
         current = stack.pop()
@@ -19,14 +19,14 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
         for node in current.node:
             if not node.attribute:
                 continue
-            for attribute in node.attribute:  # as `subgraphs`, without a generator for each
+            for attribute in node.attribute:  # like `subgraphs`, but faster for many nodes
                 if attribute.HasField("g"):
                     stack.append(attribute.g)
                 stack.extend(attribute.graphs)
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield the subgraphs of a node, by attribute name."""
+    """Yield the subgraphs of a node with the name of their attribute, ``name[i]`` in a list."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -35,7 +35,7 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 
 def defined(graph: GraphProto) -> Iterator[str]:
-    """Yield the names that a graph itself defines, one for each definition."""
+    """Yield the names of inputs, weights and results of a graph, once for each definition."""
     yield from (value.name for value in graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (tensor.values.name for tensor in graph.sparse_initializer)
@@ -44,23 +44,25 @@ def defined(graph: GraphProto) -> Iterator[str]:
 
 
 def free_names(graph: GraphProto) -> tuple[str, ...]:
-    """Return what a graph, or any graph below it, reads from outside, in order, once each.
+    """Return the names that a graph and its subgraphs read from outer graphs, each once.
 
-    The nodes may stand in any order: a name that one of them makes is never free.
+    Nodes may be in any order: a name that one of them produces is never free.
     """
-    inside = set(defined(graph))
-    found = dict.fromkeys(name for node in graph.node for name in reads(node))
-    found.update(dict.fromkeys(value.name for value in graph.output))
-    return tuple(name for name in found if name and name not in inside)
+    own = set(defined(graph))
+    names = dict.fromkeys(name for node in graph.node for name in reads(node))
+    names.update(dict.fromkeys(value.name for value in graph.output))
+    return tuple(name for name in names if name and name not in own)
 
 
 def captures(node: NodeProto) -> tuple[str, ...]:
-    """Return what a node's subgraphs read from outside of them, in order, once each."""
+    """Return the names that the subgraphs of a node read from outer graphs, each once."""
     if not node.attribute:
         return ()
-    return tuple(dict.fromkeys(n for _, graph in subgraphs(node) for n in free_names(graph)))
+    return tuple(
+        dict.fromkeys(name for _, graph in subgraphs(node) for name in free_names(graph))
+    )
 
 
 def reads(node: NodeProto) -> tuple[str, ...]:
-    """Return a node's inputs, omitted ones as ``""``, then what its subgraphs capture."""
+    """Return the inputs of a node (``""`` for omitted ones), then the captures of its subgraphs."""
     return (*node.input, *captures(node))

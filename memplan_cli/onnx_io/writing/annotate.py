@@ -1,14 +1,19 @@
-"""Annotations."""
+"""The bytes of a planned model: a rewritten graph with the plan in the metadata of nodes and values.
+
+The notes of a large graph are larger than the graph, and as protobuf messages several times their size.
+So the notes of the main graph are encoded as bytes and placed between the fields of the model, and are
+never messages. Subgraphs are small: their notes are merged into their messages.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
-from json.encoder import encode_basestring as quoted
+from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.liveness import ops_with_ticks, steps
+from memplan_cli.analysis.liveness import steps, ops_with_ticks
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
@@ -27,124 +32,347 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
-_DRAWN = 5000
-"""Nodes of a graph that viewers draw."""
+_MAX_DRAWN_NODES = 5000
+"""Graph viewers do not draw larger graphs: their nodes get no memory text."""
+
+_FIELDS_PER_PART = 1000
+"""Fields that are joined into one bytes object: 65,000 nodes with notes are 17 MB."""
+
+
+def annotated(
+    model: ModelProto, program: Program, plan: Plan, metadata: Mapping[str, str]
+) -> list[bytes]:
+    """Return the bytes of a model, in parts, with its plan in the metadata of nodes and values.
+
+    If the plan's settings keep the notes in the plan file, the model's metadata says so, and nodes and
+    values get none.
+
+    Args:
+        model: The model, nodes in the program's order; it is not changed.
+        program: The program in the planned order.
+        plan: The plan.
+        metadata: Metadata of the model itself.
+    """
+    graph = model.graph
+    if plan.settings.get("notes") == IN_PLAN:
+        plain_nodes = map(_serialized, graph.node)
+        values = _joined(_value_info_field(_serialized(value)) for value in graph.value_info)
+        other = _OtherFields.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
+        return _assembled(model, plain_nodes, other, values)
+    notes = PlanNotes.of(program, plan)
+    value_notes = ValueNotes(notes, "", graph)
+    # A list: notes of declared values must be taken before the undeclared ones are listed.
+    declared = list(
+        _joined(
+            _value_info_field(_serialized(value) + value_notes.take(value.name))
+            for value in graph.value_info
+        )
+    )
+    other = _OtherFields.of(model, value_notes.take, metadata)
+    undeclared = _joined(map(_value_info_field, value_notes.undeclared()))
+    nodes = _annotated_nodes(graph, program.body, notes)
+    return _assembled(model, nodes, other, chain(declared, undeclared))
+
+
+def _assembled(
+    model: ModelProto, nodes: Iterable[bytes], other: _OtherFields, values: Iterable[bytes]
+) -> list[bytes]:
+    """Return the bytes of a model, in parts.
+
+    Args:
+        model: The model, for field numbers.
+        nodes: The serialized nodes of its main graph.
+        other: All other fields but the main graph's value_info.
+        values: The encoded value_info fields.
+    """
+    node_field = Field(type(model.graph).NODE_FIELD_NUMBER)
+    graph_parts = [
+        *_joined(map(node_field, nodes)),
+        other.before_values,
+        *values,
+        other.after_values,
+    ]
+    graph_header = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
+    return [other.before_graph + graph_header, *graph_parts, other.after_graph]
+
+
+def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def _value_info_field(value: bytes) -> bytes:
+    """Return a serialized ValueInfoProto as a field of its graph."""
+    return _value_info_encoder()(value)
+
+
+@cache
+def _value_info_encoder() -> Field:
+    return Field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER)
+
+
+def _joined(fields: Iterable[bytes]) -> Iterator[bytes]:
+    """Join many small bytes objects into fewer large ones."""
+    remaining = iter(fields)
+    while part := b"".join(islice(remaining, _FIELDS_PER_PART)):
+        yield part
+
+
+class _OtherFields(NamedTuple):
+    """The bytes of a model but for the nodes and value_info of its main graph.
+
+    Fields are in the order of their numbers, as protobuf writes them.
+
+    Attributes:
+        before_graph: fields of the model before its graph.
+        before_values: fields of the graph between its nodes and its value_info.
+        after_values: fields of the graph after its value_info.
+        after_graph: fields of the model after its graph, metadata included.
+    """
+
+    before_graph: bytes
+    before_values: bytes
+    after_values: bytes
+    after_graph: bytes
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelProto,
+        value_notes: Callable[[str], bytes],
+        metadata: Mapping[str, str],
+    ) -> _OtherFields:
+        """Encode the fields, with notes on graph inputs and outputs and the model's metadata.
+
+        Args:
+            model: The model; it is not changed.
+            value_notes: Returns the encoded notes of a value.
+            metadata: Metadata to add, over entries of the same keys.
+        """
+        rest = _without_nodes_and_values(model)
+        graph = rest.graph
+        for value in (*graph.input, *graph.output):
+            value.MergeFromString(value_notes(value.name))
+        after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
+        before_values = graph.SerializeToString(deterministic=True)
+        rest.ClearField("graph")
+        for key, text in metadata.items():
+            _set_metadata(rest, key, text)
+        after_graph = _pop_fields_after(rest, type(model).GRAPH_FIELD_NUMBER)
+        before_graph = rest.SerializeToString(deterministic=True)
+        return cls(before_graph, before_values, after_values, after_graph)
+
+
+def _without_nodes_and_values(model: ModelProto) -> ModelProto:
+    """Return a copy of a model without the nodes and value_info of its main graph."""
+    from google.protobuf.unknown_fields import (  # type: ignore[import-untyped]
+        UnknownFieldSet,
+    )
+
+    copy = type(model)()
+    if any(len(UnknownFieldSet(message)) for message in (model, model.graph)):
+        copy.CopyFrom(model)  # keeps fields that this version of onnx does not know
+        copy.graph.ClearField("node")
+        copy.graph.ClearField("value_info")
+        return copy
+    _copy_fields(model, copy, but=("graph",))
+    copy.graph.SetInParent()
+    _copy_fields(model.graph, copy.graph, but=("node", "value_info"))
+    return copy
+
+
+def _copy_fields(
+    source: ModelProto | GraphProto, target: ModelProto | GraphProto, but: Collection[str]
+) -> None:
+    """Copy the set fields of a message into ``target``, but for those named ``but``."""
+    for descriptor, value in source.ListFields():
+        if descriptor.name in but:
+            continue
+        if isinstance(value, (int, str, bytes)):
+            setattr(target, descriptor.name, value)
+        else:
+            getattr(target, descriptor.name).MergeFrom(value)
+
+
+def _set_metadata(model: ModelProto, key: str, value: str) -> None:
+    """Set an entry of a model's metadata, in place."""
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    model.metadata_props.add(key=key, value=value)
+
+
+def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
+    """Remove the fields with numbers above ``number`` from a message; return their bytes."""
+    popped = type(message)()
+    for descriptor, value in message.ListFields():
+        if descriptor.number > number:
+            getattr(popped, descriptor.name).MergeFrom(value)
+            message.ClearField(descriptor.name)
+    data: bytes = popped.SerializeToString(deterministic=True)
+    return data
+
+
+def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
+    """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
+    clock = ops_with_ticks(notes.steps.get(block.path, ()))
+    memory_texts = notes.memory_texts(block.path, len(graph.node))
+    for node, (start, end, op) in zip(graph.node, clock, strict=True):
+        annotated_node = node
+        if op.bodies:
+            annotated_node = type(node)()
+            annotated_node.CopyFrom(node)
+            _annotate_bodies(annotated_node, op, notes)
+        entries = notes.node_entries(start, end, _memory_text(node, memory_texts))
+        yield _serialized(annotated_node) + entries
+
+
+def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
+    """Add notes to the nodes and values of a node's subgraphs, in place."""
+    for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
+        memory_texts = notes.memory_texts(block.path, len(graph.node))
+        for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
+            if step.op.bodies:
+                _annotate_bodies(inner, step.op, notes)
+            text = _memory_text(inner, memory_texts)
+            inner.MergeFromString(notes.node_entries(step.start, step.end, text))
+        value_notes = ValueNotes(notes, block.path, graph)
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            value.MergeFromString(value_notes.take(value.name))
+        undeclared = map(_value_info_field, value_notes.undeclared())
+        graph.MergeFromString(b"".join(undeclared))
+
+
+def _memory_text(node: NodeProto, memory_texts: Mapping[str, str]) -> str:
+    """Return where a node's planned results lie, in words; empty if there are none."""
+    if not memory_texts:
+        return ""
+    return "; ".join(memory_texts[name] for name in node.output if name in memory_texts)
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """A plan, sorted by where it is written down."""
+class PlanNotes:
+    """A plan, indexed by the nodes and values that get its notes.
+
+    Attributes:
+        steps: the steps of each block, by its path.
+        plan: the plan.
+        nested: the placements of each block; empty if all are in the main graph.
+        graph_ends: names of the main graph's inputs and outputs, which have no placement.
+        released: names of the tensors that are released after each node, by the node's last tick.
+        units: the unit of each arena.
+        has_own_shapes: whether the plan's shapes are the model's own: no input was bound.
+    """
 
     steps: Mapping[str, Sequence[Step]]
     plan: Plan
-    inside: Mapping[str, Sequence[Placement]]
-    """The tensors of each block; nothing where they are all at the top."""
-    unplanned: AbstractSet[str]
-    """What the graph is given and gives: nearly always all that it declares."""
-    dying: Mapping[int, Sequence[str]]
-    """The names of the tensors that are released after each node, by its last tick."""
+    nested: Mapping[str, Sequence[Placement]]
+    graph_ends: AbstractSet[str]
+    released: Mapping[int, Sequence[str]]
     units: Mapping[int, str]
-    """What the integers of each arena are multiples of."""
-    shapes_hold: bool
-    """Whether the shapes are the model's own, and not those of one set of bindings."""
-
-    def entries(self, start: int, end: int, memory: str) -> bytes:
-        """Return the notes of an op's node, by its first tick and its last one."""
-        step_entry, release_entry, memory_entry = _node_entries()
-        entries = step_entry.number(start)
-        dying = self.dying.get(end, ())
-        if dying:
-            entries += release_entry(f"[{', '.join(map(quoted, dying))}]")
-        return entries + memory_entry(memory) if memory else entries
-
-    def in_words(self, path: str, nodes: int) -> Mapping[str, str]:
-        """Return what is said of each tensor of a block at its node; nothing of large graphs.
-
-        Viewers show what is written at a node, and draw no graph that is larger.
-        """
-        if nodes > _DRAWN:
-            return {}
-        return {row.name: in_words(row, self.units) for row in self.tensors(path)}
-
-    def tensors(self, path: str) -> Sequence[Placement]:
-        """Return the tensors of a block, in the order of the plan."""
-        return self.inside.get(path, ()) if self.inside else self.plan.tensors
+    has_own_shapes: bool
 
     @classmethod
-    def of(cls, program: Program, plan: Plan) -> Notes:
-        """Sort a plan by block and by the steps of its order."""
+    def of(cls, program: Program, plan: Plan) -> PlanNotes:
+        """Index a plan by block, tick and name."""
         clock = steps(program)
-        by_block: dict[str, Sequence[Step]] = {program.body.path: clock}
-        inside: dict[str, list[Placement]] = {}
+        steps_of_block: dict[str, Sequence[Step]] = {program.body.path: clock}
+        nested: dict[str, list[Placement]] = {}
         if any(op.bodies for op in program.body.ops):
             by_path: dict[str, list[Step]] = {}
             for step in clock:
                 by_path.setdefault(step.block.path, []).append(step)
-            by_block.update(by_path)
-            for tensor in plan.tensors:
-                inside.setdefault(tensor.block, []).append(tensor)
-        bound = ("dims", "shapes", "profile_shapes")
-        shapes_hold = not any(plan.settings.get(name) for name in bound)
+            steps_of_block.update(by_path)
+            for placement in plan.tensors:
+                nested.setdefault(placement.block, []).append(placement)
+        bindings = ("dims", "shapes", "profile_shapes")
+        has_own_shapes = not any(plan.settings.get(name) for name in bindings)
         ends = {*program.body.inputs, *program.body.outputs}
-        unplanned = {program.vars[var].name for var in ends}
+        graph_ends = {program.vars[var].name for var in ends}
         units = {arena.id: arena.unit for arena in plan.arenas}
-        dying = {release.step: release.tensors for release in plan.releases}
-        return cls(by_block, plan, inside, unplanned, dying, units, shapes_hold)
+        released = {release.step: release.tensors for release in plan.releases}
+        return cls(steps_of_block, plan, nested, graph_ends, released, units, has_own_shapes)
+
+    def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
+        """Return the encoded metadata of a node: its first tick, what dies after it, and its memory."""
+        step_entry, release_entry, memory_entry = _node_encoders()
+        entries = step_entry.number(start)
+        released = self.released.get(end, ())
+        if released:
+            entries += release_entry(f"[{', '.join(map(json_string, released))}]")
+        return entries + memory_entry(memory_text) if memory_text else entries
+
+    def memory_texts(self, path: str, node_count: int) -> Mapping[str, str]:
+        """Return where each tensor of a block lies, in words; empty for graphs too large to draw."""
+        if node_count > _MAX_DRAWN_NODES:
+            return {}
+        return {row.name: in_words(row, self.units) for row in self.placements(path)}
+
+    def placements(self, path: str) -> Sequence[Placement]:
+        """Return the placements of a block, in the order of the plan."""
+        return self.nested.get(path, ()) if self.nested else self.plan.tensors
 
 
-class Values:
-    """The notes of a block's values: each is given once, what is left nobody declares."""
+class ValueNotes:
+    """The encoded notes on the values of one block; each is handed out once.
 
-    def __init__(self, notes: Notes, path: str, graph: GraphProto) -> None:
-        self._notes, self._is_inside = notes, bool(path)
-        self._tensors = notes.tensors(path)
-        self._left: dict[str, Placement] | None = None
+    Values that the graph declares are taken one by one; `undeclared` then yields the others.
+    """
+
+    def __init__(self, notes: PlanNotes, path: str, graph: GraphProto) -> None:
+        self._notes, self._is_nested = notes, bool(path)
+        self._placements = notes.placements(path)
+        self._remaining: dict[str, Placement] | None = None
+        """Placements by name, if the graph may declare one of their values; else None."""
         ends = {value.name for value in (*graph.input, *graph.output)}
-        # A large graph declares nothing else, or nearly everything.
-        if path or graph.value_info or not ends <= notes.unplanned:
-            self._left = {tensor.name: tensor for tensor in self._tensors}
-        self._place = _Places(_place_entries())
+        if path or graph.value_info or not ends <= notes.graph_ends:
+            self._remaining = {row.name: row for row in self._placements}
+        self._encode = _PlacementEncoder(_placement_encoders())
 
-    def entries(self, name: str) -> bytes:
-        """Return the notes of a value, if it has any that were not given yet."""
-        row = self._left.pop(name, None) if self._left else None
-        return b"" if row is None else self._place(row)
+    def take(self, name: str) -> bytes:
+        """Return the notes of a value; empty if it has none, or they were taken before."""
+        row = self._remaining.pop(name, None) if self._remaining else None
+        return b"" if row is None else self._encode(row)
 
     def undeclared(self) -> Iterator[bytes]:
-        """Yield a ValueInfoProto with notes for each value that was not asked for."""
+        """Yield a serialized ValueInfoProto with notes for each value that was not taken."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
-        named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-        for row in self._tensors if self._left is None else self._left.values():
+        name_field = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
+        rows = self._placements if self._remaining is None else self._remaining.values()
+        for row in rows:
             name, _, dtype, shape, *_ = row
-            if self._is_inside and 0 in shape:
-                continue  # of a branch that is not taken: its type is the nodes' own
-            kind = types.get((dtype, shape))
-            if kind is None:
-                typed = _typed(dtype, shape, self._notes)
-                kind = types[dtype, shape] = typed.SerializeToString()
-            yield named(name.encode()) + kind + self._place(row)
+            if self._is_nested and 0 in shape:
+                continue  # in a branch that is not taken: its type is not known
+            encoded_type = types.get((dtype, shape))
+            if encoded_type is None:
+                value = _unnamed_value(dtype, shape, self._notes)
+                encoded_type = types[dtype, shape] = value.SerializeToString()
+            yield name_field(name.encode()) + encoded_type + self._encode(row)
 
 
-def _typed(dtype: str, shape: Sequence[int | str], notes: Notes) -> ValueInfoProto:
-    """Return a value without a name, of a tensor's type."""
+def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> ValueInfoProto:
+    """Return an unnamed ValueInfoProto with this dtype and shape.
+
+    If inputs were bound for the plan, only the rank is declared: ONNX Runtime would constant-fold the
+    plan's dims.
+    """
     value: ValueInfoProto = messages().ValueInfoProto()
-    kind = value.type.tensor_type
-    kind.elem_type = element_type(dtype)
-    kind.shape.SetInParent()
+    tensor = value.type.tensor_type
+    tensor.elem_type = element_type(dtype)
+    tensor.shape.SetInParent()
     for dim in shape:
-        # A runtime believes what it reads: a batch that was bound for the plan only
-        # would be folded into the graph.
-        if dim == "?" or not notes.shapes_hold:
-            kind.shape.dim.add()
+        if dim == "?" or not notes.has_own_shapes:
+            tensor.shape.dim.add()
         elif isinstance(dim, int):
-            kind.shape.dim.add(dim_value=dim)
+            tensor.shape.dim.add(dim_value=dim)
         else:
-            kind.shape.dim.add(dim_param=dim)
+            tensor.shape.dim.add(dim_param=dim)
     return value
 
 
 @cache
-def _node_entries() -> tuple[Entries, Entries, Entries]:
+def _node_encoders() -> tuple[Entries, Entries, Entries]:
     field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
     step, release, memory = (
         Entries(field, f"{PREFIX}{key}") for key in ("step", "release", "memory")
@@ -153,18 +381,18 @@ def _node_entries() -> tuple[Entries, Entries, Entries]:
 
 
 @cache
-def _place_entries() -> tuple[Entries, ...]:
+def _placement_encoders() -> tuple[Entries, ...]:
     field = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
     keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
     return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
 
 
-class _Places:
-    """The entries that say where a tensor lies and when."""
+class _PlacementEncoder:
+    """Encodes a placement as metadata entries; few arenas and sizes differ, and are cached."""
 
-    def __init__(self, entries: tuple[Entries, ...]) -> None:
-        arena, self._offset, size, self._first, self._last, self._alias = entries
-        self._arena, self._size = cache(arena.number), cache(size.number)  # there are few
+    def __init__(self, encoders: tuple[Entries, ...]) -> None:
+        arena, self._offset, size, self._first, self._last, self._alias = encoders
+        self._arena, self._size = cache(arena.number), cache(size.number)
 
     def __call__(self, row: Placement) -> bytes:
         _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
@@ -176,183 +404,3 @@ class _Places:
             + self._last.number(last)
         )
         return entries if alias_of is None else entries + self._alias(alias_of)
-
-
-_PART = 1000
-"""Nodes or values whose bytes are kept as one part."""
-
-
-def annotated(
-    model: ModelProto, program: Program, plan: Plan, metadata: Mapping[str, str]
-) -> list[bytes]:
-    """Return the bytes of a model with its plan in the metadata of nodes and values, in parts.
-
-    Where the plan's file alone has the notes, the
-    model says so instead.
-
-    Args:
-        model: Its nodes are in the program's order; it is not changed.
-        program: In the planned order.
-        plan: What is written down.
-        metadata: What is written into the metadata of the model itself.
-    """
-    graph = model.graph
-    if plan.settings.get("notes") == IN_PLAN:
-        declared = list(_joined(_value_info(_bytes(value)) for value in graph.value_info))
-        around = _Around.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
-        return _whole(model, map(_bytes, graph.node), around, declared)
-    notes = Notes.of(program, plan)
-    values = Values(notes, "", graph)
-    declared = list(
-        _joined(
-            _value_info(_bytes(value) + values.entries(value.name))
-            for value in graph.value_info
-        )
-    )
-    around = _Around.of(model, values.entries, metadata)
-    added = _joined(map(_value_info, values.undeclared()))
-    return _whole(model, _noted(graph, program.body, notes), around, chain(declared, added))
-
-
-def _whole(
-    model: ModelProto, nodes: Iterable[bytes], around: _Around, values: Iterable[bytes]
-) -> list[bytes]:
-    """Return the bytes of a model, in parts, from those of its nodes and declared values."""
-    node_field = Field(type(model.graph).NODE_FIELD_NUMBER)
-    ops = _joined(map(node_field, nodes))
-    inside = [*ops, around.graph, *values, around.graph_end]
-    size = sum(map(len, inside))
-    start = around.start + head(type(model).GRAPH_FIELD_NUMBER, size)
-    return [start, *inside, around.end]
-
-
-def _bytes(message: NodeProto | ValueInfoProto) -> bytes:
-    data: bytes = message.SerializeToString(deterministic=True)
-    return data
-
-
-def _value_info(value: bytes) -> bytes:
-    return _declared()(value)
-
-
-@cache
-def _declared() -> Field:
-    return Field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER)
-
-
-class _Around(NamedTuple):
-    """The bytes of a model around the nodes and values of its top graph."""
-
-    start: bytes
-    graph: bytes
-    """Between nodes and values, in the order of the numbers of the fields."""
-    graph_end: bytes
-    end: bytes
-
-    @classmethod
-    def of(
-        cls, model: ModelProto, entries: Callable[[str], bytes], metadata: Mapping[str, str]
-    ) -> _Around:
-        """Annotate inputs, outputs and the model in a copy, which is let go at once."""
-        rest = _without_rows(model)
-        graph = rest.graph
-        for value in (*graph.input, *graph.output):
-            value.MergeFromString(entries(value.name))
-        graph_end = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
-        middle = graph.SerializeToString(deterministic=True)
-        rest.ClearField("graph")
-        for key, said in metadata.items():
-            _say(rest, key, said)
-        end = _taken_after(rest, type(model).GRAPH_FIELD_NUMBER)
-        return cls(rest.SerializeToString(deterministic=True), middle, graph_end, end)
-
-
-def _without_rows(model: ModelProto) -> ModelProto:
-    """Return a copy of a model but for the nodes and values of its top graph."""
-    from google.protobuf.unknown_fields import (  # type: ignore[import-untyped]
-        UnknownFieldSet,
-    )
-
-    rest = type(model)()
-    if any(len(UnknownFieldSet(message)) for message in (model, model.graph)):
-        rest.CopyFrom(model)  # what this version of onnx has no name for goes along
-        rest.graph.ClearField("node")
-        rest.graph.ClearField("value_info")
-        return rest
-    _copy(model, rest, ("graph",))
-    rest.graph.SetInParent()
-    _copy(model.graph, rest.graph, ("node", "value_info"))
-    return rest
-
-
-def _copy(
-    source: ModelProto | GraphProto, target: ModelProto | GraphProto, without: Collection[str]
-) -> None:
-    """Copy the fields of a message that are set, but for some."""
-    for descriptor, value in source.ListFields():
-        if descriptor.name in without:
-            continue
-        if isinstance(value, (int, str, bytes)):
-            setattr(target, descriptor.name, value)
-        else:
-            getattr(target, descriptor.name).MergeFrom(value)
-
-
-def _say(model: ModelProto, key: str, value: str) -> None:
-    """Write an entry into a model's metadata, over the one of that key if there is one."""
-    for entry in model.metadata_props:
-        if entry.key == key:
-            entry.value = value
-            return
-    model.metadata_props.add(key=key, value=value)
-
-
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join many small pieces into parts: with their notes, 65,000 nodes are 17 megabytes."""
-    left = iter(pieces)
-    while part := b"".join(islice(left, _PART)):
-        yield part
-
-
-def _taken_after(message: ModelProto | GraphProto, field: int) -> bytes:
-    """Take the fields with greater numbers out of a message, and return their bytes."""
-    rest = type(message)()
-    for descriptor, value in message.ListFields():
-        if descriptor.number > field:
-            getattr(rest, descriptor.name).MergeFrom(value)
-            message.ClearField(descriptor.name)
-    data: bytes = rest.SerializeToString(deterministic=True)
-    return data
-
-
-def _noted(graph: GraphProto, block: Block, notes: Notes) -> Iterator[bytes]:
-    """Yield the bytes of each node of the top graph with its notes and those of its subgraphs."""
-    clock = ops_with_ticks(notes.steps.get(block.path, ()))
-    said = notes.in_words(block.path, len(graph.node))
-    for node, (start, end, op) in zip(graph.node, clock, strict=True):
-        whole = node
-        if op.bodies:
-            whole = type(node)()
-            whole.CopyFrom(node)
-            _annotate_bodies(whole, op, notes)
-        entries = notes.entries(start, end, _memory(node, said))
-        yield _bytes(whole) + entries
-
-
-def _memory(node: NodeProto, said: Mapping[str, str]) -> str:
-    """Return what a node's outputs take, in words; nothing where no plan has them."""
-    return "; ".join(said[name] for name in node.output if name in said) if said else ""
-
-
-def _annotate_bodies(node: NodeProto, op: Op, notes: Notes) -> None:
-    for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
-        said = notes.in_words(block.path, len(graph.node))
-        for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
-            if step.op.bodies:
-                _annotate_bodies(inner, step.op, notes)
-            entries = notes.entries(step.start, step.end, _memory(inner, said))
-            inner.MergeFromString(entries)
-        values = Values(notes, block.path, graph)
-        for value in (*graph.value_info, *graph.input, *graph.output):
-            value.MergeFromString(values.entries(value.name))
-        graph.MergeFromString(b"".join(map(_value_info, values.undeclared())))

@@ -1,10 +1,11 @@
-"""Checks that a rewritten graph is the same computation, without the code that wrote it.
+"""Checks that a rewritten graph is the same computation, independently of the code that wrote it.
 
-The same nodes with the same attributes reading and writing the same values, each value made
-once and before it is read, and the same interface. A recomputed copy, whose outputs are
-called ``<name>__recompute``, must be a node of the original under the original's names; it
-may leave out outputs that its operator's schema calls optional. A reader, a Shape node that
-makes ``<name>__memplan_read`` for nobody, may be added.
+The rewritten graph must have the same interface, and the same nodes with the same attributes, inputs and
+outputs; each value is produced once, before it is read. Two kinds of nodes may be added:
+
+- a recomputed copy of a node, whose outputs are called ``<name>__recompute``; it may omit outputs that
+  its operator's schema calls optional,
+- a Shape node that reads ``<name>`` and produces an unused ``<name>__memplan_read``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import canonical_domain, lookup
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
@@ -23,99 +24,115 @@ if TYPE_CHECKING:
 
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-_COPY = re.compile(r"__recompute\d*$")
+_COPY_SUFFIX = re.compile(r"__recompute\d*$")
 
-_READER = "__memplan_read"
+_READER_SUFFIX = "__memplan_read"
 
-Node = tuple[object, ...]
+
+class NodeKey(NamedTuple):
+    """What a node computes, in the names of the original graph; metadata is left out.
+
+    Attributes:
+        op_type: its operator.
+        domain: the operator's domain, ``""`` for the standard one.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        attributes: name and content of each attribute, by name.
+    """
+
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: tuple[tuple[str, tuple[object, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
-    """Turns the names of declared copies back into those of their originals."""
+class _OriginalNames:
+    """Maps names of recomputed values to the names in the original graph.
+
+    Attributes:
+        known: all names of the original graph and its subgraphs.
+    """
 
     known: frozenset[str]
 
-    def original(self, name: str) -> str:
-        while name not in self.known and _COPY.search(name):
-            name = _COPY.sub("", name)
+    def of(self, name: str) -> str:
+        """Return the original's name: ``x__recompute2`` is ``x``, unless the original has both."""
+        while name not in self.known and _COPY_SUFFIX.search(name):
+            name = _COPY_SUFFIX.sub("", name)
         return name
 
 
 def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, ...]:
-    """Return what makes two models compute different things; empty where nothing does.
+    """Return how a written model computes something else than the original; empty if it does not.
 
-    Extra graph outputs at the end are no difference: they expose what is computed anyway.
+    Further graph outputs at the end are no difference: they expose values that exist anyway.
     """
-    found = list(_interface(original, written))
-    if _same_nodes(original.graph, written.graph):
-        return (*found, *_unordered(written.graph, frozenset()))
-    names = _Names(frozenset(_made(original.graph)))
-    added = frozenset(_added_readers(written.graph)) - names.known
-    before = Counter(_node(node, names) for node in original.graph.node)
-    after = Counter(
-        _node(node, names) for node in written.graph.node if added.isdisjoint(node.output)
+    differences = list(_interface_differences(original, written))
+    if not _has_same_nodes(original.graph, written.graph):
+        differences += _node_differences(original.graph, written.graph)
+    # A node that runs twice under the same names produces its values twice: an ordering error.
+    return (*differences, *_order_errors(written.graph, frozenset()))
+
+
+def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
+    """Yield the nodes that were lost or added, but for declared readers and recomputed copies."""
+    names = _OriginalNames(frozenset(_value_names(original)))
+    readers = frozenset(_unused_reader_outputs(written)) - names.known
+    before = dict.fromkeys(_key(node, names) for node in original.node)
+    after = dict.fromkeys(
+        _key(node, names) for node in written.node if readers.isdisjoint(node.output)
     )
-    found.extend(f"{_label(node)} was lost" for node in before if node not in after)
-    results = _results_by_node(before)
-    found.extend(
-        f"{_label(node)} was not there"
-        for node in after
-        if node not in before and not _leaves_out_optional_results(node, results)
-    )
-    # A node that runs twice under the same names makes its values twice: `_unordered`.
-    found.extend(_unordered(written.graph, frozenset()))
-    return tuple(found)
+    yield from (f"{_label(node)} was lost" for node in before if node not in after)
+    outputs_of_equals = _outputs_of_equals(before)
+    for node in after:
+        if node not in before and not _omits_optional_outputs(node, outputs_of_equals):
+            yield f"{_label(node)} was not there"
 
 
-def _added_readers(graph: GraphProto) -> Iterator[str]:
-    """Yield what declared readers make: ``<name>__memplan_read``, the Shape of a value.
-
-    Such a node changes nothing as long as nobody reads it.
-    """
-    found = [
+def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
+    """Yield the unused results of Shape nodes that follow the naming of added readers."""
+    outputs = [
         node.output[0]
         for node in graph.node
         if (node.op_type, node.domain, len(node.input), len(node.output))
         == ("Shape", "", 1, 1)
         and not node.attribute
-        and node.output[0] == f"{node.input[0]}{_READER}"
+        and node.output[0] == f"{node.input[0]}{_READER_SUFFIX}"
     ]
-    if found:
+    if outputs:
         read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
         read.update(value.name for inner in graphs(graph) for value in inner.output)
-        yield from (name for name in found if name not in read)
+        yield from (name for name in outputs if name not in read)
 
 
-def _results_by_node(nodes: Iterable[Node]) -> dict[Node, list[Sequence[str]]]:
-    """Return the results of nodes that are alike in all else: operator, inputs and attributes."""
-    found: dict[Node, list[Sequence[str]]] = {}
-    for kind, domain, inputs, results, attributes in nodes:
-        alike = found.setdefault((kind, domain, inputs, attributes), [])
-        alike.append(cast("Sequence[str]", results))
-    return found
+def _outputs_of_equals(nodes: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:
+    """Return the outputs of nodes that are equal in all else, by their key without outputs."""
+    outputs: dict[NodeKey, list[tuple[str, ...]]] = {}
+    for node in nodes:
+        outputs.setdefault(node._replace(outputs=()), []).append(node.outputs)
+    return outputs
 
 
-def _leaves_out_optional_results(
-    node: Node, results: Mapping[Node, Sequence[Sequence[str]]]
+def _omits_optional_outputs(
+    node: NodeKey, outputs_of_equals: Mapping[NodeKey, Sequence[tuple[str, ...]]]
 ) -> bool:
-    """Whether a node is one of the original's, but for optional results that it omits."""
-    kind, domain, inputs, fewer, attributes = node
-    optional = lookup(str(domain), str(kind)).optional_outputs
-    return any(
-        len(whole) == len(cast("Sequence[str]", fewer))
-        and all(
-            one == other or (not one and at in optional)
-            for at, (one, other) in enumerate(
-                zip(cast("Sequence[str]", fewer), whole, strict=True)
+    """Whether a node equals one of the original, but for optional outputs that it omits."""
+    optional = lookup(node.domain, node.op_type).optional_outputs
+    for outputs in outputs_of_equals.get(node._replace(outputs=()), ()):
+        if len(outputs) == len(node.outputs) and all(
+            mine == original or (not mine and position in optional)
+            for position, (mine, original) in enumerate(
+                zip(node.outputs, outputs, strict=True)
             )
-        )
-        for whole in results.get((kind, domain, inputs, attributes), ())
-    )
+        ):
+            return True
+    return False
 
 
-def _same_nodes(one: GraphProto, other: GraphProto) -> bool:
-    """Whether both have the same nodes to the byte, in any order: so in nearly all cases."""
+def _has_same_nodes(one: GraphProto, other: GraphProto) -> bool:
+    """Whether two graphs have the same nodes to the byte, in any order: the usual case."""
     if one == other:
         return True
     before = Counter([node.SerializeToString(deterministic=True) for node in one.node])
@@ -123,16 +140,16 @@ def _same_nodes(one: GraphProto, other: GraphProto) -> bool:
     return before == after
 
 
-def _made(graph: GraphProto) -> Iterator[str]:
+def _value_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the names of all values of a graph and its subgraphs."""
     for inner in graphs(graph):
         yield from (value.name for value in inner.input)
         yield from (tensor.name for tensor in inner.initializer)
         yield from (sparse.values.name for sparse in inner.sparse_initializer)
-        for node in inner.node:
-            yield from node.output
+        yield from (name for node in inner.node for name in node.output)
 
 
-def _interface(original: ModelProto, written: ModelProto) -> Iterator[str]:
+def _interface_differences(original: ModelProto, written: ModelProto) -> Iterator[str]:
     old, new = original.graph, written.graph
     if sorted(map(str, original.opset_import)) != sorted(map(str, written.opset_import)):
         yield "the opsets differ"
@@ -145,102 +162,99 @@ def _interface(original: ModelProto, written: ModelProto) -> Iterator[str]:
     before, after = ([(v.name, v.type) for v in graph.output] for graph in (old, new))
     if after[: len(before)] != before:
         yield "the outputs differ"
-    if not _same_weights(old, new):
+    if not _has_same_weights(old, new):
         yield "the initializers differ"
 
 
-def _same_weights(old: GraphProto, new: GraphProto) -> bool:
-    """Compare weights: names, types and data, the place of external data left aside."""
-    before, after = list(_tensors(old)), list(_tensors(new))
+_TENSOR_FIELDS = (
+    *("name", "data_type", "dims", "data_location"),
+    *("raw_data", "float_data", "double_data"),
+    *("int32_data", "int64_data", "uint64_data", "string_data"),
+)
+"""The fields of a tensor that are compared: all but the place of external data."""
+
+
+def _has_same_weights(old: GraphProto, new: GraphProto) -> bool:
+    """Whether two graphs have the same weights; external data may have moved."""
+    before, after = list(_weights(old)), list(_weights(new))
     return len(before) == len(after) and all(
-        getattr(one, part) == getattr(other, part)
+        getattr(one, field) == getattr(other, field)
         for one, other in zip(before, after, strict=True)
-        for part in _PARTS
+        for field in _TENSOR_FIELDS
     )
 
 
-_PARTS = (
-    "name",
-    "data_type",
-    "dims",
-    "data_location",
-    "raw_data",
-    "float_data",
-    "double_data",
-    "int32_data",
-    "int64_data",
-    "uint64_data",
-    "string_data",
-)
-"""What makes a tensor, however its data is kept; the place of external data left aside."""
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+def _weights(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
 
 
-def _weight(tensor: TensorProto) -> bytes:
-    """Return all of a tensor but the place of its external data."""
+def _serialized_weight(tensor: TensorProto) -> bytes:
+    """Return the bytes of a tensor without the place of its external data."""
     bare = deepcopy(tensor)
     bare.ClearField("external_data")
     return bytes(bare.SerializeToString(deterministic=True))
 
 
-def _node(node: NodeProto, names: _Names) -> Node:
-    """Return what a node computes, in the original's names, notes left aside."""
-    return (
+def _key(node: NodeProto, names: _OriginalNames) -> NodeKey:
+    return NodeKey(
         node.op_type,
         canonical_domain(node.domain),
-        tuple(map(names.original, node.input)),
-        tuple(map(names.original, node.output)),
-        tuple(sorted((a.name, _attribute(a, names)) for a in node.attribute)),
+        tuple(map(names.of, node.input)),
+        tuple(map(names.of, node.output)),
+        tuple(sorted((a.name, _attribute_key(a, names)) for a in node.attribute)),
     )
 
 
-def _attribute(attribute: AttributeProto, names: _Names) -> tuple[object, ...]:
-    inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-    if not inner:
+def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[object, ...]:
+    """Return a comparable form of an attribute; the node order of subgraphs does not count."""
+    bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+    if not bodies:
         return (attribute.SerializeToString(deterministic=True),)
     return tuple(
         (
             tuple(value.name for value in graph.input),
-            tuple(names.original(value.name) for value in graph.output),
-            tuple(map(_weight, _tensors(graph))),
-            tuple(sorted(repr(_node(node, names)) for node in graph.node)),
+            tuple(names.of(value.name) for value in graph.output),
+            tuple(map(_serialized_weight, _weights(graph))),
+            tuple(sorted(repr(tuple(_key(node, names))) for node in graph.node)),
         )
-        for graph in inner
+        for graph in bodies
     )
 
 
-def _label(node: Node) -> str:
-    outputs = node[3]
-    assert isinstance(outputs, tuple)  # noqa: S101 - _node made it
-    return f"the {node[0]} that makes {', '.join(repr(str(o)[:80]) for o in outputs)}"
+def _label(node: NodeKey) -> str:
+    outputs = ", ".join(repr(name[:80]) for name in node.outputs)
+    return f"the {node.op_type} that makes {outputs}"
 
 
-def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
-    """Yield what is read before it is made, or made twice, in a graph and its subgraphs."""
-    given = {"", *(value.name for value in graph.input)}
-    given.update(tensor.name for tensor in graph.initializer)
-    given.update(sparse.values.name for sparse in graph.sparse_initializer)
-    there = {*outside, *given}
-    hiding: set[str] = set()  # made under a name that is there without it
+def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:
+    """Yield values that are read before they are produced, or produced twice.
+
+    Args:
+        graph: A graph; its subgraphs are checked too.
+        outer: The values of outer graphs that its nodes can read.
+    """
+    own_start = {"", *(value.name for value in graph.input)}
+    own_start.update(tensor.name for tensor in graph.initializer)
+    own_start.update(sparse.values.name for sparse in graph.sparse_initializer)
+    available = {*outer, *own_start}
+    # Results with the name of an outer value, an input or a weight: allowed once each.
+    shadowing: set[str] = set()
     for node in graph.node:
-        if not there.issuperset(node.input[:]):
+        if not available.issuperset(node.input[:]):
             where = node.name or node.op_type
-            early = (name for name in node.input if name not in there)
+            early = (name for name in node.input if name not in available)
             yield from (f"{where!r} reads {name[:80]!r} before it is made" for name in early)
         for _, body in subgraphs(node) if node.attribute else ():
-            yield from _unordered(body, frozenset(there))
+            yield from _order_errors(body, frozenset(available))
         for name in node.output[:]:
-            if name not in there:
-                there.add(name)
-            elif name not in hiding and (name in given or name in outside):
-                hiding.add(name)
+            if name not in available:
+                available.add(name)
+            elif name not in shadowing and (name in own_start or name in outer):
+                shadowing.add(name)
             elif name:
                 yield f"{name[:80]!r} is made twice"
     for value in graph.output:
-        if not value.name or value.name not in there:
+        if not value.name or value.name not in available:
             yield f"the output {value.name[:80]!r} is not made"

@@ -9,7 +9,7 @@ from onnx import defs, helper
 from memplan_cli.features.training.expansion.bodies import give, paste
 from memplan_cli.features.training.forward.prepare import OLDEST_OPSET
 from memplan_cli.onnx_io.constants import named_constant
-from memplan_cli.onnx_io.functions import filled, schema_function
+from memplan_cli.onnx_io.functions import schema_function, with_attribute_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def expand_function(call: Call, opset: int) -> bool:
     attributes = {a.name: a for a in (*function.attribute_proto, *call.node.attribute)}
     nodes = []
     for node in function.node:
-        copy = filled(node, attributes)
+        copy = with_attribute_values(node, attributes)
         tensor = named_constant(copy)
         if tensor is None:
             nodes.append(copy)
