@@ -15,8 +15,7 @@ from cache_models import WORDS, Shape, decoder
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeats
-from memplan_cli.features.kv_cache.opset import converted
-from memplan_cli.features.kv_cache.rewrite import in_buffers
+from memplan_cli.features.kv_cache.rewrite import converted, in_buffers
 from memplan_cli.runtime.decoding import Decoder
 
 if TYPE_CHECKING:

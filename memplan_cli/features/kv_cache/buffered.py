@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.rewrites import Caches
     from memplan_cli.features.kv_cache.decoded import OriginalDecoding
     from memplan_cli.features.kv_cache.find import Search
-    from memplan_cli.features.kv_cache.merged import Merged
+    from memplan_cli.features.kv_cache.merged import OpenedBranch
     from memplan_cli.settings.settings import Settings
 
 
@@ -51,7 +51,7 @@ class Buffered:
     model: ModelProto
     """In the opset that the rewritten graph needs."""
     search: Search
-    merged: Merged | None = None
+    merged: OpenedBranch | None = None
     """What the model is a branch of."""
 
     @classmethod
@@ -64,7 +64,7 @@ class Buffered:
         """
         from memplan_cli.features.kv_cache.find import find_caches
         from memplan_cli.features.kv_cache.merged import unmerged
-        from memplan_cli.features.kv_cache.opset import converted
+        from memplan_cli.features.kv_cache.rewrite import converted
 
         if settings.capacity is None:
             raise SettingsError(
@@ -218,7 +218,7 @@ class Buffered:
         }
 
 
-def choosing(merged: Merged | None) -> dict[str, bool]:
+def choosing(merged: OpenedBranch | None) -> dict[str, bool]:
     """Return the input of a merged decoder that chooses, and what it is for the branch kept."""
     return {} if merged is None else {merged.condition: merged.value}
 

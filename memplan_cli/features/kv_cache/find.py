@@ -1,13 +1,14 @@
-"""Decoder caches of a graph, recognised by what its nodes do, never by a name.
+"""Decoder caches of a graph, recognized by how nodes compute them and never by their names.
 
-A cache is an input that an output extends along one axis, ``Concat(past, new)``, with moves and
-changes of type around it, or the past and present of an operator that extends it itself.
+A cache is a graph input (the past) that a graph output (the present) extends along one axis: by
+``Concat(past, new)``, with Transposes and Casts around it, or by an attention operator that has past and
+present itself. An output that passes an input on unchanged is a constant cache.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import (
@@ -19,12 +20,99 @@ from memplan_cli.core.operators import (
     operator,
 )
 from memplan_cli.core.results.rewrites import KeptCache
-from memplan_cli.features.kv_cache.graph import Index, attribute
+from memplan_cli.onnx_io.constants import constant_tensors, small_numbers
+from memplan_cli.onnx_io.graph_editor import producers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
+
+PASSING = ("Identity", "Transpose", "Cast")
+"""Operators through which a value is traced: they keep, move or round each element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The producers, input ranks and small constants of a graph, by name.
+
+    A *path* is a tuple of indices of nodes of `PASSING`, from the first to the last.
+
+    Attributes:
+        graph: the graph.
+        nodes: its nodes.
+        producer: the index of the node that produces each value.
+        ranks: the declared rank of each graph input without an initializer.
+        constants: the elements of small constants.
+    """
+
+    graph: GraphProto
+    nodes: Sequence[NodeProto]
+    producer: Mapping[str, int]
+    ranks: Mapping[str, int]
+    constants: Mapping[str, tuple[int | float, ...]]
+
+    @classmethod
+    def of(cls, graph: GraphProto) -> Index:
+        """Index a graph."""
+        nodes = list(graph.node)
+        weights = {tensor.name for tensor in graph.initializer}
+        return cls(
+            graph,
+            nodes,
+            producers(nodes),
+            {
+                value.name: len(value.type.tensor_type.shape.dim)
+                for value in graph.input
+                if value.name not in weights
+                and value.type.HasField("tensor_type")
+                and value.type.tensor_type.HasField("shape")
+            },
+            {
+                name: numbers
+                for name, tensor in constant_tensors(graph)
+                if (numbers := small_numbers(tensor)) is not None
+            },
+        )
+
+    def producer_of(self, name: str) -> NodeProto | None:
+        """Return the node that produces a value; None for inputs and weights."""
+        index = self.producer.get(name)
+        return None if index is None else self.nodes[index]
+
+    def traced(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Trace a value back through nodes of `PASSING`; return its source and the path from there."""
+        path: list[int] = []
+        while (index := self.producer.get(name)) is not None:
+            node = self.nodes[index]
+            if node.op_type not in PASSING or node.domain not in STANDARD_DOMAINS:
+                break
+            path.append(index)
+            name = node.input[0]
+        return name, tuple(reversed(path))
+
+    def permutation(self, path: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Return, for each axis of the value after a path, its axis in the value before it."""
+        axes = tuple(range(rank))
+        for index in path:
+            node = self.nodes[index]
+            if node.op_type == "Transpose":
+                order = attribute(node, "perm") or tuple(reversed(range(rank)))
+                axes = tuple(axes[axis] for axis in order)
+        return axes
+
+    def rounds(self, path: Sequence[int]) -> bool:
+        """Whether there is a Cast on a path."""
+        return any(self.nodes[index].op_type == "Cast" for index in path)
+
+
+def attribute(node: NodeProto, name: str) -> tuple[int, ...]:
+    """Return an int or ints attribute as a tuple; empty if the node does not have it."""
+    for each in node.attribute:
+        if each.name == name:
+            return tuple(each.ints) if each.ints else (each.i,)
+    return ()
+
 
 OPERATORS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     (ONNX, "Attention"): ((4, 1, 2), (5, 2, 2)),
@@ -32,25 +120,26 @@ OPERATORS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     (MICROSOFT, "GroupQueryAttention"): ((3, 1, 2), (4, 2, 2)),
     (MICROSOFT, "Attention"): ((4, 1, 3),),
 }
-"""Operator -> the places of a past and its present, and the axis that grows."""
+"""Operator -> (input position of a past, output position of its present, growing axis), for each cache."""
 
 SHARED = ((MICROSOFT, "GroupQueryAttention"),)
-"""They write a present into its past where both are one buffer."""
+"""Operators that write only the new entries if past and present are one buffer."""
 
 _SELECTIONS = frozenset({Family.GATHER, Family.SLICE})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A cache, and the nodes that extend it.
+class CacheMatch:
+    """A cache that can be updated in place, and the nodes that extend it.
 
     Attributes:
-        input, output: of the graph.
-        axis: along which the output is longer, of the input and the output.
+        input: the graph input.
+        output: the graph output.
+        axis: the axis that grows.
         form: one of `FORMS`.
-        node: the Concat or the operator; -1 for a constant.
-        before: nodes from the input to it, first first.
-        after: nodes from its result to the output.
+        node: the index of the Concat or attention operator; -1 for a constant cache.
+        before: the path from the input to the node.
+        after: the path from the node to the output.
     """
 
     input: str
@@ -64,128 +153,167 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The caches of a graph, and what looks like one and cannot be updated in place."""
+    """The caches of a graph.
 
-    found: tuple[Found, ...]
+    Attributes:
+        found: caches that can be updated in place.
+        kept: caches that cannot, with the reason.
+    """
+
+    found: tuple[CacheMatch, ...]
     kept: tuple[KeptCache, ...]
 
 
 def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> Search:
-    """Look at every output of a model's graph.
+    """Return the caches among the outputs of a model's main graph.
 
     Args:
-        model: Its weights may be absent.
-        excluded: Tensors whose value must stay when the next step writes its own.
+        model: The model; its weights may be absent.
+        excluded: Names of tensors that must not be overwritten by the next step.
     """
-    graph = model.graph
-    index = Index.of(graph)
-    looked = [each for value in graph.output for each in _looked_at(value.name, index)]
-    found = [each for each in looked if isinstance(each, Found)]
-    kept = [each for each in looked if isinstance(each, KeptCache)]
-    extended = Counter(each.input for each in found)
-    good: list[Found] = []
-    for each in found:
-        why = ""
-        if extended[each.input] > 1:
-            why = "several outputs extend or repeat it: each needs the old values"
-        elif {each.input, each.output} & set(excluded):
-            why = "it is excluded: its value must outlive the step"
-        if why:
-            kept.append(KeptCache(each.input, each.output, why))
+    index = Index.of(model.graph)
+    matches: list[CacheMatch] = []
+    kept: list[KeptCache] = []
+    for value in model.graph.output:
+        for cache in _caches_of_output(value.name, index):
+            if isinstance(cache, CacheMatch):
+                matches.append(cache)
+            else:
+                kept.append(cache)
+    extended = Counter(match.input for match in matches)
+    in_place: list[CacheMatch] = []
+    for match in matches:
+        reason = ""
+        if extended[match.input] > 1:
+            reason = "several outputs extend or repeat it: each needs the old values"
+        elif {match.input, match.output} & set(excluded):
+            reason = "it is excluded: its value must outlive the step"
+        if reason:
+            kept.append(KeptCache(match.input, match.output, reason))
         else:
-            good.append(each)
-    return Search(tuple(good), tuple(kept))
+            in_place.append(match)
+    return Search(tuple(in_place), tuple(kept))
 
 
-def _looked_at(output: str, index: Index) -> Iterator[Found | KeptCache]:
-    root, after = index.traced(output)
-    if root in index.ranks:
-        if after and not index.rounds(after) and _is_plain(index, after, root):
-            yield Found(root, output, 0, "constant", after=after)
+def _caches_of_output(output: str, index: Index) -> Iterator[CacheMatch | KeptCache]:
+    """Yield the cache whose present is a graph output; nothing if the output is no present."""
+    source, after = index.traced(output)
+    if source in index.ranks:
+        if after and not index.rounds(after) and _keeps_axes(index, after, source):
+            yield CacheMatch(source, output, 0, "constant", after=after)
         return
-    node = index.made_by(root)
+    node = index.producer_of(source)
     if node is None:
         return
     if node.op_type == "Concat" and node.domain in STANDARD_DOMAINS:
-        yield from _concatenated(output, node, after, index)
-    elif _kind(node) in OPERATORS:
-        yield from _of_operator(output, root, after, index)
+        yield from _concatenated_cache(output, node, after, index)
+    elif _operator_key(node) in OPERATORS:
+        yield from _operator_cache(output, source, after, index)
     elif operator(node).family in _SELECTIONS:
-        yield from _rearranged(output, node, index)
+        yield from _rearranged_cache(output, node, index)
     else:
-        yield from _in_subgraph(output, node, index)
+        yield from _cache_in_subgraph(output, node, index)
 
 
-def _concatenated(
+def _concatenated_cache(
     output: str, node: NodeProto, after: tuple[int, ...], index: Index
-) -> Iterator[Found | KeptCache]:
-    """Yield the cache that a Concat extends, or why that cannot be in place."""
-    root, before = index.traced(node.input[0])
-    if root not in index.ranks:
-        yield from _not_at_the_front(output, node, root, index)
+) -> Iterator[CacheMatch | KeptCache]:
+    """Yield the cache that a Concat extends, if there is one.
+
+    Args:
+        output: The graph output.
+        node: The Concat.
+        after: The path from the Concat to the output.
+        index: The graph.
+    """
+    past, before = index.traced(node.input[0])
+    if past not in index.ranks:
+        yield from _cache_behind_new_values(output, node, past, index)
         return
-    rank = index.ranks[root]
-    moved, back = index.permutation(before, rank), index.permutation(after, rank)
-    at = index.producer[node.output[0]]
+    rank = index.ranks[past]
+    axes_before, axes_after = index.permutation(before, rank), index.permutation(after, rank)
     (axis,) = attribute(node, "axis") or (0,)
-    if len(node.input) < 2 or len(moved) != rank or not -rank <= axis < rank:
+    if len(node.input) < 2 or len(axes_before) != rank or not -rank <= axis < rank:
         return
-    if tuple(moved[place] for place in back) != tuple(range(rank)):
-        yield KeptCache(root, output, "the output has its axes in another order")
+    if tuple(axes_before[a] for a in axes_after) != tuple(range(rank)):
+        yield KeptCache(past, output, _OTHER_AXES)
         return
     form = "cast" if index.rounds((*before, *after)) else "concat"
-    cache = Found(root, output, moved[axis % rank], form, at, before, after)
-    yield _judged(cache, index.graph)
+    concat = index.producer[node.output[0]]
+    match = CacheMatch(past, output, axes_before[axis % rank], form, concat, before, after)
+    yield _checked(match, index.graph)
 
 
-def _of_operator(
-    output: str, root: str, after: tuple[int, ...], index: Index
-) -> Iterator[Found | KeptCache]:
-    """Yield the cache that an operator extends by itself."""
-    at = index.producer[root]
-    node = index.nodes[at]
-    for taken, given, axis in OPERATORS[_kind(node)]:
-        if len(node.output) <= given or node.output[given] != root:
+_OTHER_AXES = "the output has its axes in another order"
+
+
+def _operator_cache(
+    output: str, present: str, after: tuple[int, ...], index: Index
+) -> Iterator[CacheMatch | KeptCache]:
+    """Yield the cache that an attention operator extends.
+
+    Args:
+        output: The graph output.
+        present: The operator's result.
+        after: The path from the result to the output.
+        index: The graph.
+    """
+    node_index = index.producer[present]
+    node = index.nodes[node_index]
+    for past_position, present_position, axis in OPERATORS[_operator_key(node)]:
+        if (
+            len(node.output) <= present_position
+            or node.output[present_position] != present
+            or len(node.input) <= past_position
+            or not node.input[past_position]
+        ):
             continue
-        if len(node.input) <= taken or not node.input[taken]:
-            return
-        past, before = index.traced(node.input[taken])
+        past, before = index.traced(node.input[past_position])
         if past not in index.ranks:
             return
         rank = index.ranks[past]
-        moved, back = index.permutation(before, rank), index.permutation(after, rank)
-        if tuple(moved[place] for place in back) != tuple(range(rank)) or axis >= rank:
-            yield KeptCache(past, output, "the output has its axes in another order")
+        axes_before = index.permutation(before, rank)
+        axes_after = index.permutation(after, rank)
+        is_same_order = tuple(axes_before[a] for a in axes_after) == tuple(range(rank))
+        if not is_same_order or axis >= rank:
+            yield KeptCache(past, output, _OTHER_AXES)
             return
-        shared = _kind(node) in SHARED and not before and not after
-        form = "shared" if shared else "operator"
-        cache = Found(past, output, moved[axis], form, at, before, after)
-        yield _judged(cache, index.graph)
+        is_shared = _operator_key(node) in SHARED and not before and not after
+        form = "shared" if is_shared else "operator"
+        match = CacheMatch(past, output, axes_before[axis], form, node_index, before, after)
+        yield _checked(match, index.graph)
 
 
-def _judged(cache: Found, graph: GraphProto) -> Found | KeptCache:
-    """Return a cache, or why its buffer cannot have another length."""
-    given = next(value for value in graph.input if value.name == cache.input)
-    made = next(value for value in graph.output if value.name == cache.output)
-    tensor, result = given.type.tensor_type, made.type.tensor_type
-    why = ""
-    if tensor.elem_type != result.elem_type:
-        why = "the output has another element type"
-    elif cache.axis == 0:
-        why = "it grows along its first axis, along which TensorScatter counts rows"
-    elif tensor.shape.dim[cache.axis].HasField("dim_value"):
-        length = tensor.shape.dim[cache.axis].dim_value
-        why = f"the file fixes its length at {length}"
-    return KeptCache(cache.input, cache.output, why) if why else cache
+def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
+    """Return a match, or the reason why its buffer cannot have another length."""
+    past = next(value for value in graph.input if value.name == match.input)
+    present = next(value for value in graph.output if value.name == match.output)
+    past_type, present_type = past.type.tensor_type, present.type.tensor_type
+    reason = ""
+    if past_type.elem_type != present_type.elem_type:
+        reason = "the output has another element type"
+    elif match.axis == 0:
+        reason = "it grows along its first axis, along which TensorScatter counts rows"
+    elif past_type.shape.dim[match.axis].HasField("dim_value"):
+        length = past_type.shape.dim[match.axis].dim_value
+        reason = f"the file fixes its length at {length}"
+    return KeptCache(match.input, match.output, reason) if reason else match
 
 
-def _not_at_the_front(
-    output: str, node: NodeProto, root: str, index: Index
+def _cache_behind_new_values(
+    output: str, node: NodeProto, first: str, index: Index
 ) -> Iterator[KeptCache]:
-    """Say why a Concat that does not begin with an input extends no buffer in place."""
-    maker = index.made_by(root)
-    if maker is not None and operator(maker).family in _SELECTIONS:
-        yield from _rearranged(output, maker, index)
+    """Yield the cache of a Concat whose first operand is not a graph input, with the reason.
+
+    Args:
+        output: The graph output.
+        node: The Concat.
+        first: The source of its first operand.
+        index: The graph.
+    """
+    producer = index.producer_of(first)
+    if producer is not None and operator(producer).family in _SELECTIONS:
+        yield from _rearranged_cache(output, producer, index)
         return
     for name in node.input[1:]:
         past, _ = index.traced(name)
@@ -194,53 +322,49 @@ def _not_at_the_front(
             return
 
 
-def _rearranged(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
-    """Say what a Gather or a Slice does to a cache, where it is one."""
+def _rearranged_cache(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
+    """Yield the cache that a Gather reorders, or whose extended form a Slice shortens."""
     source, _ = index.traced(node.input[0])
-    maker = index.made_by(source)
-    if maker is not None and maker.op_type == "Concat":
-        source, _ = index.traced(maker.input[0])
+    producer = index.producer_of(source)
+    is_extended = producer is not None and producer.op_type == "Concat"
+    if producer is not None and is_extended:
+        source, _ = index.traced(producer.input[0])
     if source not in index.ranks:
         return
     if operator(node).family is Family.GATHER:
         yield KeptCache(
             source, output, f"a {node.op_type} reorders its rows (beams): old values move"
         )
-    elif maker is not None and maker.op_type == "Concat":
+    elif is_extended:
         yield KeptCache(source, output, f"a {node.op_type} drops its oldest values")
 
 
-def _in_subgraph(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
-    """Say that a cache is extended inside an If or a Loop, where it is."""
-    for each in node.attribute:
-        if not each.HasField("g"):
+def _cache_in_subgraph(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
+    """Yield the cache that a subgraph of a node extends, with the reason."""
+    for body_attribute in node.attribute:
+        if not body_attribute.HasField("g"):
             continue
-        inner = Index.of(each.g)
-        place = list(node.output).index(output) if output in node.output else 0
-        if place >= len(each.g.output):
+        body = body_attribute.g
+        inner = Index.of(body)
+        position = list(node.output).index(output) if output in node.output else 0
+        if position >= len(body.output):
             continue
-        root, _ = inner.traced(each.g.output[place].name)
-        maker = inner.made_by(root)
-        if maker is None or maker.op_type != "Concat":
+        source, _ = inner.traced(body.output[position].name)
+        producer = inner.producer_of(source)
+        if producer is None or producer.op_type != "Concat":
             continue
-        past, _ = inner.traced(maker.input[0])
+        past, _ = inner.traced(producer.input[0])
         if past in index.ranks:
             reason = f"a subgraph of {node.op_type} {node.name or output!r} extends it"
             yield KeptCache(past, output, reason)
             return
 
 
-def _is_plain(index: Index, path: tuple[int, ...], root: str) -> bool:
-    rank = index.ranks[root]
+def _keeps_axes(index: Index, path: tuple[int, ...], source: str) -> bool:
+    """Whether the value after a path has its axes in the order of the graph input before it."""
+    rank = index.ranks[source]
     return index.permutation(path, rank) == tuple(range(rank))
 
 
-def _kind(node: NodeProto) -> tuple[str, str]:
+def _operator_key(node: NodeProto) -> tuple[str, str]:
     return canonical_domain(node.domain), node.op_type
-
-
-def without(search: Search, names: Collection[str], reason: str) -> Search:
-    """Return a search with the caches of some inputs kept as they are."""
-    kept = [KeptCache(f.input, f.output, reason) for f in search.found if f.input in names]
-    found = tuple(f for f in search.found if f.input not in names)
-    return replace(search, found=found, kept=(*search.kept, *kept))

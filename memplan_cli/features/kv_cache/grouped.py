@@ -1,8 +1,11 @@
-"""Attention over caches with fewer heads than queries, without a copy for each query's head.
+"""Grouped-query attention without copies of the cached heads.
 
-Exporters write grouped-query attention as keys that are repeated, ``Unsqueeze``, ``Expand``,
-``Reshape``, before they are multiplied. A MatMul repeats them itself where queries have an axis
-more: each product is of the same two matrices, so its bits are the same.
+Exporters repeat keys and values for each query head of a group (``Unsqueeze``, ``Expand``, ``Reshape``)
+before a MatMul. A MatMul repeats its right operand itself if the queries have one more axis:
+
+    MatMul(q[B, G*R, S, D], repeat(k)[B, G*R, D, T])  ->  MatMul(q[B, G, R, S, D], k[B, G, 1, D, T])
+
+Each product has the same two matrices as before, so its bits are the same.
 """
 
 from __future__ import annotations
@@ -11,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.features.kv_cache.graph import Index, attribute
-from memplan_cli.onnx_io.graph_editor import GraphEditor
-from memplan_cli.onnx_io.traversal import reads
+from memplan_cli.features.kv_cache.find import Index, attribute
+from memplan_cli.onnx_io.graph_editor import GraphEditor, consumers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,80 +25,89 @@ if TYPE_CHECKING:
 _RANK = 4
 
 _HEADS = 1
-"""The axis of heads in a cache."""
+"""The axis of heads in a cache of rank `_RANK`."""
 
-_APART = 2
-"""Heads from which each has a product of its own: of one, the runtime makes a product of all
-queries, which rounds otherwise."""
+_MIN_HEADS = 2
+"""With one cached head, ONNX Runtime makes one product of all queries, which rounds otherwise."""
 
 _SWAP = (0, 1, 3, 2)
+"""The Transpose of keys before a product."""
 
 _NUMBERS = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
-"""What makes one number of a shape; where they make more, a rank does not fit."""
+"""Operators whose result is taken as one element of a shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """Keys or values of ``heads`` heads of ``size``, repeated ``times`` times, and a product."""
+    """Repeated keys or values, and the product that reads them.
+
+    Attributes:
+        unsqueezed: the keys or values before the repetition, ``[B, heads, 1, ..]``.
+        times: how often each head is repeated.
+        heads: number of heads in the cache.
+        moves: the Transposes and scalings between the repetition and the product.
+        product: the MatMul, whose right operand is repeated.
+        scale: the only consumer of the product, if that scales it by one number.
+    """
 
     unsqueezed: str
     times: int
     heads: int
-    size: int
     moves: tuple[NodeProto, ...]
-    """Between the repeated heads and the product, on the product's right."""
     product: NodeProto
     scale: NodeProto | None = None
-    """What alone reads the product, and multiplies or divides it by one number."""
 
 
 def without_repeats(model: ModelProto) -> ModelProto:
-    """Return a copy of a model whose products repeat heads of caches themselves.
+    """Return a copy of a model whose products repeat the heads of caches themselves.
 
-    The model itself comes back where there is nothing of the kind.
+    Returns the model itself if it repeats no heads.
     """
     index = Index.of(model.graph)
-    readers: dict[str, list[NodeProto]] = {}
-    for node in index.nodes:
-        for name in reads(node):
-            readers.setdefault(name, []).append(node)
-    found = list(_repeats(model, index, readers))
-    if not found:
+    repeats = list(_repeats(model, index, consumers(index.nodes)))
+    if not repeats:
         return model
     copy = type(model)()
     copy.CopyFrom(model)
-    return _rewritten(copy, found)
+    _rewrite(copy, repeats)
+    return copy
 
 
 def _repeats(
     model: ModelProto, index: Index, readers: dict[str, list[NodeProto]]
 ) -> Iterator[_Repeat]:
-    dims = _cache_dims(model)
+    """Yield the repetitions of heads that read the valid part of a cache."""
+    heads = _heads_of_outputs(model)
     for node in index.nodes:
-        if node.op_type != "Slice" or node.input[0] not in dims:
+        if node.op_type != "Slice" or node.input[0] not in heads:
             continue
-        heads, size = dims[node.input[0]]
         for unsqueeze in readers.get(node.output[0], ()):
             if unsqueeze.op_type != "Unsqueeze" or _axes(index, unsqueeze) != (_HEADS + 1,):
                 continue
-            repeat = _expanded(unsqueeze, (heads, size), index, readers)
+            repeat = _repeat(unsqueeze, heads[node.input[0]], index, readers)
             if repeat is not None:
                 yield repeat
 
 
-def _expanded(
+def _repeat(
     unsqueeze: NodeProto,
-    dims: tuple[int, int],
+    heads: int,
     index: Index,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return what an Unsqueeze leads to if that is one product and nothing else."""
+    """Return the repetition that begins with an Unsqueeze, if one product is all that reads it.
+
+    Args:
+        unsqueeze: The node that adds the axis along which heads are repeated.
+        heads: Number of heads in the cache.
+        index: The graph.
+        readers: The consumers of each value.
+    """
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")
     if expand is None or reshape is None:
         return None
-    heads, size = dims
-    if heads < _APART:
+    if heads < _MIN_HEADS:
         return None
     times = _elements(index, expand.input[1])[2:3]
     joined = _elements(index, reshape.input[1])
@@ -104,36 +115,41 @@ def _expanded(
         return None
     if joined[_HEADS] not in (heads * times[0], -1):
         return None
-    moves, product = _to_product(reshape.output[0], index, readers)
+    moves, product = _path_to_product(reshape.output[0], index, readers)
     if product is None:
         return None
-    scale = _scaled(product.output[0], index, readers)
-    return _Repeat(unsqueeze.output[0], times[0], heads, size, moves, product, scale)
+    scale = _scale_of(product.output[0], index, readers)
+    return _Repeat(unsqueeze.output[0], times[0], heads, moves, product, scale)
 
 
-def _scaled(name: str, index: Index, readers: dict[str, list[NodeProto]]) -> NodeProto | None:
-    """Return the one reader of a product if that is a scale.
+def _scale_of(
+    name: str, index: Index, readers: dict[str, list[NodeProto]]
+) -> NodeProto | None:
+    """Return the only consumer of a product if it scales the product by one number.
 
-    The runtime makes one operator of both, which rounds otherwise than the two: they stay
-    side by side.
+    ONNX Runtime fuses both into one operator, which rounds otherwise, so they must stay adjacent.
     """
-    found = readers.get(name, [])
-    if len(found) != 1 or found[0].op_type not in ("Mul", "Div"):
+    nodes = readers.get(name, [])
+    if len(nodes) != 1 or nodes[0].op_type not in ("Mul", "Div"):
         return None
-    by_one = len(index.constants.get(found[0].input[1], ())) == 1
-    return found[0] if found[0].input[0] == name and by_one else None
+    is_scalar = len(index.constants.get(nodes[0].input[1], ())) == 1
+    return nodes[0] if nodes[0].input[0] == name and is_scalar else None
 
 
-def _to_product(
+def _path_to_product(
     name: str, index: Index, readers: dict[str, list[NodeProto]]
 ) -> tuple[tuple[NodeProto, ...], NodeProto | None]:
-    """Follow repeated heads to the product that reads them, through moves that can be redone."""
+    """Return the product that reads repeated heads as its right operand, and the nodes before it.
+
+    These may be Transposes of the last two axes and scalings by one number. Returns ``(), None`` if there
+    are others.
+    """
     moves: list[NodeProto] = []
     while True:
-        found = readers.get(name, [])
-        if len(found) != 1:
+        nodes = readers.get(name, [])
+        if len(nodes) != 1:
             return (), None
-        node = found[0]
+        node = nodes[0]
         if node.op_type == "MatMul" and node.input[1] == name != node.input[0]:
             return tuple(moves), node
         swaps = node.op_type == "Transpose" and attribute(node, "perm") == _SWAP
@@ -144,81 +160,93 @@ def _to_product(
         name = node.output[0]
 
 
-def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
+def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
+    """Replace repetitions by products with one more axis, in the main graph, in place.
+
+    The right operand of such a product has shape ``[B, heads, 1, ..]``, the left one
+    ``[B, heads, times, ..]``; the result is reshaped to ``[B, heads * times, ..]``.
+    """
     graph = model.graph
     edit = GraphEditor(model)
     nodes = {node.output[0]: node for node in graph.node}
 
-    def made(kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        return edit.made(kind, inputs, f"{like}.grouped", **attributes)
+    def add_node(op_type: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
+        return edit.made(op_type, inputs, f"{like}.grouped", **attributes)
 
-    def numbers(like: str, values: Sequence[int]) -> str:
+    def add_constant(like: str, values: Sequence[int]) -> str:
         return edit.constant(f"{like}.grouped", values)
 
-    for each in found:
-        product = nodes[each.product.output[0]]
-        left, output, right = product.input[0], product.output[0], each.unsqueezed
-        for move in each.moves:
+    for repeat in repeats:
+        product = nodes[repeat.product.output[0]]
+        left, output, right = product.input[0], product.output[0], repeat.unsqueezed
+        for move in repeat.moves:
             if move.op_type == "Transpose":
-                right = made("Transpose", [right], right, perm=[0, 1, 2, 4, 3])
+                right = add_node("Transpose", [right], right, perm=[0, 1, 2, 4, 3])
             else:
-                right = made(move.op_type, [right, move.input[1]], right)
-        rows = made("Shape", [left], left, start=2, end=4)
-        split = numbers(left, [0, each.heads, each.times])
-        apart = made("Reshape", [left, made("Concat", [split, rows], left, axis=0)], left)
-        multiplied = made("MatMul", [apart, right], output)
-        if each.scale is not None:
-            scale = nodes[each.scale.output[0]]
+                right = add_node(move.op_type, [right, move.input[1]], right)
+        matrix_dims = add_node("Shape", [left], left, start=2, end=4)
+        head_dims = add_constant(left, [0, repeat.heads, repeat.times])
+        left_shape = add_node("Concat", [head_dims, matrix_dims], left, axis=0)
+        grouped = add_node("Reshape", [left, left_shape], left)
+        result = add_node("MatMul", [grouped, right], output)
+        if repeat.scale is not None:
+            scale = nodes[repeat.scale.output[0]]
             output = scale.output[0]
-            multiplied = made(scale.op_type, [multiplied, scale.input[1]], output)
+            result = add_node(scale.op_type, [result, scale.input[1]], output)
             graph.node.remove(scale)
-        sizes = made("Shape", [multiplied], output, start=3, end=5)
-        joined = numbers(output, [0, each.heads * each.times])
-        target = made("Concat", [joined, sizes], output, axis=0)
+        matrix_dims = add_node("Shape", [result], output, start=3, end=5)
+        head_dims = add_constant(output, [0, repeat.heads * repeat.times])
+        output_shape = add_node("Concat", [head_dims, matrix_dims], output, axis=0)
         graph.node.remove(product)
-        edit.node("Reshape", [multiplied, target], output)
+        edit.node("Reshape", [result, output_shape], output)
     edit.set_nodes(graph.node)
-    return model
 
 
-def _cache_dims(model: ModelProto) -> dict[str, tuple[int, int]]:
-    """Return heads and their size of the graph's outputs that may be caches."""
-    found = {}
+def _heads_of_outputs(model: ModelProto) -> dict[str, int]:
+    """Return the number of heads of the graph outputs that have the shape of a cache.
+
+    A cache is ``[batch, heads, length, head size]`` with fixed heads and head size.
+    """
+    heads = {}
     for value in model.graph.output:
         shape = value.type.tensor_type.shape.dim
-        if len(shape) == _RANK and shape[1].dim_value and shape[3].dim_value:
-            found[value.name] = shape[1].dim_value, shape[3].dim_value
-    return found
+        if len(shape) == _RANK and shape[_HEADS].dim_value and shape[3].dim_value:
+            heads[value.name] = shape[_HEADS].dim_value
+    return heads
 
 
-def _only(readers: dict[str, list[NodeProto]], name: str, kind: str) -> NodeProto | None:
-    found = readers.get(name, [])
-    fits = len(found) == 1 and found[0].op_type == kind and found[0].domain in STANDARD_DOMAINS
-    return found[0] if fits else None
+def _only(readers: dict[str, list[NodeProto]], name: str, op_type: str) -> NodeProto | None:
+    """Return the only consumer of a value if it is this standard operator."""
+    nodes = readers.get(name, [])
+    if len(nodes) != 1 or nodes[0].domain not in STANDARD_DOMAINS:
+        return None
+    return nodes[0] if nodes[0].op_type == op_type else None
 
 
 def _axes(index: Index, node: NodeProto) -> tuple[int | float, ...]:
+    """Return the constant axes of an Unsqueeze; empty if they are not constant."""
     return index.constants.get(node.input[1], ()) if len(node.input) > 1 else ()
 
 
 def _elements(index: Index, name: str) -> tuple[int | None, ...]:
-    """Return the elements of a shape that are constants, and None for each of the others."""
+    """Return the elements of a computed shape, None for those that are not constant.
+
+    Returns an empty tuple if the number of elements is unknown.
+    """
     if name in index.constants:
         return tuple(int(value) for value in index.constants[name])
-    node = index.made_by(name)
-    kind = "" if node is None else node.op_type
+    node = index.producer_of(name)
     if node is None:
-        found: tuple[int | None, ...] = ()
-    elif kind == "Concat":
+        return ()
+    if node.op_type == "Concat":
         parts = [_elements(index, part) for part in node.input]
-        found = tuple(e for part in parts for e in part) if all(parts) else ()
-    elif kind == "Shape" and (span := attribute(node, "end")):
-        found = (None,) * (span[0] - (attribute(node, "start") or (0,))[0])
-    elif kind == "Where":
-        found = _elements(index, node.input[2])
-    elif kind in _NUMBERS:
-        found = (None,)
-    else:
-        one = kind == "Reshape" and index.constants.get(node.input[1], ()) in ((-1,), (1,))
-        found = (None,) if one else ()
-    return found
+        return tuple(element for part in parts for element in part) if all(parts) else ()
+    if node.op_type == "Shape" and (end := attribute(node, "end")):
+        start = attribute(node, "start") or (0,)
+        return (None,) * (end[0] - start[0])
+    if node.op_type == "Where":
+        return _elements(index, node.input[2])
+    is_scalar = node.op_type in _NUMBERS or (
+        node.op_type == "Reshape" and index.constants.get(node.input[1], ()) in ((-1,), (1,))
+    )
+    return (None,) if is_scalar else ()

@@ -1,7 +1,7 @@
-"""Merged decoders: an If whose one branch extends caches, written without the other branch.
+"""Merged decoders: models with an If whose branches compute the first and the later steps.
 
-The branch without a past is for the first step alone, whose caches are empty; the one that
-extends them takes that step too. It becomes the graph, and the input that chose is gone.
+One branch has no past and computes the first step, with empty caches. The other extends the caches, and
+can compute the first step too. It becomes the main graph, and the input that selects a branch is removed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.features.kv_cache.find import find_caches
-from memplan_cli.features.kv_cache.graph import Index
-from memplan_cli.onnx_io.graph_editor import GraphEditor, rename_reads
+from memplan_cli.features.kv_cache.find import Index, find_caches
+from memplan_cli.onnx_io.graph_editor import GraphEditor, keep, rename_reads
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
@@ -24,17 +23,17 @@ Branch = Literal["then_branch", "else_branch"]
 _BRANCHES: tuple[Branch, ...] = ("then_branch", "else_branch")
 
 _BOOL = 9
-"""ONNX's number of the type."""
+"""TensorProto.BOOL."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class OpenedBranch:
     """The branch of a merged decoder that extends its caches, as a model.
 
     Attributes:
-        model: without the input that chooses.
-        condition: that input.
-        branch: which one it is.
+        model: the model without the If and without its condition input.
+        condition: the name of that input.
+        branch: the branch.
     """
 
     model: ModelProto
@@ -43,92 +42,99 @@ class Merged:
 
     @property
     def value(self) -> bool:
-        """Return what the condition is where this branch is taken."""
+        """The value of the condition for which this branch is taken."""
         return self.branch == "then_branch"
 
 
-def unmerged(model: ModelProto) -> Merged | None:
-    """Return the branch of a merged decoder that extends caches; None where there is no such.
+def unmerged(model: ModelProto) -> OpenedBranch | None:
+    """Return the branch of a merged decoder that extends its caches, or None.
 
-    It is one of two, and passes nothing through that the other one may compute (keys and values
-    of cross-attention).
+    The branch must be the only one of the two that does. It must not pass an input on unchanged that the
+    other branch may compute, such as keys and values of cross-attention.
     """
-    known = {each.output for each in find_caches(model).found}
+    caches_outside = {match.output for match in find_caches(model).found}
     for condition in _conditions(model.graph):
-        growing = []
+        extending = []
         for branch in _BRANCHES:
-            one = Merged(_opened(model, condition, branch), condition, branch)
-            new = [each for each in find_caches(one.model).found if each.output not in known]
-            if any(each.form != "constant" for each in new):
-                growing.append((one, new))
-        if len(growing) != 1:
+            opened = OpenedBranch(_opened(model, condition, branch), condition, branch)
+            matches = [
+                match
+                for match in find_caches(opened.model).found
+                if match.output not in caches_outside
+            ]
+            if any(match.form != "constant" for match in matches):
+                extending.append((opened, matches))
+        if len(extending) != 1:
             continue
-        ((one, new),) = growing
-        left = one.model.graph
-        read = any(condition in reads(node) for node in left.node)
-        read |= any(condition == value.name for value in left.output)
-        if not read and all(each.form != "constant" for each in new):
-            return one
+        ((opened, matches),) = extending
+        graph = opened.model.graph
+        is_read = any(condition in reads(node) for node in graph.node)
+        is_read |= any(condition == value.name for value in graph.output)
+        if not is_read and all(match.form != "constant" for match in matches):
+            return opened
     return None
 
 
 def _conditions(graph: GraphProto) -> Iterator[str]:
-    """Yield the inputs that choose a branch of an If."""
+    """Yield the graph inputs that select the branch of an If."""
     index = Index.of(graph)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-    chosen = (index.traced(n.input[0])[0] for n in graph.node if n.op_type == "If")
-    yield from (name for name in dict.fromkeys(chosen) if kinds.get(name) == _BOOL)
+    dtypes = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    conditions = (index.traced(n.input[0])[0] for n in graph.node if n.op_type == "If")
+    yield from (name for name in dict.fromkeys(conditions) if dtypes.get(name) == _BOOL)
 
 
 def _opened(model: ModelProto, condition: str, branch: Branch) -> ModelProto:
-    """Return a copy of a model in which every If of a condition is one of its branches."""
+    """Return a copy of a model in which one branch replaces each If with this condition."""
     copy = type(model)()
     copy.CopyFrom(model)
     graph = copy.graph
     index = Index.of(graph)
-    chosen = [
+    ifs = [
         n for n in graph.node if n.op_type == "If" and index.traced(n.input[0])[0] == condition
     ]
-    opened = [(node, _taken(node, branch)) for node in chosen]
+    bodies = [(node, _pop_branch(node, branch)) for node in ifs]
     edit = GraphEditor(copy)
-    for node, inner in opened:
-        _open(edit, node.output, inner)
+    for node, body in bodies:
+        _add_branch(edit, node.output, body)
         graph.node.remove(node)
-    inputs = [each for each in graph.input if each.name != condition]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    keep(graph.input, lambda value: value.name != condition)
     edit.set_nodes(graph.node)
     return copy
 
 
-def _taken(node: NodeProto, branch: Branch) -> GraphProto:
-    """Return a branch of a node, which loses both: their names are free."""
+def _pop_branch(node: NodeProto, branch: Branch) -> GraphProto:
+    """Return a branch of an If and remove both branches from it, in place, to free their names."""
     from onnx import GraphProto
 
     copy = GraphProto()
-    for each in node.attribute:
-        if each.name == branch:
-            copy.CopyFrom(each.g)
+    for attribute in node.attribute:
+        if attribute.name == branch:
+            copy.CopyFrom(attribute.g)
     del node.attribute[:]
     return copy
 
 
-def _open(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -> None:
-    """Add the nodes of a branch; what it gives gets the names of the If's outputs."""
-    made = [name for inner in branch.node for name in inner.output if name]
+def _add_branch(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -> None:
+    """Add the nodes and weights of a branch to the main graph.
+
+    Its outputs get the names of the outputs of the If, other values fresh names.
+    """
+    results = [name for node in branch.node for name in node.output if name]
     pairs = [(v.name, o) for v, o in zip(branch.output, outputs, strict=False) if o]
-    names = {name: output for name, output in reversed(pairs) if name in made}
-    for name in (*made, *(tensor.name for tensor in branch.initializer)):
+    names = {name: output for name, output in reversed(pairs) if name in results}
+    for name in (*results, *(tensor.name for tensor in branch.initializer)):
         if name not in names:
             names[name] = edit.fresh(name)
     for tensor in branch.initializer:
         edit.graph.initializer.add().CopyFrom(tensor)
         edit.graph.initializer[-1].name = names[tensor.name]
     rename_reads(branch.node, names)
-    for inner in branch.node:
-        inner.output[:] = [names.get(name, name) for name in inner.output]
+    for node in branch.node:
+        node.output[:] = [names.get(name, name) for name in node.output]
     edit.new_nodes += branch.node
     for name, output in pairs:
         source = names.get(name, name)
-        if source != output:
+        if (
+            source != output
+        ):  # the branch returns a value twice, or one that it does not compute
             edit.node("Identity", [source], output)

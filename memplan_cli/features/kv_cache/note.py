@@ -1,4 +1,4 @@
-"""What a written model says of its caches, in its metadata."""
+"""The description of in-place caches in the metadata of a written model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CACHES = f"{PREFIX}caches"
 
 
 def caches_note(caches: Caches) -> Mapping[str, str]:
-    """Return the metadata that says how the caches of a model are bound."""
+    """Return the metadata entry that describes the caches of a model."""
     return {CACHES: json.dumps(to_json(caches), separators=(",", ":"))}
 
 
 def position_value(caches: Caches) -> Mapping[str, TensorProto]:
-    """Return the position at which a step was planned, as a value that decides sizes."""
+    """Return the position for which a step was planned, as the value of that graph input."""
     from onnx import helper
 
     if not caches.position:
@@ -35,22 +35,22 @@ def position_value(caches: Caches) -> Mapping[str, TensorProto]:
 
 
 def has_caches(model: ModelProto) -> bool:
-    """Whether the caches of a file's model were made buffers."""
+    """Whether the caches of a model were rewritten to buffers."""
     return any(entry.key == CACHES for entry in model.metadata_props)
 
 
 def recorded_caches(metadata: Mapping[str, str]) -> Caches | None:
-    """Return what `caches_note` wrote; None where there is nothing.
+    """Return the caches that metadata describes; None if there is no entry.
 
     Raises:
-        ModelError: it cannot be read, or an axis or the capacity cannot be.
+        ModelError: the entry is invalid, or describes no growing cache.
     """
     if CACHES not in metadata:
         return None
     try:
-        found = from_json(Caches, json.loads(metadata[CACHES]), CACHES)
+        caches = from_json(Caches, json.loads(metadata[CACHES]), CACHES)
     except (ValueError, RecursionError, MisfitError) as error:
         raise ModelError(f"the model's {CACHES} cannot be read: {error}") from error
-    if not found.capacity or not found.growing or not all(b.axis for b in found.growing):
+    if not caches.capacity or not caches.growing or not all(b.axis for b in caches.growing):
         raise ModelError(f"the model's {CACHES} describe no cache that grows")
-    return found
+    return caches

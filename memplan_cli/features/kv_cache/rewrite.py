@@ -1,9 +1,9 @@
-"""Growing caches rewritten to buffers of one size that TensorScatter updates in place.
+"""Growing caches rewritten to buffers of fixed length that are updated in place by TensorScatter.
 
-``present = Concat(past, new)`` becomes ``present = TensorScatter(past, new, position)``, where
-both are ``capacity`` long, and who read the present reads its valid part. Only entries from
-``position`` on are ever written, and only those before it are read of the past: whatever the
-order of the nodes, nothing is overwritten that somebody still needs.
+``present = Concat(past, new)`` becomes ``present = TensorScatter(past, new, position)``. Past and present are
+``capacity`` long, and consumers of the present read its valid part, a Slice. Only entries from ``position``
+on are written, and only entries before it are read from the past: in any order of the nodes, no entry is
+overwritten that is still needed.
 """
 
 from __future__ import annotations
@@ -12,34 +12,81 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.rewrites import CacheBuffer, Caches
-from memplan_cli.features.kv_cache.graph import Index, attribute
+from memplan_cli.errors import ModelError
+from memplan_cli.features.kv_cache.find import Index, attribute
 from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
+from memplan_cli.onnx_io.load import standard_opset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.features.kv_cache.find import Found, Search
+    from memplan_cli.features.kv_cache.find import CacheMatch, Search
+
+_TENSOR_SCATTER_OPSET = 24
+"""The first opset with TensorScatter."""
+
+
+def converted(model: ModelProto) -> ModelProto:
+    """Return a copy of a model in an opset with TensorScatter: its own, or the first one.
+
+    Raises:
+        ModelError: ONNX's converter refuses the model, or renames its outputs.
+    """
+    from onnx import helper, version_converter
+
+    own = standard_opset(model)
+    copy = type(model)()
+    copy.CopyFrom(model)
+    if own >= _TENSOR_SCATTER_OPSET:
+        return copy
+    # The converter does not need declared shapes, and refuses wrong ones.
+    del copy.graph.value_info[:]
+    try:
+        converted_model = version_converter.convert_version(copy, _TENSOR_SCATTER_OPSET)
+    except Exception as error:
+        raise ModelError(
+            f"--kv-cache in-place needs opset {_TENSOR_SCATTER_OPSET}, and ONNX cannot convert the model from "
+            f"{own}: {_first_line(error)}",
+            hint=f"export the model with opset {_TENSOR_SCATTER_OPSET}",
+        ) from error
+    if [v.name for v in converted_model.graph.output] != [v.name for v in model.graph.output]:
+        raise ModelError(
+            f"ONNX's conversion from opset {own} to {_TENSOR_SCATTER_OPSET} renames outputs of the model",
+            hint=f"export the model with opset {_TENSOR_SCATTER_OPSET}",
+        )
+    standard = [o for o in converted_model.opset_import if o.domain in STANDARD_DOMAINS]
+    converted_model.ir_version = max(
+        model.ir_version, helper.find_min_ir_version_for(standard)
+    )
+    del converted_model.metadata_props[:]
+    converted_model.metadata_props.extend(model.metadata_props)
+    return converted_model
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in f"{error}".splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelProto, Caches]:
-    """Return a copy of a model whose caches are buffers, and what its user has to know.
+    """Return a copy of a model whose caches are buffers, and the description of the caches.
 
     Args:
-        model: In an opset with TensorScatter, and the one that was searched.
-        search: Its caches.
-        capacity: Entries that a buffer holds.
+        model: The model that was searched, in an opset with TensorScatter.
+        search: The caches of the model.
+        capacity: The length of each buffer along its growing axis.
     """
     copy = type(model)()
     copy.CopyFrom(model)
-    del copy.graph.value_info[:]  # what follows from the old lengths
+    del copy.graph.value_info[:]  # shapes that follow from the old lengths
     rewriting = _Rewriting(copy, capacity)
     for cache in search.found:
         if cache.form != "constant":
             _REWRITES[cache.form](rewriting, cache)
     rewriting.finish()
-    buffers = tuple(CacheBuffer(f.input, f.output, f.axis, f.form) for f in search.found)
+    buffers = tuple(CacheBuffer(c.input, c.output, c.axis, c.form) for c in search.found)
     return copy, Caches(
         capacity,
         rewriting.position,
@@ -50,7 +97,25 @@ def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelP
 
 
 class _Rewriting(GraphEditor):
-    """A graph whose caches are replaced one by one; its nodes are put in order at the end."""
+    """A graph whose caches are replaced one by one; `finish` puts its nodes in order.
+
+    The graph gets an input ``position``, the number of valid entries before a step, and an output
+    ``length``, the number after it. Both are int64 tensors of one element, as are all lengths here.
+
+    Attributes:
+        capacity: the length of each buffer.
+        index: the graph before it was changed.
+        position: the name of the input.
+        length: the name of the output.
+        lengths: the computed length of each cache after the step; all are equal.
+        removed: indices of nodes to remove.
+        renamed: values whose consumers read another value instead.
+        buffer_shapes: values of a cache whose Shape is computed without them: the buffer to take other
+            dims from, the growing axis, and the value that holds its length.
+        whole_buffer_reads: (index of a node, buffer): the node reads the buffer and not its valid part.
+        zero: the name of an int64 constant [0].
+        one: the name of an int64 constant [1].
+    """
 
     def __init__(self, model: ModelProto, capacity: int) -> None:
         super().__init__(model)
@@ -59,105 +124,107 @@ class _Rewriting(GraphEditor):
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
         self.lengths: list[str] = []
-        self.gone: set[int] = set()
+        self.removed: set[int] = set()
         self.renamed: dict[str, str] = {}
-        self.sized: dict[str, tuple[str, int, str]] = {}
-        """Values whose length is a position: the buffer to ask for other dims, axis, length."""
-        self.whole: set[tuple[int, str]] = set()
-        """Nodes that take a buffer whole, by index, and its name."""
+        self.buffer_shapes: dict[str, tuple[str, int, str]] = {}
+        self.whole_buffer_reads: set[tuple[int, str]] = set()
         self.zero, self.one = self.constant("cache_zero", [0]), self.constant("cache_one", [1])
 
     def axis_constant(self, axis: int) -> str:
-        """Return an initializer that holds an axis."""
+        """Return the name of an initializer that holds an axis."""
         if axis == 0:
             return self.zero
         if axis == 1:
             return self.one
         name = f"cache_axis_{axis}"
-        known = {tensor.name for tensor in self.graph.initializer}
-        return name if name in known else self.constant(name, [axis])
+        weights = {tensor.name for tensor in self.graph.initializer}
+        return name if name in weights else self.constant(name, [axis])
 
-    def declare(self, cache: Found) -> None:
-        """Declare a cache's input and output as the buffer that they are."""
-        given = next(v for v in self.graph.input if v.name == cache.input)
-        made = next(v for v in self.graph.output if v.name == cache.output)
-        dim = given.type.tensor_type.shape.dim[cache.axis]
+    def declare(self, cache: CacheMatch) -> None:
+        """Declare input and output of a cache as buffers of ``capacity`` entries."""
+        past = next(v for v in self.graph.input if v.name == cache.input)
+        present = next(v for v in self.graph.output if v.name == cache.output)
+        dim = past.type.tensor_type.shape.dim[cache.axis]
         dim.Clear()
         dim.dim_value = self.capacity
-        made.type.CopyFrom(given.type)
+        present.type.CopyFrom(past.type)
 
-    def scattered(self, cache: Found, new: str) -> str:
-        """Write new entries into the buffer; return the length that is valid after it."""
-        grown = self.made(
-            "Shape", [new], f"{cache.output}.new", start=cache.axis, end=cache.axis + 1
-        )
+    def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
+        """Add the nodes that compute ``position`` plus the length of ``new``; return the result."""
+        grown = self.made("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.made("Add", [self.position, grown], f"{cache.output}.length")
-        at = self.made(
-            "Expand",
-            [
-                self.position,
-                self.made("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1),
-            ],
-            f"{cache.input}.position",
-        )
-        self.node("TensorScatter", [cache.input, new, at], cache.output, axis=cache.axis)
         self.lengths.append(length)
         return length
 
+    def scatter(self, cache: CacheMatch, new: str) -> str:
+        """Write new entries into the buffer; return the length that is valid afterwards."""
+        length = self.length_after(cache, new, cache.axis)
+        rows = self.made("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)
+        positions = self.made("Expand", [self.position, rows], f"{cache.input}.position")
+        inputs = [cache.input, new, positions]
+        self.node("TensorScatter", inputs, cache.output, axis=cache.axis)
+        return length
+
     def cut(self, buffer: str, axis: int, span: tuple[str, str]) -> str:
-        """Return a part of a buffer along an axis."""
+        """Add a Slice of a buffer along an axis, between two lengths; return its result."""
         inputs = [buffer, *span, self.axis_constant(axis)]
         return self.made("Slice", inputs, f"{buffer}.valid")
 
-    def present(self, cache: Found, valid: str, length: str) -> None:
-        """Let all who read a present, moved by the nodes behind it or not, read this instead."""
-        result = self.index.nodes[cache.node].output[0]
-        self.sized[cache.output] = (cache.output, cache.axis, length)
+    def redirect_present(self, cache: CacheMatch, valid: str, length: str) -> None:
+        """Let the consumers of a present read its valid part.
+
+        Args:
+            cache: The cache. Values between its node and its output are redirected too.
+            valid: The valid part, as the node's result was.
+            length: The value that holds its length.
+        """
+        self.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
         if not cache.after:
             self.renamed[cache.output] = valid
             return
-        self.renamed[result] = valid
-        self.renamed[cache.output] = self.moved_result(cache.after[-1], cache.output)
+        self.renamed[self.index.nodes[cache.node].output[0]] = valid
+        self.renamed[cache.output] = self.rename_result(cache.after[-1], cache.output)
 
-    def moved_result(self, at: int, output: str) -> str:
-        """Give the last node behind a present another result, for those who read it."""
+    def rename_result(self, node_index: int, output: str) -> str:
+        """Give the result ``output`` of a node a fresh name, which is returned."""
         name = self.fresh(f"{output}.valid")
-        node = self.index.nodes[at]
-        places = [name if each == output else each for each in node.output]
-        node.output[:] = places
+        node = self.index.nodes[node_index]
+        node.output[:] = [name if result == output else result for result in node.output]
         return name
 
-    def past(self, cache: Found) -> None:
-        """Let those who read the past read the part of it that is valid."""
-        self.sized[cache.input] = (cache.input, cache.axis, self.position)
-        self.renamed.setdefault(
-            cache.input, self.cut(cache.input, cache.axis, (self.zero, self.position))
-        )
+    def redirect_past(self, cache: CacheMatch) -> None:
+        """Let the consumers of a past read its valid part, the entries before ``position``."""
+        self.buffer_shapes[cache.input] = (cache.input, cache.axis, self.position)
+        valid = self.cut(cache.input, cache.axis, (self.zero, self.position))
+        self.renamed.setdefault(cache.input, valid)
 
     def finish(self) -> None:
-        """Put all nodes in an order in which each is made before it is read."""
+        """Redirect all consumers, add ``position`` and ``length``, and put the nodes in order."""
         from onnx import helper
 
         graph = self.graph
-        nodes = [node for at, node in enumerate(self.index.nodes) if at not in self.gone]
-        kept = {id(node): at for at, node in enumerate(self.index.nodes)}
-        nodes = [self._sizes(node) for node in nodes]
-        for node in nodes:
-            whole = {name for at, name in self.whole if kept.get(id(node)) == at}
-            rename_reads([node], {k: v for k, v in self.renamed.items() if k not in whole})
+        nodes = []
+        for index, node in enumerate(self.index.nodes):
+            if index in self.removed:
+                continue
+            replacement = self._without_buffer_shape(node)
+            whole = {name for reader, name in self.whole_buffer_reads if reader == index}
+            renamed = {old: new for old, new in self.renamed.items() if old not in whole}
+            rename_reads([replacement], renamed)
+            nodes.append(replacement)
         if self.lengths:
             self.node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)
 
-    def _sizes(self, node: NodeProto) -> NodeProto:
-        """Return a Shape of a cache as what says it without its values, other nodes as they are."""
+    def _without_buffer_shape(self, node: NodeProto) -> NodeProto:
+        """Replace a Shape of a cache by nodes that do not read its valid part; return other nodes."""
         if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
-        if node.input[0] not in self.sized:
+        if node.input[0] not in self.buffer_shapes:
             return node
-        buffer, axis, length = self.sized[node.input[0]]
+        buffer, axis, length = self.buffer_shapes[node.input[0]]
         rank = _rank(self.graph, buffer)
         first, last = _span(node, rank)
         output = node.output[0]
@@ -175,104 +242,115 @@ class _Rewriting(GraphEditor):
         return helper.make_node("Concat", parts, [output], node.name, axis=0)
 
 
-def _extended(work: _Rewriting, cache: Found) -> None:
-    """Replace a Concat by an update in place, and a look at what is valid."""
-    index = work.index
-    concat = index.nodes[cache.node]
+def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
+    """Replace a Concat by a TensorScatter and a Slice of the valid part."""
+    index = edit.index
     rank = index.ranks[cache.input]
-    order = index.permutation(cache.before, rank)
-    new = concat.input[1]
-    if len(concat.input) > 2:
-        (axis,) = attribute(concat, "axis") or (0,)
-        new = work.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
-    moves = order != tuple(range(rank))
-    if moves:
-        back = [order.index(axis) for axis in range(rank)]
-        new = work.made("Transpose", [new], f"{cache.output}.new", perm=back)
-    work.gone.add(cache.node)
-    work.declare(cache)
-    length = work.scattered(cache, new)
-    valid = work.cut(cache.output, cache.axis, (work.zero, length))
-    if moves:
-        valid = work.made("Transpose", [valid], valid, perm=list(order))
-    work.past(cache)
-    work.present(cache, valid, length)
+    axes = index.permutation(cache.before, rank)
+    is_transposed = axes != tuple(range(rank))
+    new = _new_entries(edit, cache)
+    if is_transposed:
+        new = _transposed_back(edit, cache, new)
+    edit.removed.add(cache.node)
+    edit.declare(cache)
+    length = edit.scatter(cache, new)
+    valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
+    if is_transposed:
+        valid = edit.made("Transpose", [valid], valid, perm=list(axes))
+    edit.redirect_past(cache)
+    edit.redirect_present(cache, valid, length)
 
 
-def _rounded(work: _Rewriting, cache: Found) -> None:
-    """Keep a Concat between Casts as it is: what is new is used before it is rounded."""
-    index = work.index
-    concat = index.nodes[cache.node]
-    new = concat.input[1]
-    if len(concat.input) > 2:
-        (axis,) = attribute(concat, "axis") or (0,)
-        new = work.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
-    for at in cache.after:
-        node = index.nodes[at]
-        copy = with_ends(node, [new], work.fresh(f"{cache.output}.new"))
-        copy.name = work.fresh(f"{copy.output[0]}/{copy.op_type}")
-        work.new_nodes.append(copy)
+def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
+    """Return what a Concat appends to a cache; several operands are concatenated first."""
+    concat = edit.index.nodes[cache.node]
+    if len(concat.input) <= 2:
+        return concat.input[1]
+    (axis,) = attribute(concat, "axis") or (0,)
+    return edit.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
+
+
+def _transposed_back(edit: _Rewriting, cache: CacheMatch, new: str) -> str:
+    """Transpose new entries to the axes of the cache's graph input; return the result."""
+    rank = edit.index.ranks[cache.input]
+    axes = edit.index.permutation(cache.before, rank)
+    perm = [axes.index(axis) for axis in range(rank)]
+    return edit.made("Transpose", [new], f"{cache.output}.new", perm=perm)
+
+
+def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
+    """Keep a Concat between Casts, and write the new entries, rounded, into the buffer.
+
+    The Concat's consumers read the new entries before they are rounded.
+    """
+    index = edit.index
+    new = _new_entries(edit, cache)
+    for node_index in cache.after:
+        node = index.nodes[node_index]
+        copy = with_ends(node, [new], edit.fresh(f"{cache.output}.new"))
+        copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
+        edit.new_nodes.append(copy)
         new = copy.output[0]
     if not cache.after:
-        rank = index.ranks[cache.input]
-        order = index.permutation(cache.before, rank)
-        back = [order.index(axis) for axis in range(rank)]
-        new = work.made("Transpose", [new], f"{cache.output}.new", perm=back)
-    work.declare(cache)
-    length = work.scattered(cache, new)
-    work.past(cache)
-    _after_itself(work, cache, length)
+        new = _transposed_back(edit, cache, new)
+    edit.declare(cache)
+    length = edit.scatter(cache, new)
+    edit.redirect_past(cache)
+    _keep_present(edit, cache, length)
 
 
-def _operated(work: _Rewriting, cache: Found) -> None:
-    """Give an operator the valid past, and write what its present has more than that."""
-    work.declare(cache)
-    work.past(cache)
+def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
+    """Give an attention operator the valid past, and write what its present adds to it."""
+    edit.declare(cache)
+    edit.redirect_past(cache)
+    axis = cache.axis
     last = cache.after[-1] if cache.after else cache.node
-    whole = work.moved_result(last, cache.output)
-    full = work.made("Shape", [whole], f"{whole}.length", start=cache.axis, end=cache.axis + 1)
-    new = work.cut(whole, cache.axis, (work.position, full))
-    length = work.scattered(cache, new)
-    work.renamed[cache.output] = whole
-    work.sized[cache.output] = (cache.output, cache.axis, length)
+    present = edit.rename_result(last, cache.output)
+    end = edit.made("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
+    new = edit.cut(present, axis, (edit.position, end))
+    length = edit.scatter(cache, new)
+    edit.renamed[cache.output] = present
+    edit.buffer_shapes[cache.output] = (cache.output, axis, length)
 
 
-def _shared(work: _Rewriting, cache: Found) -> None:
-    """Leave an operator that writes into its past itself: only the sizes are other ones."""
-    node = work.index.nodes[cache.node]
-    work.declare(cache)
-    grown = work.made("Shape", [node.input[0]], f"{cache.output}.new", start=1, end=2)
-    length = work.made("Add", [work.position, grown], f"{cache.output}.length")
-    work.lengths.append(length)
-    work.past(cache)
-    work.whole.add((cache.node, cache.input))
-    work.renamed[cache.output] = work.cut(cache.output, cache.axis, (work.zero, length))
-    work.sized[cache.output] = (cache.output, cache.axis, length)
+def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
+    """Give an operator that writes into its past the whole buffer.
+
+    GroupQueryAttention takes the number of valid entries from its own inputs. Other consumers read the
+    valid parts.
+    """
+    edit.declare(cache)
+    length = edit.length_after(cache, edit.index.nodes[cache.node].input[0], 1)
+    edit.redirect_past(cache)
+    edit.whole_buffer_reads.add((cache.node, cache.input))
+    edit.renamed[cache.output] = edit.cut(cache.output, cache.axis, (edit.zero, length))
+    edit.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
 
 
-def _after_itself(work: _Rewriting, cache: Found, length: str) -> None:
-    """Keep the nodes that made a present, for those who read it."""
+def _keep_present(edit: _Rewriting, cache: CacheMatch, length: str) -> None:
+    """Keep the nodes that compute a present, under a fresh name, for its consumers."""
     last = cache.after[-1] if cache.after else cache.node
-    work.renamed[cache.output] = work.moved_result(last, cache.output)
-    work.sized[cache.output] = (cache.output, cache.axis, length)
+    edit.renamed[cache.output] = edit.rename_result(last, cache.output)
+    edit.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
 
 
-_REWRITES: Mapping[str, Callable[[_Rewriting, Found], None]] = {
-    "concat": _extended,
-    "cast": _rounded,
-    "operator": _operated,
-    "shared": _shared,
+_REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {
+    "concat": _rewrite_concat,
+    "cast": _rewrite_cast,
+    "operator": _rewrite_operator,
+    "shared": _rewrite_shared,
 }
 
 
 def _span(node: NodeProto, rank: int) -> tuple[int, int]:
-    """Return the axes that a Shape says, half-open."""
+    """Return the half-open range of axes whose dims a Shape returns."""
     (first,) = attribute(node, "start") or (0,)
     (last,) = attribute(node, "end") or (rank,)
-    first, last = (at + rank if at < 0 else at for at in (first, last))
+    first, last = (axis + rank if axis < 0 else axis for axis in (first, last))
     return max(first, 0), min(last, rank)
 
 
 def _rank(graph: GraphProto, name: str) -> int:
+    """Return the declared rank of a graph input or output."""
     values = (*graph.input, *graph.output)
     return next(len(v.type.tensor_type.shape.dim) for v in values if v.name == name)
