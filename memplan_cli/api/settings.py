@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.onnx_io.settings_metadata import Recorded
+    from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.settings.settings import Settings
 
@@ -96,7 +96,9 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
     return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
-def _predicted(file: ModelFile, bound: Settings, recorded: Recorded | None) -> SettingsChoice:
+def _predicted(
+    file: ModelFile, bound: Settings, recorded: RecordedSettings | None
+) -> SettingsChoice:
     """Return the best settings by prediction; those of a file that runs as it stands keep that."""
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.graph.offline import offline_program
@@ -122,7 +124,7 @@ def _confirmed(
     file: ModelFile,
     bound: Settings,
     check: Check,
-    recorded: Recorded | None,
+    recorded: RecordedSettings | None,
     progress: Progress,
 ) -> SettingsChoice:
     """Run the model under its usual settings, and under those that are found to be best."""

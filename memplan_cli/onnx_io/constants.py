@@ -1,4 +1,4 @@
-"""Constants of a graph decoded: initializers, and Constant nodes of any form."""
+"""Decoded constants of a graph: initializers, and Constant nodes of any form."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-_MOST = 64
-"""Elements up to which numbers say how an operator works; more is data."""
+_MAX_SMALL = 64
+"""Most elements of a small constant, which may be an operand such as axes or a shape; more is data."""
 
 _FLOAT, _INT64 = 1, 7
 _NUMBERS = frozenset({_FLOAT, 6, _INT64, 10, 11})
-"""ONNX's numbers of float32, int32, int64, float16 and float64."""
+"""TensorProto.DataType: float32, int32, int64, float16 and float64."""
 
 
 def stored_tensor(node: NodeProto) -> TensorProto | None:
@@ -39,17 +39,21 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
     stored = stored_tensor(node)
     if stored is not None or node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
         return stored
-    make = messages().TensorProto
-    for each in node.attribute:
-        match each.name:
+    tensor_class = messages().TensorProto
+    for attribute in node.attribute:
+        match attribute.name:
             case "value_int":
-                return make(data_type=_INT64, int64_data=[each.i])
+                return tensor_class(data_type=_INT64, int64_data=[attribute.i])
             case "value_ints":
-                return make(data_type=_INT64, dims=[len(each.ints)], int64_data=each.ints)
+                return tensor_class(
+                    data_type=_INT64, dims=[len(attribute.ints)], int64_data=attribute.ints
+                )
             case "value_float":
-                return make(data_type=_FLOAT, float_data=[each.f])
+                return tensor_class(data_type=_FLOAT, float_data=[attribute.f])
             case "value_floats":
-                return make(data_type=_FLOAT, dims=[len(each.floats)], float_data=each.floats)
+                return tensor_class(
+                    data_type=_FLOAT, dims=[len(attribute.floats)], float_data=attribute.floats
+                )
     return None
 
 
@@ -75,17 +79,21 @@ def constant_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def small_numbers(tensor: TensorProto) -> tuple[int | float, ...] | None:
-    """Return the elements of a small tensor of numbers in this file; None for any other."""
+    """Return the elements of a small numeric tensor; None for other tensors and external data."""
     from onnx import numpy_helper
 
-    is_here = tensor.data_location != tensor.EXTERNAL
-    if not is_here or tensor.data_type not in _NUMBERS or prod(tensor.dims) > _MOST:
+    has_data = tensor.data_location != tensor.EXTERNAL
+    if not has_data or tensor.data_type not in _NUMBERS or prod(tensor.dims) > _MAX_SMALL:
         return None
     return tuple(numpy_helper.to_array(tensor).ravel().tolist())
 
 
 def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]]:
-    """Return the elements of the main graph's small constants; what a caller may feed is none."""
+    """Return the elements of the main graph's small constants that a caller cannot override."""
     fed = {value.name for value in model.graph.input}
-    named = ((n, small_numbers(t)) for n, t in constant_tensors(model.graph) if n not in fed)
-    return {VarId(name): values for name, values in named if values is not None}
+    constants = {}
+    for name, tensor in constant_tensors(model.graph):
+        numbers = small_numbers(tensor) if name not in fed else None
+        if numbers is not None:
+            constants[VarId(name)] = numbers
+    return constants

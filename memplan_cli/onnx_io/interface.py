@@ -1,4 +1,4 @@
-"""A model's inputs, their types, and its free dims."""
+"""The inputs of a model: which ones are fed, their types, and the names of their free dims."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim, Shape
 
-_SHOWN = 5
-"""Names in one message: models have up to thousands of inputs."""
+_MAX_SHOWN = 5
+"""Most names in one message: models have up to thousands of inputs."""
 
-_LONGEST = 100
-"""Characters of a name in a message."""
+_MAX_NAME = 100
+"""Most characters of a name in a message."""
 
 
 def opset_versions(model: ModelProto) -> Mapping[str, int]:
-    """Return the version of each operator domain that a model uses; ``""`` is the standard one."""
+    """Return the opset of each domain that a model imports; ``""`` is the standard domain."""
     versions: dict[str, int] = {}
     for opset in model.opset_import:
         domain = canonical_domain(opset.domain)
@@ -39,35 +39,38 @@ def opset_versions(model: ModelProto) -> Mapping[str, int]:
 
 
 _OVERRIDING_IR = 4
-"""From this version of the format on, a weight among the inputs is one that may be fed."""
+"""From this IR version on, a weight that is a graph input too may be overridden by the caller."""
 
 _NO_NAME = re.compile(r"\s*(\?|-1|None|unk__\d+)?\s*")
-"""What exporters write for a dim that they have no name for."""
+"""What exporters write for a dim without a name."""
 
 _OUR_NAME = re.compile(r"_dim\d+_*$")
-"""How a dim is called for which there is no name."""
+"""The end of the names that memplan gives to dims without one."""
 
 
 def names_nothing(text: str) -> bool:
-    """Whether a dim's name is none: wherever it stands again, it is another dim."""
+    """Whether the text of a dim is no name: dims with the same text are independent of each other."""
     return _NO_NAME.fullmatch(text) is not None
 
 
 def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim, ...]:
-    """Return the dims of an input, each free one with a name that it can be bound by."""
+    """Return the dims of a tensor input; see `tensor_dims`."""
     return tensor_dims(value, value.type.tensor_type, taken)
 
 
 def names_taken(model: ModelProto) -> frozenset[str]:
-    """Return the dims' names in a model that could be taken for those of nameless ones.
+    """Return the names of dims in a model that look like memplan's names for nameless dims.
 
-    In a file that memplan wrote, what stands behind the inputs are our own names for them.
+    In a file that memplan wrote, only names of graph inputs count: the others are memplan's own.
     """
-    ours = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
+    is_planned = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
     return frozenset(
         str(dim.dim_param)
-        for graph in ([model.graph] if ours else graphs(model.graph))
-        for value in (*graph.input, *([] if ours else (*graph.output, *graph.value_info)))
+        for graph in ([model.graph] if is_planned else graphs(model.graph))
+        for value in (
+            *graph.input,
+            *([] if is_planned else (*graph.output, *graph.value_info)),
+        )
         for dim in value.type.tensor_type.shape.dim
         if _OUR_NAME.search(dim.dim_param)
     )
@@ -76,11 +79,15 @@ def names_taken(model: ModelProto) -> frozenset[str]:
 def tensor_dims(
     value: ValueInfoProto, tensor: TypeProto.Tensor, taken: Collection[str] = ()
 ) -> tuple[Dim, ...]:
-    """Return the dims of a value that is, or is made of, tensors of a type.
+    """Return the dims of a value: ints, names, or None.
 
-    Where the model has no name for a dim of a tensor, it is called after the value:
-    ``x_dim0``, or ``x_dim0_`` where that name is ``taken`` by another dim. What is only made
-    of tensors may have as many such dims as tensors: None.
+    A nameless dim of a tensor gets a name from the value and axis: ``x_dim0``, or ``x_dim0_`` if another
+    dim has that name. In a sequence, where each tensor may have another size, it is None.
+
+    Args:
+        value: The value.
+        tensor: Its tensor type, or that of the tensors in its sequence or optional.
+        taken: Names of other dims (see `names_taken`).
     """
     is_tensor = value.type.HasField("tensor_type")
     return tuple(
@@ -88,22 +95,22 @@ def tensor_dims(
         if dim.HasField("dim_value") and dim.dim_value >= 0
         else str(dim.dim_param)
         if not names_nothing(dim.dim_param)
-        else _unlike(f"{value.name}_dim{axis}", taken)
+        else _unused_name(f"{value.name}_dim{axis}", taken)
         if is_tensor
         else None
         for axis, dim in enumerate(tensor.shape.dim)
     )
 
 
-def _unlike(name: str, taken: Collection[str]) -> str:
-    return _unlike(f"{name}_", taken) if name in taken else name
+def _unused_name(name: str, taken: Collection[str]) -> str:
+    return _unused_name(f"{name}_", taken) if name in taken else name
 
 
 def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
-    """Return the symbols in each text that is a dim of an input.
+    """Return the symbols of each symbolic dim of the inputs, by its text.
 
-    Dims of inputs are names, whatever their letters (``sequence-length``), unless all that is
-    in one is the name of another one: then it is an expression.
+    A dim is one symbol, whatever its letters (``sequence-length``), unless all names in it are dims of
+    inputs themselves: then it is an expression (``past+sequence``).
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     taken = names_taken(model)
@@ -114,117 +121,121 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
         for dim in input_dims(value, taken)
         if isinstance(dim, str)
     }
-    found = {text: symbols_of(text) for text in texts}
-    plain = frozenset(text for text in texts if found[text] == {text})
+    symbols = {text: symbols_of(text) for text in texts}
+    plain_names = frozenset(text for text in texts if symbols[text] == {text})
     return {
-        text: inside if inside <= plain else frozenset({as_name(text)})
-        for text, inside in found.items()
+        text: names if names <= plain_names else frozenset({as_name(text)})
+        for text, names in symbols.items()
     }
 
 
 def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
-    """Return the graph inputs that have no value in the model, in graph order."""
+    """Return the graph inputs without an initializer, in graph order."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return tuple(value for value in model.graph.input if value.name not in weights)
 
 
 def free_dims(model: ModelProto) -> dict[str, bool]:
-    """Return the symbols in the shapes of what a run is fed, each with whether it leads.
+    """Return the free symbols of the fed inputs, and whether each is a leading dim.
 
-    A leading dim comes first in the shape of some input: it counts samples, as a rule.
+    A leading dim is the first of several dims of some input: usually the batch.
     """
-    found: dict[str, bool] = {}
+    is_leading: dict[str, bool] = {}
     symbols, taken = input_symbols(model), names_taken(model)
     for value in fed_inputs(model):
         dims = tensor_dims(value, tensor_type(value)[1], taken)
-        for position, dim in enumerate(dims):
+        for axis, dim in enumerate(dims):
             for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
-                found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
-    return found
+                is_first = axis == 0 and len(dims) > 1
+                is_leading[symbol] = is_leading.get(symbol, False) or is_first
+    return is_leading
 
 
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
-    """Return the tensors that a caller feeds and that have a dim without a number."""
+    """Return the fed tensors that have a symbolic dim."""
     symbols = input_symbols(model)
     weights = {tensor.name for tensor in model.graph.initializer}
-    found = (
-        InputShape(value.name, tuple(_written(dim, symbols) for dim in input_dims(value)))
+    shapes = (
+        InputShape(
+            value.name, tuple(_as_expression(dim, symbols) for dim in input_dims(value))
+        )
         for value in model.graph.input
         if value.name not in weights and value.type.HasField("tensor_type")
     )
-    return tuple(each for each in found if not all(isinstance(d, int) for d in each.shape))
+    return tuple(each for each in shapes if not all(isinstance(d, int) for d in each.shape))
 
 
-def _written(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
-    """Return a dim as expressions have it: a name of any letters is quoted there."""
+def _as_expression(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
+    """Return a dim as text of an expression: a name with special characters is quoted."""
     if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
         return dim
     return quoted(name)
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
-    """Say how the inputs of a rewritten model differ from its original's, in words.
+    """Describe how the inputs of a rewritten model differ from those of its original.
 
-    Inputs with a value in the model need not be fed. Types are compared, and dims that
-    both models have numbers for; empty where one feed serves both.
+    Returns nothing if the same feeds fit both: names and types are equal, and dims where both are fixed.
+    Inputs with an initializer need not be fed.
     """
-    mine, theirs = _inputs(original), _inputs(rewritten)
-    fed, wanted = _fed(original), _fed(rewritten)
-    words = []
-    only_mine = [name for name in fed if name not in theirs]
-    only_theirs = [name for name in wanted if name not in mine]
-    if only_mine:
-        words.append(f"only the original takes {_some(only_mine)}")
-    if only_theirs:
-        words.append(f"only the written model takes {_some(only_theirs)}")
+    before = {value.name: value for value in original.graph.input}
+    after = {value.name: value for value in rewritten.graph.input}
+    fed = [value.name for value in fed_inputs(original)]
+    removed = [name for name in fed if name not in after]
+    added = [value.name for value in fed_inputs(rewritten) if value.name not in before]
+    differences = []
+    if removed:
+        differences.append(f"only the original takes {_quoted_names(removed)}")
+    if added:
+        differences.append(f"only the written model takes {_quoted_names(added)}")
     changed = [
-        f"{name[:_LONGEST]!r} is {_text(mine[name])} in the original and "
-        f"{_text(theirs[name])} in the written model"
+        f"{name[:_MAX_NAME]!r} is {_type_text(before[name])} in the original and "
+        f"{_type_text(after[name])} in the written model"
         for name in fed
-        if name in theirs and not _is_alike(mine[name], theirs[name])
+        if name in after and not _accepts_same(before[name], after[name])
     ]
-    return (*words, *changed[:_SHOWN])
+    return (*differences, *changed[:_MAX_SHOWN])
 
 
 def value_names(model: ModelProto) -> frozenset[str]:
-    """Return the names of all inputs and results, in whatever block they stand."""
-    found: set[str] = set()
+    """Return the names of all inputs and results of a model's graphs."""
+    names: set[str] = set()
     for graph in graphs(model.graph):
-        found.update(value.name for value in graph.input)
-        found.update(name for node in graph.node for name in node.output if name)
-    return frozenset(found)
+        names.update(value.name for value in graph.input)
+        names.update(name for node in graph.node for name in node.output if name)
+    return frozenset(names)
 
 
 def dim_names(model: ModelProto) -> frozenset[str]:
-    """Return the names that dims can be bound by, in whatever block they stand."""
+    """Return the symbols of all declared dims of a model's graphs."""
     inputs = input_symbols(model)
-    found = set().union(*inputs.values())
+    symbols = set().union(*inputs.values())
     for graph in graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for declared in value.type.tensor_type.shape.dim:
                 text = declared.dim_param
                 if text not in inputs and not names_nothing(text):
-                    found |= symbols_of(text)
-    return frozenset(found)
+                    symbols |= symbols_of(text)
+    return frozenset(symbols)
 
 
 def known_dims(model: ModelProto, shapes: Iterable[Shape]) -> frozenset[str]:
-    """Return the names that a model's dims, and those of shapes given for it, are bound by."""
+    """Return the symbols of a model's dims, and those in shapes given for its inputs."""
     return dim_names(model).union(*(symbols_of(dim) for shape in shapes for dim in shape))
 
 
 def reject_unknown_dims(
     model: ModelProto, wanted: Iterable[str], shapes: Iterable[Shape] = ()
 ) -> None:
-    """Reject a binding of a dim that a model does not have: it would bind nothing.
+    """Refuse bindings of dims that a model does not have.
 
     Args:
         model: The model.
-        wanted: Names that values are given for.
-        shapes: Shapes given along with them, whose names count too.
+        wanted: The names of bound dims.
+        shapes: Shapes given for inputs: their symbols may be bound too.
 
     Raises:
-        SettingsError: naming the dims there are, and the nearest of them.
+        SettingsError: a name is unknown; the message lists the dims and the nearest name.
     """
     wanted = tuple(wanted)
     if not wanted:
@@ -232,60 +243,51 @@ def reject_unknown_dims(
     names = known_dims(model, shapes)
     for name in wanted:
         if name not in names:
-            there = f"its dims are {_listed(sorted(names))}" if names else "it has no free dim"
+            dims = (
+                f"its dims are {_listed([each[:_MAX_NAME] for each in sorted(names)])}"
+                if names
+                else "it has no free dim"
+            )
             raise SettingsError(
-                f"no dim is called {name!r}: {there}", hint=nearest(name, names)
+                f"no dim is called {name!r}: {dims}", hint=nearest(name, names)
             )
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(name[:_LONGEST] for name in names[:_SHOWN]) + more
+    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(names[:_MAX_SHOWN]) + more
 
 
-def _inputs(model: ModelProto) -> dict[str, ValueInfoProto]:
-    return {value.name: value for value in model.graph.input}
+def _quoted_names(names: Iterable[str]) -> str:
+    return _listed([repr(name[:_MAX_NAME]) for name in names])
 
 
-def _fed(model: ModelProto) -> list[str]:
-    """Return the inputs that nobody but the caller has a value for, in order."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return [value.name for value in model.graph.input if value.name not in weights]
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = [repr(name[:_LONGEST]) for name in names]
-    more = len(listed) - _SHOWN
-    return ", ".join(listed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _is_alike(one: ValueInfoProto, other: ValueInfoProto) -> bool:
-    """Whether one tensor can be fed to both."""
+def _accepts_same(one: ValueInfoProto, other: ValueInfoProto) -> bool:
+    """Whether some tensor can be fed to both inputs: equal types, ranks and fixed dims."""
     if type_name(one.type) != type_name(other.type):
         return False
-    mine, theirs = read_shape(one), read_shape(other)
-    if mine is None or theirs is None:
+    dims, other_dims = read_shape(one), read_shape(other)
+    if dims is None or other_dims is None:
         return True
-    return len(mine) == len(theirs) and not any(
+    return len(dims) == len(other_dims) and not any(
         isinstance(a, int) and isinstance(b, int) and a != b
-        for a, b in zip(mine, theirs, strict=True)
+        for a, b in zip(dims, other_dims, strict=True)
     )
 
 
-def _text(value: ValueInfoProto) -> str:
-    return f"{type_name(value.type)}{_dims(read_shape(value))}"
-
-
-def _dims(shape: Shape | None) -> str:
+def _type_text(value: ValueInfoProto) -> str:
+    """Return dtype and shape of an input, such as ``float32[1,?,seq]``."""
+    shape = read_shape(value)
     if shape is None:
-        return ""
-    return f"[{','.join('?' if dim is None else str(dim)[:_LONGEST] for dim in shape)}]"
+        return type_name(value.type)
+    dims = ["?" if dim is None else str(dim)[:_MAX_NAME] for dim in shape]
+    return f"{type_name(value.type)}[{','.join(dims)}]"
 
 
 def forget_constant_inputs(model: ModelProto) -> None:
-    """Let a model of before IR 4 have inputs only for what is fed, in place.
+    """Remove weights from the graph inputs of a model older than IR 4, in place; set its version to 4.
 
-    There each weight is an input too, of a subgraph as well, and a constant all the same.
+    In such a model each weight must be an input of its graph too, although it is constant.
     """
     if model.ir_version >= _OVERRIDING_IR:
         return

@@ -1,4 +1,4 @@
-"""memplan's own metadata in a model file, read and written."""
+"""memplan's own metadata in a model file: its keys, and the entries read and written."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
     from onnx import ModelProto, StringStringEntryProto
 
 PREFIX = "pkg.memplan."
-"""Every key that memplan writes begins so."""
+"""The prefix of memplan's keys."""
 
 _DONATED = f"{PREFIX}donated"
 
 RUNTIME = f"{PREFIX}runtime"
-"""Of a file that holds a runtime's own optimised graph: which runtime."""
+"""The key of a file whose graph ONNX Runtime optimized: the runtime and its version."""
 
 FOLDED = f"{PREFIX}folded"
-"""Of a file with constant expressions folded: how many, and the file of their values."""
+"""The key of a file with folded constants: how many, and the file of their values."""
 
 WEIGHTS = f"{PREFIX}weights"
-"""Of a file whose weights lay in it before: how many bytes, and the file that they are in."""
+"""The key of a file whose weights were moved out of it: their bytes, and the file they are in."""
 
 NOTES = f"{PREFIX}notes"
-"""Of a file without notes on its nodes and values: where they are instead."""
+"""The key of a file without notes on its nodes and values; its value is `IN_PLAN`."""
 
 IN_PLAN = "plan"
+"""The notes are in the plan file only."""
 
 HARDWARE = f"{PREFIX}hardware"
-"""Of such a file: which processor it was made on."""
-
+"""The key of a file whose graph ONNX Runtime optimized: the processor it was optimized on."""
 
 ORT_CONFIG = "ort_config"
-"""Session options that ONNX Runtime itself reads where ORT_LOAD_CONFIG_FROM_MODEL is 1."""
+"""The key of the session options that ONNX Runtime reads if ORT_LOAD_CONFIG_FROM_MODEL is 1."""
 
 OWN_CONFIG = '{"made_by":"memplan",'
-"""How the value of `ORT_CONFIG` begins where memplan wrote it; the runtime ignores the key."""
+"""The beginning of the value of `ORT_CONFIG` if memplan wrote it; ONNX Runtime ignores that key."""
 
 
 def is_own(entry: StringStringEntryProto) -> bool:
-    """Whether memplan wrote an entry: one that it may replace or drop."""
+    """Whether memplan wrote an entry, so that it may replace or drop it."""
     key, value = str(entry.key), str(entry.value)
     return key.startswith(PREFIX) or (key == ORT_CONFIG and value.startswith(OWN_CONFIG))
 
 
 def read_notes(model: ModelProto) -> dict[str, str]:
-    """Return what ``pkg.memplan.plan`` says: digest, level, totals; empty if it is absent."""
+    """Return digest, level and totals of the plan, from ``pkg.memplan.plan``; empty if it is absent."""
     for entry in model.metadata_props:
         if entry.key == f"{PREFIX}plan":
             pairs = (item.partition("=") for item in entry.value.split(","))
@@ -58,29 +58,29 @@ def read_notes(model: ModelProto) -> dict[str, str]:
 
 
 def donation_note(pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
-    """Return the metadata that says which output may lie where an input was."""
+    """Return the metadata entry of donated ``(input, output)`` pairs; empty without pairs."""
     return {_DONATED: json.dumps([list(pair) for pair in pairs])} if pairs else {}
 
 
 def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
-    """Return what `donation_note` wrote: ``(input, output)``.
+    """Return the donated ``(input, output)`` pairs in the metadata of a model.
 
     Raises:
-        ModelError: it is there and cannot be read, or names what the graph does not have.
+        ModelError: the entry is invalid, or names an input or output that does not exist.
     """
-    given = {value.name for value in model.graph.input}
-    made = {value.name for value in model.graph.output}
+    inputs = {value.name for value in model.graph.input}
+    outputs = {value.name for value in model.graph.output}
     for entry in model.metadata_props:
         if entry.key != _DONATED:
             continue
         try:
-            pairs = tuple((str(one), str(other)) for one, other in json.loads(entry.value))
+            pairs = tuple((str(name), str(output)) for name, output in json.loads(entry.value))
         except (ValueError, TypeError) as error:
             raise ModelError(f"the model's {_DONATED} cannot be read: {error}") from error
-        strange = [p for p in pairs if p[0] not in given or p[1] not in made]
-        if strange:
+        unknown = [p for p in pairs if p[0] not in inputs or p[1] not in outputs]
+        if unknown:
             raise ModelError(
-                f"the model donates {strange[0]}, and has no such input or output"
+                f"the model donates {unknown[0]}, and has no such input or output"
             )
         return pairs
     return ()
@@ -92,20 +92,20 @@ def metadata_of(model: ModelProto) -> dict[str, str]:
 
 
 def is_offline(model: ModelProto) -> bool:
-    """Whether the file holds a graph that a runtime has optimised for itself."""
+    """Whether ONNX Runtime optimized the graph of a model offline."""
     return any(entry.key == RUNTIME for entry in model.metadata_props)
 
 
 def has_own_weights(model: ModelProto) -> bool:
-    """Whether weights came with the file: a runtime's graph, folded ones, or moved outside."""
+    """Whether memplan wrote weights of this file: optimized offline, folded, or moved out of it."""
     return any(entry.key in (RUNTIME, FOLDED, WEIGHTS) for entry in model.metadata_props)
 
 
 def recorded_phases(model: ModelProto) -> dict[str, str]:
-    """Return the phase that the maker of a training step wrote on its nodes, by label."""
-    found: dict[str, str] = {}
+    """Return the phase recorded on each node of a training step, by name or ``<operator>#<index>``."""
+    phases: dict[str, str] = {}
     for index, node in enumerate(model.graph.node):
         for entry in node.metadata_props:
             if entry.key == f"{PREFIX}phase":
-                found[node.name or f"{node.op_type}#{index}"] = entry.value
-    return found
+                phases[node.name or f"{node.op_type}#{index}"] = entry.value
+    return phases

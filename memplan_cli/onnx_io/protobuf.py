@@ -1,11 +1,10 @@
-"""ONNX's messages and its inference; for the command line, without the rest of its package.
+"""ONNX's message classes and compiled inference, without the rest of the ``onnx`` package.
 
-``import onnx`` brings numpy, the checker and the helpers along, a tenth of a second: more
-than to read and write a graph of 5,000 nodes. The generated module of the messages needs
-protobuf alone. It is loaded under its own name, so the package takes these very classes
-where it is imported afterwards; only ``onnx.onnx_ml_pb2`` is no attribute of it then, which
-is why programs that import memplan get the whole package at once. The same holds of the
-compiled module, which infers shapes.
+``import onnx`` also imports numpy, the checker and the helpers: a tenth of a second, more than it takes to
+read and write a graph of 5,000 nodes. The generated module of the messages needs protobuf alone. It is
+loaded under its own name, so that the package uses these same classes if it is imported later; only the
+attribute ``onnx.onnx_ml_pb2`` is missing then. So this is done only in memplan's own process (`ALONE`);
+programs that import memplan get the whole package. The same holds for the compiled module.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _MESSAGES = "onnx.onnx_ml_pb2"
 _COMPILED = "onnx.onnx_cpp2py_export"
 
 ALONE = ContextVar("ALONE", default=False)
-"""Whether this process is memplan's own, and nobody else's code meets its ``onnx``."""
+"""Whether this process is memplan's command line, in which no other code uses ``onnx``."""
 
 
 @cache
 def messages() -> ModuleType:
-    """Return the module that defines ``ModelProto`` and all that is in one."""
+    """Return the module that defines ``ModelProto`` and the other messages."""
     return _alone(_MESSAGES)
 
 
@@ -38,12 +37,13 @@ def messages() -> ModuleType:
 def compiled() -> ModuleType:
     """Return onnx's compiled module, whose ``shape_inference`` works on serialised models.
 
-    It is there in 3 ms of processor time, the whole package in 100 (onnx 1.23.2).
+    Loading it takes 3 ms of processor time, the whole package 100 ms (onnx 1.23.2).
     """
     return _alone(_COMPILED)
 
 
 def _alone(name: str) -> ModuleType:
+    """Import a module of onnx, without its package if this process is memplan's own."""
     package = find_spec("onnx") if ALONE.get() and "onnx" not in sys.modules else None
     places = package.submodule_search_locations if package else None
     spec = PathFinder.find_spec(name, places) if places else None

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def evaluate_node(
     node: NodeProto, inputs: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> list[Array]:
-    """Compute the results of a node without subgraphs, one for each name in its outputs.
+    """Return the results of a node without subgraphs, one for each of its outputs.
 
     Args:
-        node: The node; names of values do not matter.
+        node: The node.
         inputs: One array for each input; None for an omitted one.
         opsets: The version of each domain; ``""`` is the standard one.
 
     Raises:
-        Exception: of any kind, where the operator is unknown or does not accept its inputs.
+        Exception: of any type, if the operator is unknown or does not accept its inputs.
     """
     import numpy as np
     from onnx.reference import ReferenceEvaluator
@@ -36,10 +36,10 @@ def evaluate_node(
     proto = messages()
     copy = deepcopy(node)
     copy.domain = canonical_domain(node.domain)
-    # The evaluator's names: one value may be two inputs, and differ by position here.
-    copy.input[:] = ["" if value is None else f"i{at}" for at, value in enumerate(inputs)]
-    copy.output[:] = [f"o{at}" for at in range(len(node.output))]
-    feeds = {f"i{at}": value for at, value in enumerate(inputs) if value is not None}
+    # Names by position: the node may read a value twice.
+    copy.input[:] = ["" if value is None else f"i{i}" for i, value in enumerate(inputs)]
+    copy.output[:] = [f"o{i}" for i in range(len(node.output))]
+    feeds = {f"i{i}": value for i, value in enumerate(inputs) if value is not None}
     graph = proto.GraphProto(
         name="node",
         node=[copy],
@@ -51,7 +51,7 @@ def evaluate_node(
         for domain, version in opsets.items()
     ]
     model = proto.ModelProto(ir_version=8, opset_import=versions, graph=graph)
-    # An overflow becomes infinite, as in any kernel: it is no fault of the model.
+    # Overflow gives infinity without a warning, as in kernels.
     with np.errstate(all="ignore"):
         results = ReferenceEvaluator(model).run(None, feeds)
     return [np.asarray(result) for result in results]
@@ -60,11 +60,11 @@ def evaluate_node(
 def try_evaluate_node(
     node: NodeProto, inputs: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> list[Array] | None:
-    """Compute the results of a node like `evaluate_node`; None where that fails."""
+    """Return the results of a node like `evaluate_node`; None if it fails or results are text."""
     import numpy as np
 
     try:
         results = evaluate_node(node, inputs, opsets)
-    except Exception:  # noqa: BLE001 - a node that is wrong fails in many ways
+    except Exception:  # noqa: BLE001 - see `evaluate_node`
         return None
     return results if all(array.dtype != np.object_ for array in results) else None

@@ -1,4 +1,8 @@
-"""The runtime settings stored in a model file."""
+"""ONNX Runtime's settings in the metadata of a model file, with which the file runs as planned.
+
+Model files are untrusted, and session options can write files or load libraries. So only options that
+memplan writes itself are accepted.
+"""
 
 from __future__ import annotations
 
@@ -21,72 +25,72 @@ if TYPE_CHECKING:
 SETTINGS = f"{PREFIX}settings"
 """The key of the entry, whose value is JSON."""
 
-_Judge = Callable[[Setting], bool]
-"""Whether a value is one that its option can have."""
+_IsValid = Callable[[Setting], bool]
+"""Whether an option can have a value."""
 
-_LONGEST = 4096
-"""Characters of a text; ONNX Runtime refuses some 8,000."""
+_MAX_TEXT = 4096
+"""Most characters of a text; ONNX Runtime refuses some 8,000."""
 
 
-def _truth(value: Setting) -> bool:
+def _is_bool(value: Setting) -> bool:
     return isinstance(value, bool)
 
 
-def _text(value: Setting) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
+def _is_text(value: Setting) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
 
 
-def _word(*words: str) -> _Judge:
+def _one_of(*words: str) -> _IsValid:
     return lambda value: str(value) in words
 
 
-def _number(most: int) -> _Judge:
-    """Judge numbers of bytes, -1 for the runtime's own, written as such or as text."""
+def _at_most(limit: int) -> _IsValid:
+    """Return a test for a number of bytes, as an int or as text; -1 is ONNX Runtime's default."""
 
-    def judge(value: Setting) -> bool:
+    def is_valid(value: Setting) -> bool:
         if isinstance(value, str):
-            return value.isascii() and value.isdecimal() and int(value[:20]) <= most
-        return not isinstance(value, bool) and -1 <= value <= most
+            return value.isascii() and value.isdecimal() and int(value[:20]) <= limit
+        return not isinstance(value, bool) and -1 <= value <= limit
 
-    return judge
+    return is_valid
 
 
-_INT, _SIZE = (1 << 31) - 1, (1 << 62) - 1
-_FLAG = _word("0", "1", "True", "False")
+_INT32, _SIZE = (1 << 31) - 1, (1 << 62) - 1
+_FLAG = _one_of("0", "1", "True", "False")
 
-_ARENA: Mapping[str, _Judge] = {
-    "arena_extend_strategy": _word("kNextPowerOfTwo", "kSameAsRequested"),
-    "initial_chunk_size_bytes": _number(_INT),
-    "initial_growth_chunk_size_bytes": _number(_INT),
-    "max_dead_bytes_per_chunk": _number(_INT),
-    "max_mem": _number(_SIZE),
-    "max_power_of_two_extend_bytes": _number(_SIZE),
+_ARENA: Mapping[str, _IsValid] = {
+    "arena_extend_strategy": _one_of("kNextPowerOfTwo", "kSameAsRequested"),
+    "initial_chunk_size_bytes": _at_most(_INT32),
+    "initial_growth_chunk_size_bytes": _at_most(_INT32),
+    "max_dead_bytes_per_chunk": _at_most(_INT32),
+    "max_mem": _at_most(_SIZE),
+    "max_power_of_two_extend_bytes": _at_most(_SIZE),
 }
 
-_BELIEVED: Mapping[str, Mapping[str, _Judge]] = {
+_ACCEPTED: Mapping[str, Mapping[str, _IsValid]] = {
     "session": {
-        "enable_cpu_mem_arena": _truth,
-        "enable_mem_pattern": _truth,
-        "enable_mem_reuse": _truth,
-        "execution_mode": _word("ORT_SEQUENTIAL", "ORT_PARALLEL"),
-        "execution_order": _word("DEFAULT", "PRIORITY_BASED", "MEMORY_EFFICIENT"),
-        "graph_optimization_level": _word(
+        "enable_cpu_mem_arena": _is_bool,
+        "enable_mem_pattern": _is_bool,
+        "enable_mem_reuse": _is_bool,
+        "execution_mode": _one_of("ORT_SEQUENTIAL", "ORT_PARALLEL"),
+        "execution_order": _one_of("DEFAULT", "PRIORITY_BASED", "MEMORY_EFFICIENT"),
+        "graph_optimization_level": _one_of(
             *("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"),
             *("ORT_ENABLE_LAYOUT", "ORT_ENABLE_ALL"),
         ),
     },
     "session_config": {
-        "optimization.disable_specified_optimizers": _text,
-        "session.disable_prepacking": _word("0", "1"),
-        "session.use_device_allocator_for_initializers": _word("0", "1"),
-        "session.use_env_allocators": _word("0", "1"),
+        "optimization.disable_specified_optimizers": _is_text,
+        "session.disable_prepacking": _one_of("0", "1"),
+        "session.use_device_allocator_for_initializers": _one_of("0", "1"),
+        "session.use_env_allocators": _one_of("0", "1"),
     },
     "arena": _ARENA,
     "provider": {
         **_ARENA,
-        "cudnn_conv_algo_search": _word("DEFAULT", "HEURISTIC", "EXHAUSTIVE"),
+        "cudnn_conv_algo_search": _one_of("DEFAULT", "HEURISTIC", "EXHAUSTIVE"),
         "cudnn_conv_use_max_workspace": _FLAG,
-        "gpu_mem_limit": _number(_SIZE),
+        "gpu_mem_limit": _at_most(_SIZE),
         "use_tf32": _FLAG,
     },
     "run_config": {
@@ -95,32 +99,32 @@ _BELIEVED: Mapping[str, Mapping[str, _Judge]] = {
         )
     },
 }
-"""Options that neither write a file nor load code, by their scope, and what they may be."""
+"""Scope -> option -> test of its value. None of these options writes a file or loads code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Settings, and the provider whose they are.
+class RecordedSettings:
+    """The settings of one execution provider.
 
     Attributes:
-        provider: ONNX Runtime's name of it.
-        settings: by scope, in the runtime's own names.
+        provider: ONNX Runtime's name of the provider.
+        settings: the settings, in ONNX Runtime's own names.
     """
 
     provider: str
     settings: RuntimeSettings
 
 
-def settings_entry(recorded: Recorded) -> bytes:
-    """Return what is put behind the bytes of a model so that its metadata has its settings.
+def settings_entry(recorded: RecordedSettings) -> bytes:
+    """Return an encoded metadata entry with settings, to be appended to the bytes of a model.
 
-    Protobuf reads messages of one type that follow each other as one.
+    Protobuf merges messages of one type that follow each other.
     """
     text = json.dumps(to_json(recorded), separators=(",", ":"))
     return Entries(METADATA, SETTINGS)(text)
 
 
-_CARRIED: Mapping[str, Mapping[Setting, int]] = {
+_MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
     "execution_mode": {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1},
     "graph_optimization_level": {
         "ORT_DISABLE_ALL": 0,
@@ -130,62 +134,62 @@ _CARRIED: Mapping[str, Mapping[Setting, int]] = {
         "ORT_ENABLE_ALL": 99,
     },
 }
-"""What of a session's options ONNX Runtime reads from a model, in its numbers."""
+"""Session options that ONNX Runtime reads from a model -> the number of each value."""
 
 
 def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
-    """Return the entry by which ONNX Runtime itself sets what it can read from a model.
+    """Return an encoded metadata entry with the session options that ONNX Runtime reads from a model.
 
-    It reads some options alone, and where it reads them those of its caller do not count. So
-    nothing is written where nothing can be carried, nor beside what somebody else wrote: the
-    first entry of the name is the one that is read.
+    ONNX Runtime reads only some options from a model, and then ignores those of its caller. So the entry
+    is empty if none of these is set, or if the model has an entry of another program: the first one counts.
     """
-    carried = {
-        name: _CARRIED[name][value]
+    options = {
+        name: _MODEL_OPTIONS[name][value]
         for name, value in sorted(settings.session.items())
-        if name in _CARRIED and value in _CARRIED[name]
+        if name in _MODEL_OPTIONS and value in _MODEL_OPTIONS[name]
     }
-    theirs = any(e.key == ORT_CONFIG and not is_own(e) for e in model.metadata_props)
-    if theirs or not carried:
+    has_other_entry = any(e.key == ORT_CONFIG and not is_own(e) for e in model.metadata_props)
+    if has_other_entry or not options:
         return b""
-    options = json.dumps({"session_options": carried}, separators=(",", ":"))
-    return Entries(METADATA, ORT_CONFIG)(OWN_CONFIG + options.removeprefix("{"))
+    text = json.dumps({"session_options": options}, separators=(",", ":"))
+    return Entries(METADATA, ORT_CONFIG)(OWN_CONFIG + text.removeprefix("{"))
 
 
-def recorded_settings(metadata: Mapping[str, str]) -> Recorded | None:
-    """Return the settings in a model's metadata; None where there are none.
+def recorded_settings(metadata: Mapping[str, str]) -> RecordedSettings | None:
+    """Return the settings in a model's metadata; None if there are none.
 
     Raises:
-        ModelError: they cannot be read, or there is an option that memplan never writes.
+        ModelError: the entry is invalid, or has an option or value that memplan never writes.
     """
     if SETTINGS not in metadata:
         return None
     try:
-        recorded = from_json(Recorded, json.loads(metadata[SETTINGS]), SETTINGS)
+        recorded = from_json(RecordedSettings, json.loads(metadata[SETTINGS]), SETTINGS)
     except (ValueError, RecursionError, MisfitError) as error:
         raise ModelError(f"the model's {SETTINGS} cannot be read: {error}") from error
-    _check(recorded)
+    _check_accepted(recorded)
     return recorded
 
 
-def _check(recorded: Recorded) -> None:
+def _check_accepted(recorded: RecordedSettings) -> None:
+    """Refuse settings of an unknown provider, unknown options, and values that an option cannot have."""
     if recorded.provider not in PROVIDERS.values():
         raise ModelError(
             f"the model's {SETTINGS} name no provider: {recorded.provider[:80]!r}"
         )
-    for scope, believed in _BELIEVED.items():
-        said = getattr(recorded.settings, scope)
-        strange = sorted(set(said) - set(believed))
-        if strange:
+    for scope, accepted in _ACCEPTED.items():
+        options = getattr(recorded.settings, scope)
+        unknown = sorted(set(options) - set(accepted))
+        if unknown:
             raise ModelError(
-                f"the model's {SETTINGS} set {strange[0][:80]!r}, which memplan never does",
+                f"the model's {SETTINGS} set {unknown[0][:80]!r}, which memplan never does",
                 hint="the file was made or changed by something else; load it with ONNX "
                 "Runtime itself if you trust it",
             )
-        odd = next((key for key, value in said.items() if not believed[key](value)), None)
-        if odd is not None:
+        invalid = next((k for k, value in options.items() if not accepted[k](value)), None)
+        if invalid is not None:
             raise ModelError(
-                f"the model's {SETTINGS} set {odd!r} to {str(said[odd])[:80]!r}, which it "
+                f"the model's {SETTINGS} set {invalid!r} to {str(options[invalid])[:80]!r}, which it "
                 "cannot be"
             )
     if recorded.provider == CPU and recorded.settings.provider:

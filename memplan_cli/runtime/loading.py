@@ -14,7 +14,7 @@ import onnxruntime as ort
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.note import recorded_caches
-from memplan_cli.onnx_io.settings_metadata import Recorded, recorded_settings
+from memplan_cli.onnx_io.settings_metadata import RecordedSettings, recorded_settings
 from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.process_memory import giving_back
@@ -52,7 +52,7 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         self,
         path: Path,
         options: Any,  # noqa: ANN401 - ONNX Runtime has no types
-        recorded: Recorded,
+        recorded: RecordedSettings,
         **others: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(str(path), options, **others)
@@ -130,7 +130,7 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
         ModelError: the file cannot be read, or its settings are none of memplan's.
     """
     metadata = scanned_metadata(path)
-    recorded = recorded_settings(metadata) or Recorded(CPU, RuntimeSettings())
+    recorded = recorded_settings(metadata) or RecordedSettings(CPU, RuntimeSettings())
     settings = recorded.settings
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings)

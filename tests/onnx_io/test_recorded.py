@@ -17,7 +17,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_own
 from memplan_cli.onnx_io.settings_metadata import (
     SETTINGS,
-    Recorded,
+    RecordedSettings,
     config_entry,
     recorded_settings,
     settings_entry,
@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.wire_format import scanned_metadata
 if TYPE_CHECKING:
     from pathlib import Path
 
-MINE = Recorded(
+MINE = RecordedSettings(
     CPU,
     RuntimeSettings(
         session={"enable_mem_pattern": False, "execution_order": "PRIORITY_BASED"},

@@ -281,11 +281,15 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
 
     What optimisation would undo or make unsafe is run as it stands, measured or not.
     """
-    from memplan_cli.onnx_io.settings_metadata import Recorded, config_entry, settings_entry
+    from memplan_cli.onnx_io.settings_metadata import (
+        RecordedSettings,
+        config_entry,
+        settings_entry,
+    )
 
     model, runtime = rewriting.file.model, plan.report.runtime
     if runtime is not None and runtime.settings is not None:
-        found = settings_entry(Recorded(runtime.provider, runtime.settings))
+        found = settings_entry(RecordedSettings(runtime.provider, runtime.settings))
         return found + config_entry(runtime.settings, model)
     if not rewriting.only_as_written:
         return b""
@@ -294,7 +298,7 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
     provider = PROVIDERS.get(rewriting.settings.target, CPU)
     donated = {made: given for given, made in plan.report.donated.pairs}
     bound = replace(FREED_AT_ONCE, io_binding=donated)
-    return settings_entry(Recorded(provider, bound)) + config_entry(bound, model)
+    return settings_entry(RecordedSettings(provider, bound)) + config_entry(bound, model)
 
 
 def _seen_from(folder: Path, plan: Plan) -> Plan:

@@ -182,7 +182,8 @@ class _Rewriting(GraphEditor):
         if not cache.after:
             self.renamed[cache.output] = valid
             return
-        self.renamed[self.index.nodes[cache.node].output[0]] = valid
+        result = self.index.nodes[cache.node].output[0]
+        self.renamed[result] = valid
         self.renamed[cache.output] = self.rename_result(cache.after[-1], cache.output)
 
     def rename_result(self, node_index: int, output: str) -> str:
@@ -265,7 +266,7 @@ def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
     """Return what a Concat appends to a cache; several operands are concatenated first."""
     concat = edit.index.nodes[cache.node]
     if len(concat.input) <= 2:
-        return concat.input[1]
+        return str(concat.input[1])
     (axis,) = attribute(concat, "axis") or (0,)
     return edit.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
 
