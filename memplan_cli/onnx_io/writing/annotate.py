@@ -13,7 +13,7 @@ from itertools import chain, islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.liveness import steps, ops_with_ticks
+from memplan_cli.analysis.liveness import ops_with_ticks, steps
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
