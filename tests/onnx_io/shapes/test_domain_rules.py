@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, made_by, rule_of
+from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, output_types, rule_of
 from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.symbolic.bodies import type_of
 from memplan_cli.onnx_io.shapes.symbolic.values import Values
@@ -51,7 +51,7 @@ def said_of(
     (node,) = model.graph.node
     rule = rule_of(node)
     assert rule is not None
-    found = made_by(Values.over(model.graph, types, 18), node, rule)
+    found = output_types(Values.over(model.graph, types, 18), node, rule)
     kinds = [found.get(f"o{at}") for at in range(case.outputs)]
     return [
         (0, None) if kind is None else (kind.tensor_type.elem_type, shape_in(kind))

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.shapes.bindings import Bindings
-from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, made_by, rule_of
+from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, output_types, rule_of
 from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.shapes.symbolic.values import Values
@@ -123,7 +123,7 @@ def test_a_rule_agrees_where_the_inference_of_onnx_is_not_asked(case: Case) -> N
     types = {value.name: value.type for value in graph.input}
     rule = rule_of(graph.node[0])
     assert rule is not None
-    found = made_by(Values.over(graph, types, 18), graph.node[0], rule)
+    found = output_types(Values.over(graph, types, 18), graph.node[0], rule)
     dims = {f"d{dim}": dim for value in case.fed.values() for dim in value.shape if dim > 1}
     for at, result in enumerate(made(case)):
         kind = found[f"o{at}"]

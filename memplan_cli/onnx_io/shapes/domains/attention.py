@@ -1,10 +1,21 @@
-"""Attention of ONNX Runtime's domain: heads, caches, and the layers around them."""
+"""Shape rules of attention operators and the layers around them, most of them of ``com.microsoft``.
+
+In the shapes below n is the batch, s the number of queries, t of keys, p of past keys, h of heads,
+g of heads of keys and values, d the size of a head, e that of a value head.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.shapes.domains.made import Made, Node, Rule, last_as, like, part
+from memplan_cli.onnx_io.shapes.domains.rule_node import (
+    OutputType,
+    Rule,
+    RuleNode,
+    last_as,
+    part,
+)
+from memplan_cli.onnx_io.shapes.domains.rule_node import like as same_type
 from memplan_cli.onnx_io.shapes.symbolic.elements import larger
 from memplan_cli.onnx_io.shapes.symbolic.rules import summed
 from memplan_cli.onnx_io.shapes.symbolic.values import INT32, product
@@ -15,73 +26,111 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
 
 _PACKED = 5
-"""Dims of queries, keys and values in one: batch, length, heads, three, size of a head."""
+"""Dims of packed queries, keys and values: (batch, length, heads, 3, head size)."""
 
-_HEADS_APART = 4
-_IN_ROWS = 3
+_HEADS_SEPARATE = 4
+"""Dims of (batch, heads, length, head size)."""
+
+_HEADS_MERGED = 3
+"""Dims of (batch, length, heads * head size)."""
+
+_NO_PAST = 99
+"""An input index that no node has."""
 
 
-def _self(past: int, element: int) -> Rule:
-    """Return the rule of an attention whose queries, keys and values are made of one input."""
+def _fused_attention(past: int, like: int) -> Rule:
+    """Return the rule of an attention that computes queries, keys and values from one input.
 
-    def rule(node: Node) -> Sequence[Made]:
-        shape, weights = node.ranked(0, 3), node.ranked(1, 2)
-        heads, sizes = node.number("num_heads"), node.numbers("qkv_hidden_sizes")
+    x (n, s, i), weights (i, 3 h d) -> (n, s, h d), present cache (2, n, h, p + s, d). With
+    ``past_present_share_buffer`` the cache keeps the length of the past buffer.
+
+    Args:
+        past: index of the past cache (2, n, h, p, d), which may be left out.
+        like: index of the input whose element type the outputs have.
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        shape, weights = node.shape_of_rank(0, 3), node.shape_of_rank(1, 2)
+        heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
         hidden: Dim = sizes[2] if len(sizes) == len("qkv") else None
         if not sizes and weights is not None:
             hidden = part(weights[1], 3)
-        kind = node.element(element)
-        before = node.ranked(past, 5) if node.has(past) else None
-        if shape is None or len(set(sizes)) > 1 or (node.has(past) and before is None):
-            return [Made(kind, last_as(shape, hidden)), Made(kind, None)]
-        length = shape[1] if before is None else summed((before[3], shape[1]))
-        if node.number("past_present_share_buffer"):
-            length = before[3] if before is not None else None
+        elem_type = node.elem_type(like)
+        past_shape = node.shape_of_rank(past, 5) if node.has_input(past) else None
+        if (
+            shape is None
+            or len(set(sizes)) > 1
+            or (node.has_input(past) and past_shape is None)
+        ):
+            return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, None)]
+        length = shape[1] if past_shape is None else summed((past_shape[3], shape[1]))
+        if node.int_attribute("past_present_share_buffer"):
+            length = past_shape[3] if past_shape is not None else None
         present = (2, shape[0], heads or None, length, part(hidden, heads))
-        return [Made(kind, last_as(shape, hidden)), Made(kind, present)]
+        return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, present)]
 
     return rule
 
 
-def _several(node: Node) -> Sequence[Made]:
-    """MultiHeadAttention: queries, keys and values, each in rows or by heads."""
-    heads, kind = node.number("num_heads"), node.element(0)
-    query, key, value = (node.shape(at) for at in range(3))
-    if query is None or not heads or (node.has(1) and key is None):
-        return [Made(kind, None)] * 4
+def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
+    """MultiHeadAttention: q (n, s, h d), k (n, t, h d), v (n, t, h e) -> (n, s, h e).
+
+    Further outputs: present keys (n, h, p + t, d), present values (n, h, p + t, e), and scores
+    (n, h, s, p + t). Keys and values may also be (n, h, t, d), or packed with the queries.
+    """
+    heads, elem_type = node.int_attribute("num_heads"), node.elem_type(0)
+    query, key, value = (node.input_shape(index) for index in range(3))
+    if query is None or not heads or (node.has_input(1) and key is None):
+        return [OutputType(elem_type, None)] * 4
     if len(query) == _PACKED:
         hidden = product((query[2], query[4]))
-        return [Made(kind, (*query[:2], hidden)), *[Made(kind, None)] * 3]
-    wide, length = _values_and_length(key, value, heads)
-    head, wide_head = part(query[-1], heads), part(wide, heads)
-    past = node.ranked(6, 4) if node.has(6) else None
-    if node.has(7 + 1) or (node.has(6) and past is None):  # a buffer that is shared
-        whole = None
+        return [
+            OutputType(elem_type, (*query[:2], hidden)),
+            *[OutputType(elem_type, None)] * 3,
+        ]
+    value_width, length = _values_and_length(key, value, heads)
+    head, value_head = part(query[-1], heads), part(value_width, heads)
+    past = node.shape_of_rank(6, 4) if node.has_input(6) else None
+    if node.has_input(8) or (
+        node.has_input(6) and past is None
+    ):  # cache in a shared buffer of unknown size
+        total_length = None
     else:
-        whole = length if past is None else summed((past[2], length))
+        total_length = length if past is None else summed((past[2], length))
     return [
-        Made(kind, last_as(query, wide)),
-        Made(kind, (query[0], heads, whole, head)),
-        Made(kind, (query[0], heads, whole, wide_head)),
-        Made(kind, (query[0], heads, query[1], whole)),
+        OutputType(elem_type, last_as(query, value_width)),
+        OutputType(elem_type, (query[0], heads, total_length, head)),
+        OutputType(elem_type, (query[0], heads, total_length, value_head)),
+        OutputType(elem_type, (query[0], heads, query[1], total_length)),
     ]
 
 
 def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tuple[Dim, Dim]:
-    """Return how wide the values of all heads are together, and how many keys there are."""
+    """Return (h e, t) of MultiHeadAttention: the width of all value heads, and the number of keys.
+
+    Each is None if it is unknown. Keys and values may be packed (n, t, h, 2, d), in heads (n, h, t, e)
+    or merged (n, t, h e).
+    """
     if key is not None and len(key) == _PACKED:  # keys and values in one
         return product((key[2], key[4])), key[1]
     if value is None:
         return None, None
-    if len(value) == _HEADS_APART:
+    if len(value) == _HEADS_SEPARATE:
         return product((heads, value[3])), value[2]
-    return (value[2], value[1]) if len(value) == _IN_ROWS else (None, None)
+    return (value[2], value[1]) if len(value) == _HEADS_MERGED else (None, None)
 
 
-def standard(node: Node) -> Sequence[Made]:
-    """Attention of ONNX's own domain; heads are a dim, or side by side."""
-    query, key, value = (node.ranked(at, _IN_ROWS, _HEADS_APART) for at in range(3))
-    heads, few = node.number("q_num_heads"), node.number("kv_num_heads")
+def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
+    """Attention of the standard domain, with heads as a dim or merged into the last one.
+
+    q (n, h, s, d), k (n, g, t, d), v (n, g, t, e) -> (n, h, s, e), present keys (n, g, p + t, d), present
+    values (n, g, p + t, e), scores (n, h, s, p + t). Merged: q (n, s, h d), k (n, t, g d), v (n, t, g e)
+    -> (n, s, h e), and the same further outputs.
+    """
+    query, key, value = (
+        node.shape_of_rank(index, _HEADS_MERGED, _HEADS_SEPARATE) for index in range(3)
+    )
+    heads, kv_heads = node.int_attribute("q_num_heads"), node.int_attribute("kv_num_heads")
     if (
         query is None
         or key is None
@@ -89,162 +138,198 @@ def standard(node: Node) -> Sequence[Made]:
         or not len(query) == len(key) == len(value)
     ):
         return []
-    if len(query) == _IN_ROWS:
-        if not heads or not few:
+    if len(query) == _HEADS_MERGED:
+        if not heads or not kv_heads:
             return []
-        keys: Shape = (key[0], few, key[1], part(key[2], few))
-        wide = part(value[2], few)
-        result = last_as(query, value[2] if heads == few else product((heads, wide)))
-        rows: Shape = (query[0], heads, query[1])
+        keys: Shape = (key[0], kv_heads, key[1], part(key[2], kv_heads))
+        value_width = part(value[2], kv_heads)
+        result = last_as(
+            query, value[2] if heads == kv_heads else product((heads, value_width))
+        )
+        query_rows: Shape = (query[0], heads, query[1])
     else:
-        keys, wide, rows = key, value[3], query[:3]
-        result = (*query[:3], wide)
-    past = node.ranked(4, _HEADS_APART)
-    length = keys[2] if not node.has(4) else summed((past[2], keys[2])) if past else None
+        keys, value_width, query_rows = key, value[3], query[:3]
+        result = (*query[:3], value_width)
+    past = node.shape_of_rank(4, _HEADS_SEPARATE)
+    length = keys[2] if not node.has_input(4) else summed((past[2], keys[2])) if past else None
     return [
-        Made(node.element(0), result),
-        Made(node.element(1), (*keys[:2], length, keys[3])),
-        Made(node.element(2), (*keys[:2], length, wide)),
-        Made(node.element(0), (*rows, length)),
+        OutputType(node.elem_type(0), result),
+        OutputType(node.elem_type(1), (*keys[:2], length, keys[3])),
+        OutputType(node.elem_type(2), (*keys[:2], length, value_width)),
+        OutputType(node.elem_type(0), (*query_rows, length)),
     ]
 
 
-def _grouped(node: Node) -> Sequence[Made]:
-    """GroupQueryAttention: fewer heads of keys and values than of queries, and a cache of them."""
-    heads, few = node.number("num_heads"), node.number("kv_num_heads")
-    query, kind = node.ranked(0, 3), node.element(0)
-    past, past_kind = node.ranked(3, 4), node.element(3) or kind
-    if query is None or not heads or not few:
-        return [Made(kind, None)]
-    is_packed = not node.has(1)
-    head = part(query[2], heads + 2 * few if is_packed else heads)
+def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
+    """GroupQueryAttention: q (n, s, h d), or q, k and v packed (n, s, (h + 2 g) d) -> (n, s, h d).
+
+    The present caches are (n, g, l, d), where l is the larger of the past cache's length and the total
+    length in input 6. They are unknown with a sliding window or a quantized cache.
+    """
+    heads, kv_heads = node.int_attribute("num_heads"), node.int_attribute("kv_num_heads")
+    query, elem_type = node.shape_of_rank(0, 3), node.elem_type(0)
+    past, past_elem_type = node.shape_of_rank(3, 4), node.elem_type(3) or elem_type
+    if query is None or not heads or not kv_heads:
+        return [OutputType(elem_type, None)]
+    is_packed = not node.has_input(1)
+    head = part(query[2], heads + 2 * kv_heads if is_packed else heads)
     output = product((heads, head)) if is_packed else query[2]
-    total = node.scalar(6)
-    if not node.has(3):
+    total = node.scalar_dim(6)
+    if not node.has_input(3):
         length = total
     else:
-        longer = None if past is None or total is None else larger(past[2], total)
-        length = longer if isinstance(longer, int | str) else None
-    is_plain = not node.number("sliding_window_cache") and not node.number(
+        longest = None if past is None or total is None else larger(past[2], total)
+        length = longest if isinstance(longest, int | str) else None
+    is_plain = not node.int_attribute("sliding_window_cache") and not node.int_attribute(
         "kv_cache_bit_width"
     )
-    present = (query[0], few, length if is_plain else None, head if is_plain else None)
+    present = (query[0], kv_heads, length if is_plain else None, head if is_plain else None)
     return [
-        Made(kind, (*query[:2], output)),
-        Made(past_kind, present),
-        Made(past_kind, present),
+        OutputType(elem_type, (*query[:2], output)),
+        OutputType(past_elem_type, present),
+        OutputType(past_elem_type, present),
     ]
 
 
-def _decoding(node: Node) -> Sequence[Made]:
-    """DecoderMaskedMultiHeadAttention: one query, and caches in buffers that are shared."""
-    query, value = node.ranked(0, 3), node.shape(2)
-    wide = None
+def _decoder_masked_attention(node: RuleNode) -> Sequence[OutputType]:
+    """DecoderMaskedMultiHeadAttention: q (n, 1, h d), v (n, t, h e) or (n, h, t, e) -> (n, 1, h e).
+
+    The present caches are the past ones (inputs 5, 6) if they share a buffer, else unknown.
+    """
+    query, value = node.shape_of_rank(0, 3), node.input_shape(2)
+    value_width = None
     if value is not None and query is not None:
-        heads = node.number("num_heads")
-        wide = value[2] if len(value) == _IN_ROWS else product((heads, value[-1]))
-    kind = node.element(0)
+        heads = node.int_attribute("num_heads")
+        value_width = value[2] if len(value) == _HEADS_MERGED else product((heads, value[-1]))
+    elem_type = node.elem_type(0)
     return [
-        Made(kind, last_as(query, wide)),
-        Made(kind, node.shape(5) if node.number("past_present_share_buffer") else None),
-        Made(kind, node.shape(6) if node.number("past_present_share_buffer") else None),
+        OutputType(elem_type, last_as(query, value_width)),
+        OutputType(
+            elem_type,
+            node.input_shape(5) if node.int_attribute("past_present_share_buffer") else None,
+        ),
+        OutputType(
+            elem_type,
+            node.input_shape(6) if node.int_attribute("past_present_share_buffer") else None,
+        ),
     ]
 
 
-def _packed(node: Node) -> Sequence[Made]:
-    """PackedAttention: as Attention, its batch and its length in one dim."""
-    shape, weights = node.ranked(0, 2), node.ranked(1, 2)
-    sizes = node.numbers("qkv_hidden_sizes")
+def _packed_attention(node: RuleNode) -> Sequence[OutputType]:
+    """PackedAttention: as Attention without batch: x (tokens, i), weights (i, 3 h d) -> (tokens, h d)."""
+    shape, weights = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
+    sizes = node.ints_attribute("qkv_hidden_sizes")
     hidden = sizes[2] if len(sizes) == len("qkv") else part(weights[1], 3) if weights else None
-    return [Made(node.element(0), last_as(shape, hidden))]
+    return [OutputType(node.elem_type(0), last_as(shape, hidden))]
 
 
-def _packed_several(node: Node) -> Sequence[Made]:
-    """PackedMultiHeadAttention: as MultiHeadAttention, its batch and its length in one dim."""
-    query, value = node.ranked(0, 2, 4), node.ranked(2, 2)
-    if query is not None and len(query) == _HEADS_APART:
-        return [Made(node.element(0), (query[0], product((query[1], query[3]))))]
-    return [Made(node.element(0), last_as(query, value[1] if value else None))]
+def _packed_multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
+    """PackedMultiHeadAttention: q (tokens, h d), v (tokens, h e) -> (tokens, h e).
+
+    Or q, k and v packed: (tokens, h, 3, d) -> (tokens, h d).
+    """
+    query, value = node.shape_of_rank(0, 2, 4), node.shape_of_rank(2, 2)
+    if query is not None and len(query) == _HEADS_SEPARATE:
+        return [OutputType(node.elem_type(0), (query[0], product((query[1], query[3]))))]
+    return [OutputType(node.elem_type(0), last_as(query, value[1] if value else None))]
 
 
-def _embedded(words: int, scale: int) -> Rule:
-    """Return the rule of words looked up and normalised, with a count of those that are no padding."""
+def _embed_layer_norm(words: int, scale: int) -> Rule:
+    """Return the rule of a normalized embedding: ids (n, s), table (v, w) -> (n, s, w).
 
-    def rule(node: Node) -> Sequence[Made]:
-        ids, table = node.ranked(0, 2), node.ranked(words, 2)
+    Further outputs: the mask index (n), and the sum of embeddings (n, s, w).
+
+    Args:
+        words: index of the table.
+        scale: index of the input whose element type the output has.
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        ids, table = node.shape_of_rank(0, 2), node.shape_of_rank(words, 2)
         if ids is None or table is None:
             return []
-        kind, shape = node.element(scale), (*ids, table[1])
-        return [Made(kind, shape), Made(INT32, (ids[0],)), Made(kind, shape)]
+        elem_type, shape = node.elem_type(scale), (*ids, table[1])
+        return [
+            OutputType(elem_type, shape),
+            OutputType(INT32, (ids[0],)),
+            OutputType(elem_type, shape),
+        ]
 
     return rule
 
 
-def _normalized(node: Node) -> Sequence[Made]:
-    """SkipLayerNormalization: the sum, normalised, and the sum itself."""
-    shape, kind = node.shape(0), node.element(0)
-    ones = Made(1, last_as(shape, 1))
-    return [Made(kind, shape), ones, ones, Made(kind, shape)]
+def _skip_layer_norm(node: RuleNode) -> Sequence[OutputType]:
+    """SkipLayerNormalization: x (.., w) -> y as x, mean and inverse deviation (.., 1), sum as x."""
+    shape, elem_type = node.input_shape(0), node.elem_type(0)
+    ones = OutputType(1, last_as(shape, 1))
+    return [OutputType(elem_type, shape), ones, ones, OutputType(elem_type, shape)]
 
 
-def _biases(node: Node) -> Sequence[Made]:
-    """RelativePositionBias: one for each head, each query and each key."""
-    table = node.ranked(0, 2)
+def _relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
+    """RelativePositionBias: table (buckets, h), s and t in inputs 1 and 2 -> (1, h, s, t)."""
+    table = node.shape_of_rank(0, 2)
     heads = table[1] if table else None
-    return [Made(node.element(0), (1, heads, node.scalar(1), node.scalar(2)))]
+    return [OutputType(node.elem_type(0), (1, heads, node.scalar_dim(1), node.scalar_dim(2)))]
 
 
-def _gated_biases(node: Node) -> Sequence[Made]:
-    """GatedRelativePositionBias: biases of each row of a batch."""
-    query, heads = node.ranked(0, 3), node.number("num_heads")
-    if query is None or node.has(6) or not heads:
-        return [Made(node.element(0), None)]
-    return [Made(node.element(0), (query[0], heads, query[1], query[1]))]
+def _gated_relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
+    """GatedRelativePositionBias: q (n, s, h d) -> (n, h, s, s); unknown for packed tokens."""
+    query, heads = node.shape_of_rank(0, 3), node.int_attribute("num_heads")
+    if query is None or node.has_input(6) or not heads:
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), (query[0], heads, query[1], query[1]))]
 
 
-def _unpacked(node: Node) -> Sequence[Made]:
-    """RestorePadding: rows back in their batch."""
-    rows, offsets = node.ranked(0, 2), node.ranked(1, 2)
+def _restore_padding(node: RuleNode) -> Sequence[OutputType]:
+    """RestorePadding: x (tokens, w), offsets (n, s) -> (n, s, w)."""
+    rows, offsets = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
     if rows is None or offsets is None:
         return []
-    return [Made(node.element(0), (*offsets, rows[1]))]
+    return [OutputType(node.elem_type(0), (*offsets, rows[1]))]
 
 
-def _linear(node: Node) -> Sequence[Made]:
-    """LinearAttention: rows of all heads, and the state that is kept of each."""
-    query, value, key = (node.ranked(at, 3) for at in (0, 2, 1))
-    heads, few = node.number("q_num_heads"), node.number("kv_num_heads")
-    if query is None or value is None or key is None or not heads or not few:
+def _linear_attention(node: RuleNode) -> Sequence[OutputType]:
+    """LinearAttention: q (n, s, h d), k (n, t, g d), v (n, t, g e) -> (n, s, max(h, g) e).
+
+    The state is (n, g, d, e), unknown with ``state_window``.
+    """
+    query, value, key = (node.shape_of_rank(index, 3) for index in (0, 2, 1))
+    heads, kv_heads = node.int_attribute("q_num_heads"), node.int_attribute("kv_num_heads")
+    if query is None or value is None or key is None or not heads or not kv_heads:
         return []
-    wide, kind = part(value[2], few), node.element(0)
-    state = None if node.number("state_window") else (query[0], few, part(key[2], few), wide)
-    result = (*query[:2], product((max(heads, few), wide)))
-    return [Made(kind, result), Made(node.element(3) or kind, state)]
+    value_width, elem_type = part(value[2], kv_heads), node.elem_type(0)
+    state = (
+        None
+        if node.int_attribute("state_window")
+        else (query[0], kv_heads, part(key[2], kv_heads), value_width)
+    )
+    result = (*query[:2], product((max(heads, kv_heads), value_width)))
+    return [OutputType(elem_type, result), OutputType(node.elem_type(3) or elem_type, state)]
 
 
 RULES: Mapping[str, Rule] = {
-    "Attention": _self(past=4, element=0),
-    "DecoderMaskedMultiHeadAttention": _decoding,
+    "Attention": _fused_attention(past=4, like=0),
+    "DecoderMaskedMultiHeadAttention": _decoder_masked_attention,
     "DecoderMaskedSelfAttention": lambda node: [
-        *_self(past=99, element=0)(node)[:1],
-        Made(node.element(0), node.shape(4)),
+        *_fused_attention(past=_NO_PAST, like=0)(node)[:1],
+        OutputType(node.elem_type(0), node.input_shape(4)),
     ],
-    "EmbedLayerNormalization": _embedded(words=2, scale=5),
-    "GatedRelativePositionBias": _gated_biases,
-    "GemmaRotaryEmbedding": like(1, 3),
-    "GroupQueryAttention": _grouped,
-    "LinearAttention": _linear,
-    "LongformerAttention": like(0),
-    "MRotaryEmbedding": like(0),
-    "MultiHeadAttention": _several,
-    "PackedAttention": _packed,
-    "PackedMultiHeadAttention": _packed_several,
-    "QAttention": _self(past=8, element=3),
-    "QEmbedLayerNormalization": lambda node: _embedded(words=2, scale=8)(node)[:2],
-    "RelativePositionBias": _biases,
-    "RestorePadding": _unpacked,
-    "RotaryEmbedding": like(0),
-    "SkipLayerNormalization": _normalized,
-    "SkipSimplifiedLayerNormalization": _normalized,
+    "EmbedLayerNormalization": _embed_layer_norm(words=2, scale=5),
+    "GatedRelativePositionBias": _gated_relative_position_bias,
+    "GemmaRotaryEmbedding": same_type(1, 3),
+    "GroupQueryAttention": _group_query_attention,
+    "LinearAttention": _linear_attention,
+    "LongformerAttention": same_type(0),
+    "MRotaryEmbedding": same_type(0),
+    "MultiHeadAttention": _multi_head_attention,
+    "PackedAttention": _packed_attention,
+    "PackedMultiHeadAttention": _packed_multi_head_attention,
+    "QAttention": _fused_attention(past=8, like=3),
+    "QEmbedLayerNormalization": lambda node: _embed_layer_norm(words=2, scale=8)(node)[:2],
+    "RelativePositionBias": _relative_position_bias,
+    "RestorePadding": _restore_padding,
+    "RotaryEmbedding": same_type(0),
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
 }
-"""Of com.microsoft."""
+"""The rules of attention operators of ``com.microsoft``, by operator."""

@@ -1,4 +1,4 @@
-"""The rest of ONNX Runtime's domain: activations, quantised elements, lookups, searches."""
+"""Shape rules of ``com.microsoft`` besides products and attention: elementwise, lookups, sequences."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import MICROSOFT, OPERATORS
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import floored, multiplied, total
-from memplan_cli.onnx_io.shapes.domains.made import (
+from memplan_cli.onnx_io.shapes.domains.rule_node import (
     INT8,
     UINT8,
     UINT32,
-    Made,
-    Node,
+    OutputType,
     Rule,
+    RuleNode,
     broadcasting,
     last_as,
     like,
@@ -31,181 +31,220 @@ if TYPE_CHECKING:
 _MATRIX = 2
 
 
-def _quantized(node: Node) -> Sequence[Made]:
-    """QuantizeLinear: of the zero point's type."""
-    return [Made(node.element(2) if node.has(2) else UINT8, node.shape(0))]
+def _quantize_linear(node: RuleNode) -> Sequence[OutputType]:
+    """QuantizeLinear: shape of x, element type of the zero point (uint8 if it is left out)."""
+    return [OutputType(node.elem_type(2) if node.has_input(2) else UINT8, node.input_shape(0))]
 
 
-def _dropped(node: Node) -> Sequence[Made]:
-    """BiasDropout: the tensor, and what was kept of it."""
-    return [Made(node.element(0), node.shape(0)), Made(BOOL, node.shape(0))]
+def _bias_dropout(node: RuleNode) -> Sequence[OutputType]:
+    """BiasDropout: the output and its boolean mask, both with the shape of x."""
+    return [
+        OutputType(node.elem_type(0), node.input_shape(0)),
+        OutputType(BOOL, node.input_shape(0)),
+    ]
 
 
-def _halved(node: Node) -> Sequence[Made]:
-    """BiasSplitGelu: one half gates the other."""
-    shape = node.shape(0)
-    return [Made(node.element(0), last_as(shape, part(shape[-1], 2)) if shape else None)]
+def _bias_split_gelu(node: RuleNode) -> Sequence[OutputType]:
+    """BiasSplitGelu: (.., 2 n) -> (.., n)."""
+    shape = node.input_shape(0)
+    return [
+        OutputType(node.elem_type(0), last_as(shape, part(shape[-1], 2)) if shape else None)
+    ]
 
 
-def _reduced(elements: Mapping[int, int]) -> Rule:
-    """Return the rule of a reduction over the axes that an attribute says, or over all."""
+def _reduction(elements: Mapping[int, int]) -> Rule:
+    """Return a rule: the reduced axes become 1, or disappear with ``keepdims=0``; all axes by default.
 
-    def rule(node: Node) -> Sequence[Made]:
-        shape = node.shape(0)
-        kind = elements.get(node.element(0), node.element(0))
+    Args:
+        elements: by input element type, that of the output if it is another one.
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        shape = node.input_shape(0)
+        elem_type = elements.get(node.elem_type(0), node.elem_type(0))
         if shape is None:
-            return [Made(kind, None)]
-        axes = {axis % len(shape) for axis in node.numbers("axes")} or set(range(len(shape)))
-        keeps = node.number("keepdims", 1)
-        kept = [1 if at in axes else dim for at, dim in enumerate(shape)]
-        left = [dim for at, dim in enumerate(kept) if keeps or at not in axes]
-        return [Made(kind, tuple(left))]
+            return [OutputType(elem_type, None)]
+        axes = {axis % len(shape) for axis in node.ints_attribute("axes")} or set(
+            range(len(shape))
+        )
+        keeps = node.int_attribute("keepdims", 1)
+        reduced_dims = [1 if index in axes else dim for index, dim in enumerate(shape)]
+        output_dims = [
+            dim for index, dim in enumerate(reduced_dims) if keeps or index not in axes
+        ]
+        return [OutputType(elem_type, tuple(output_dims))]
 
     return rule
 
 
-def _gathered_rows(node: Node) -> Sequence[Made]:
-    """GatherND: what each index leads to."""
-    data, indices = node.shape(0), node.shape(1)
+def _gather_nd(node: RuleNode) -> Sequence[OutputType]:
+    """GatherND: data (d1 .. dr), indices (.., q) -> (.., d(q+1) .. dr)."""
+    data, indices = node.input_shape(0), node.input_shape(1)
     depth = indices[-1] if indices else None
     if data is None or indices is None or not isinstance(depth, int) or depth > len(data):
-        return [Made(node.element(0), None)]
-    return [Made(node.element(0), (*indices[:-1], *data[depth:]))]
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), (*indices[:-1], *data[depth:]))]
 
 
-def _gathered_blocks(node: Node) -> Sequence[Made]:
-    """GatherBlockQuantized: rows of a table, several elements of which may lie in a byte."""
-    data, indices = node.shape(0), node.shape(1)
+def _gather_block_quantized(node: RuleNode) -> Sequence[OutputType]:
+    """GatherBlockQuantized: the gathered axis of a table is replaced by the indices' dims.
+
+    In a uint8 table ``8 / bits`` elements of the last axis are packed into a byte.
+    """
+    data, indices = node.input_shape(0), node.input_shape(1)
     if data is None or indices is None or not data:
-        return [Made(node.element(2), None)]
+        return [OutputType(node.elem_type(2), None)]
     rows = list(data)
-    axis = node.number("quantize_axis", 1) % len(data)
-    if node.element(0) == UINT8:
-        rows[-1] = product((rows[-1], 8 // node.number("bits", 4)))
+    axis = node.int_attribute("quantize_axis", 1) % len(data)
+    if node.elem_type(0) == UINT8:
+        rows[-1] = product((rows[-1], 8 // node.int_attribute("bits", 4)))
         if axis != len(data) - 1:
-            return [Made(node.element(2), None)]
-    at = node.number("gather_axis", 0) % len(data)
-    return [Made(node.element(2), (*rows[:at], *indices, *rows[at + 1 :]))]
+            return [OutputType(node.elem_type(2), None)]
+    index = node.int_attribute("gather_axis", 0) % len(data)
+    return [OutputType(node.elem_type(2), (*rows[:index], *indices, *rows[index + 1 :]))]
 
 
-def _expanded(node: Node) -> Sequence[Made]:
-    """ExpandDims: a dim of 1 more."""
-    shape, axis = node.shape(0), node.scalar(1)
+def _expand_dims(node: RuleNode) -> Sequence[OutputType]:
+    """ExpandDims: inserts a dim of 1 at the axis that input 1 holds."""
+    shape, axis = node.input_shape(0), node.scalar_dim(1)
     if shape is None or not isinstance(axis, int):
-        return [Made(node.element(0), None)]
-    at = axis + len(shape) + 1 if axis < 0 else axis
-    return [Made(node.element(0), (*shape[:at], 1, *shape[at:]))]
+        return [OutputType(node.elem_type(0), None)]
+    index = axis + len(shape) + 1 if axis < 0 else axis
+    return [OutputType(node.elem_type(0), (*shape[:index], 1, *shape[index:]))]
 
 
-def _cropped(node: Node) -> Sequence[Made]:
-    """CropAndResize: one picture for each region."""
-    shape, regions, size = node.ranked(0, 4), node.ranked(1, 2), node.dims(3)
+def _crop_and_resize(node: RuleNode) -> Sequence[OutputType]:
+    """CropAndResize: x (n, c, h, w), regions (r, 4), size (h', w') -> (r, c, h', w')."""
+    shape, regions, size = (
+        node.shape_of_rank(0, 4),
+        node.shape_of_rank(1, 2),
+        node.input_dims(3),
+    )
     if shape is None or regions is None or size is None or len(size) != _MATRIX:
-        return [Made(node.element(0), None)]
-    return [Made(node.element(0), (regions[0], shape[1], *size))]
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), (regions[0], shape[1], *size))]
 
 
-def _distances(node: Node) -> Sequence[Made]:
-    """CDist: from each row to each row."""
-    a, b = node.ranked(0, 2), node.ranked(1, 2)
-    return [Made(node.element(0), None if a is None or b is None else (a[0], b[0]))]
+def _cdist(node: RuleNode) -> Sequence[OutputType]:
+    """CDist: a (m, k), b (n, k) -> (m, n)."""
+    a, b = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
+    return [OutputType(node.elem_type(0), None if a is None or b is None else (a[0], b[0]))]
 
 
-def _unfolded(node: Node) -> Sequence[Made]:
-    """UnfoldTensor: windows of a dim, as a dim more."""
-    shape = node.shape(0)
-    size, step = node.number("size"), node.number("step", 1)
+def _unfold_tensor(node: RuleNode) -> Sequence[OutputType]:
+    """UnfoldTensor: dim d at axis ``dim`` -> number of windows, and a last dim ``size``."""
+    shape = node.input_shape(0)
+    size, step = node.int_attribute("size"), node.int_attribute("step", 1)
     if not shape or size < 1 or step < 1:
-        return [Made(node.element(0), None)]
-    axis = node.number("dim", -1) % len(shape)
+        return [OutputType(node.elem_type(0), None)]
+    axis = node.int_attribute("dim", -1) % len(shape)
     dim = shape[axis]
-    count = _steps(dim, size, step)
-    return [Made(node.element(0), (*shape[:axis], count, *shape[axis + 1 :], size))]
+    count = _window_count(dim, size, step)
+    return [OutputType(node.elem_type(0), (*shape[:axis], count, *shape[axis + 1 :], size))]
 
 
-def _steps(dim: Dim, size: int, step: int) -> Dim:
+def _window_count(dim: Dim, size: int, step: int) -> Dim:
+    """Return ``floor((dim - size) / step) + 1``, the number of windows; None if the dim is unknown."""
     if dim is None:
         return None
     return as_dim(floored(total([terms_of(dim), {(): step - size}]), step))
 
 
-def _looked_up(node: Node) -> Sequence[Made]:
-    """TorchEmbedding: a row for each index."""
-    table, indices = node.ranked(0, 2), node.shape(1)
+def _torch_embedding(node: RuleNode) -> Sequence[OutputType]:
+    """TorchEmbedding: table (v, e), indices (..) -> (.., e)."""
+    table, indices = node.shape_of_rank(0, 2), node.input_shape(1)
     if table is None or indices is None:
-        return [Made(node.element(0), None)]
-    return [Made(node.element(0), (*indices, table[1]))]
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), (*indices, table[1]))]
 
 
-def _transformed(node: Node) -> Sequence[Made]:
-    """Rfft: half of a spectrum, and one, in real and imaginary parts."""
-    shape = node.shape(0)
-    if not shape or shape[-1] is None or node.number("signal_ndim", 1) != 1:
-        return [Made(node.element(0), None)]
+def _rfft(node: RuleNode) -> Sequence[OutputType]:
+    """Rfft of one dim: (.., n) -> (.., floor(n / 2) + 1, 2); the last dim is real and imaginary part."""
+    shape = node.input_shape(0)
+    if not shape or shape[-1] is None or node.int_attribute("signal_ndim", 1) != 1:
+        return [OutputType(node.elem_type(0), None)]
     half = as_dim(total([floored(terms_of(shape[-1]), 2), {(): 1}]))
     return [
-        Made(node.element(0), (*shape[:-1], half if node.number("onesided", 1) else None, 2))
+        OutputType(
+            node.elem_type(0),
+            (*shape[:-1], half if node.int_attribute("onesided", 1) else None, 2),
+        )
     ]
 
 
-def _restored(node: Node) -> Sequence[Made]:
-    """Irfft: from half of a spectrum back."""
-    shape = node.shape(0)
+def _irfft(node: RuleNode) -> Sequence[OutputType]:
+    """Irfft of one dim: (.., n, 2) -> (.., 2 n - 2)."""
+    shape = node.input_shape(0)
     if shape is None or len(shape) < _MATRIX or shape[-2] is None:
-        return [Made(node.element(0), None)]
-    if node.number("signal_ndim", 1) != 1 or not node.number("onesided", 1):
-        return [Made(node.element(0), None)]
-    whole = as_dim(total([multiplied([terms_of(shape[-2])], 2), {(): -2}]))
-    return [Made(node.element(0), (*shape[:-2], whole))]
+        return [OutputType(node.elem_type(0), None)]
+    if node.int_attribute("signal_ndim", 1) != 1 or not node.int_attribute("onesided", 1):
+        return [OutputType(node.elem_type(0), None)]
+    length = as_dim(total([multiplied([terms_of(shape[-2])], 2), {(): -2}]))
+    return [OutputType(node.elem_type(0), (*shape[:-2], length))]
 
 
-def _hashed(node: Node) -> Sequence[Made]:
-    """MurmurHash3: a number for each element."""
-    return [Made(UINT32 if node.number("positive", 1) else INT32, node.shape(0))]
+def _murmur_hash(node: RuleNode) -> Sequence[OutputType]:
+    """MurmurHash3: a uint32 for each element, int32 with ``positive=0``."""
+    return [
+        OutputType(UINT32 if node.int_attribute("positive", 1) else INT32, node.input_shape(0))
+    ]
 
 
-def _padded(node: Node) -> Sequence[Made]:
+def _pad(node: RuleNode) -> Sequence[OutputType]:
     """Pad: as ONNX's."""
-    return [Made(node.element(0), padded(node.values, node.proto))]
+    return [OutputType(node.elem_type(0), padded(node.values, node.proto))]
 
 
-def _searched(returned: int | None) -> Rule:
-    """Return the rule of a search: sequences as long as an input says, several for each row."""
+def _search(returned: int | None) -> Rule:
+    """Return the rule of a search that generates sequences of ids.
 
-    def rule(node: Node) -> Sequence[Made]:
-        ids = node.ranked(0, 2)
+    ids (n, s), maximum length l in input 1 -> (n, k, l), where k is the number of sequences per row
+    in input ``returned``; (n, l) if ``returned`` is None.
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        ids = node.shape_of_rank(0, 2)
         batch = ids[0] if ids else None
-        several = () if returned is None else (node.scalar(returned),)
-        return [Made(INT32, (batch, *several, node.scalar(1)))]
+        sequences = () if returned is None else (node.scalar_dim(returned),)
+        return [OutputType(INT32, (batch, *sequences, node.scalar_dim(1)))]
 
     return rule
 
 
-def _recurrent(node: Node) -> Sequence[Made]:
-    """DynamicQuantizeLSTM: as LSTM."""
-    shape, hidden = node.ranked(0, 3), node.number("hidden_size")
+def _dynamic_quantize_lstm(node: RuleNode) -> Sequence[OutputType]:
+    """DynamicQuantizeLSTM: as LSTM. x (s, n, i) -> y (s, d, n, h), final states (d, n, h) twice."""
+    shape, hidden = node.shape_of_rank(0, 3), node.int_attribute("hidden_size")
     if shape is None or not hidden:
         return []
-    way = node.attribute("direction")
-    ways = 2 if way is not None and way.s == b"bidirectional" else 1
-    kept = Made(node.element(0), (ways, shape[1], hidden))
-    return [Made(node.element(0), (shape[0], ways, shape[1], hidden)), kept, kept]
+    direction = node.attribute("direction")
+    directions = 2 if direction is not None and direction.s == b"bidirectional" else 1
+    state = OutputType(node.elem_type(0), (directions, shape[1], hidden))
+    return [
+        OutputType(node.elem_type(0), (shape[0], directions, shape[1], hidden)),
+        state,
+        state,
+    ]
 
 
-def _state_kept(node: Node) -> Sequence[Made]:
-    """CausalConvWithState: as its input, and the last rows of it."""
-    shape, kernel = node.shape(0), node.ranked(1, 3)
-    plain = node.number("ndim", 1) == 1 and not node.number("state_window")
-    is_first = not node.number("channels_last") and node.number("dilation", 1) == 1
+def _causal_conv_with_state(node: RuleNode) -> Sequence[OutputType]:
+    """CausalConvWithState: x (n, c, s), kernel (m, 1, k) -> y as x, state (n, c, k - 1).
+
+    The state is unknown with ``ndim``, ``state_window``, ``channels_last`` or ``dilation`` set.
+    """
+    shape, kernel = node.input_shape(0), node.shape_of_rank(1, 3)
+    is_plain = node.int_attribute("ndim", 1) == 1 and not node.int_attribute("state_window")
+    is_first = (
+        not node.int_attribute("channels_last") and node.int_attribute("dilation", 1) == 1
+    )
     state: Shape | None = None
-    if shape is not None and kernel is not None and plain and is_first:
+    if shape is not None and kernel is not None and is_plain and is_first:
         state = (*shape[:2], summed((kernel[2], -1)))
-    return [Made(node.element(0), shape), Made(node.element(0), state)]
+    return [OutputType(node.elem_type(0), shape), OutputType(node.elem_type(0), state)]
 
 
 RULES: Mapping[str, Rule] = {
     # Dims of the first input.
-    **{each.name: like(0) for each in OPERATORS if each.domain == MICROSOFT and each.keeps_shape},
+    **{op.name: like(0) for op in OPERATORS if op.domain == MICROSOFT and op.keeps_shape},
     **dict.fromkeys(
         (
             "BiasAdd", "BiasSoftmax", "BranchwiseRMSNorm", "GatedAdd",
@@ -214,42 +253,42 @@ RULES: Mapping[str, Rule] = {
         ),
         like(0),
     ),
-    "BiasDropout": _dropped,
-    "DequantizeLinear": lambda node: [Made(node.element(1), node.shape(0))],
-    "MurmurHash3": _hashed,
+    "BiasDropout": _bias_dropout,
+    "DequantizeLinear": lambda node: [OutputType(node.elem_type(1), node.input_shape(0))],
+    "MurmurHash3": _murmur_hash,
     "NGramRepeatBlock": like(1),
-    "QuantizeLinear": _quantized,
+    "QuantizeLinear": _quantize_linear,
     "SkipGroupNorm": like(0, 0),
     # Pairs of elements.
     "ComplexMul": broadcasting(0, 1),
     "ComplexMulConj": broadcasting(0, 1),
-    "MulInteger": broadcasting(0, 2, element=INT32),
+    "MulInteger": broadcasting(0, 2, elem_type=INT32),
     "QLinearAdd": broadcasting(0, 3),
     "QLinearMul": broadcasting(0, 3),
     "QLinearWhere": lambda node: [
-        Made(node.element(1), broadcasting(0, 1, 4)(node)[0].shape)
+        OutputType(node.elem_type(1), broadcasting(0, 1, 4)(node)[0].shape)
     ],
-    # Dims left out, added or cut.
-    "BiasSplitGelu": _halved,
-    "CropAndResize": _cropped,
-    "ExpandDims": _expanded,
-    "Irfft": _restored,
-    "IsAllFinite": lambda _: [Made(BOOL, ())],
-    "Pad": _padded,
-    "QLinearReduceMean": _reduced({}),
-    "ReduceSumInteger": _reduced({UINT8: UINT32, INT8: INT32}),
-    "Rfft": _transformed,
-    "UnfoldTensor": _unfolded,
+    # Dims output_dims out, added or cut.
+    "BiasSplitGelu": _bias_split_gelu,
+    "CropAndResize": _crop_and_resize,
+    "ExpandDims": _expand_dims,
+    "Irfft": _irfft,
+    "IsAllFinite": lambda _: [OutputType(BOOL, ())],
+    "Pad": _pad,
+    "QLinearReduceMean": _reduction({}),
+    "ReduceSumInteger": _reduction({UINT8: UINT32, INT8: INT32}),
+    "Rfft": _rfft,
+    "UnfoldTensor": _unfold_tensor,
     # Tables.
-    "CDist": _distances,
-    "GatherBlockQuantized": _gathered_blocks,
-    "GatherND": _gathered_rows,
-    "TorchEmbedding": _looked_up,
+    "CDist": _cdist,
+    "GatherBlockQuantized": _gather_block_quantized,
+    "GatherND": _gather_nd,
+    "TorchEmbedding": _torch_embedding,
     # Sequences.
-    "BeamSearch": _searched(4),
-    "CausalConvWithState": _state_kept,
-    "DynamicQuantizeLSTM": _recurrent,
-    "GreedySearch": _searched(None),
-    "Sampling": _searched(None),
+    "BeamSearch": _search(4),
+    "CausalConvWithState": _causal_conv_with_state,
+    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
+    "GreedySearch": _search(None),
+    "Sampling": _search(None),
 }  # fmt: skip
-"""Of com.microsoft."""
+"""The rules of the other operators of ``com.microsoft``, by operator."""

@@ -1,10 +1,16 @@
-"""Products, convolutions and pools of ONNX Runtime's domain: fused, quantised, channels last."""
+"""Shape rules of matrix products, convolutions and pools of ``com.microsoft``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.shapes.domains.made import UINT8, Made, Node, Rule, last_as
+from memplan_cli.onnx_io.shapes.domains.rule_node import (
+    UINT8,
+    OutputType,
+    Rule,
+    RuleNode,
+    last_as,
+)
 from memplan_cli.onnx_io.shapes.symbolic.rules import summed
 from memplan_cli.onnx_io.shapes.symbolic.targets import broadcast
 from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT32
@@ -18,8 +24,11 @@ if TYPE_CHECKING:
 _MATRIX = 2
 
 
-def _product(a: Shape | None, b: Shape | None) -> Shape | None:
-    """Return the shape of a matrix product, whose leading dims are broadcast."""
+def _matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """A (.., m, k), b (.., k, n) -> (.., m, n), leading dims broadcast; None if a shape is unknown.
+
+    A vector for ``a`` or ``b`` loses its m or n.
+    """
     if not a or not b:
         return None
     rows = a[-2:-1]
@@ -27,8 +36,14 @@ def _product(a: Shape | None, b: Shape | None) -> Shape | None:
     return (*broadcast([a[:-2], b[:-2]]), *rows, *columns)
 
 
-def _flipped(shape: Shape | None, *, last: int, batch: int) -> Shape | None:
-    """Return an operand's shape as it is multiplied: batch dims behind, two dims swapped."""
+def _transposed_operand(shape: Shape | None, *, last: int, batch: int) -> Shape | None:
+    """Return the shape of a FusedMatMul operand after its transposes.
+
+    Args:
+        shape: dims as stored.
+        last: nonzero swaps the last two dims (``transA``, ``transB``).
+        batch: nonzero moves the first dim before the last one (``transBatchA``, ``transBatchB``).
+    """
     if shape is None or len(shape) < _MATRIX:
         return shape
     if batch:  # the first dim goes before the last
@@ -36,82 +51,109 @@ def _flipped(shape: Shape | None, *, last: int, batch: int) -> Shape | None:
     return (*shape[:-2], shape[-1], shape[-2]) if last else shape
 
 
-def _fused(node: Node) -> Sequence[Made]:
-    """FusedMatMul: either operand may be transposed."""
+def _fused_matmul(node: RuleNode) -> Sequence[OutputType]:
+    """FusedMatMul: the product of the two operands after their transposes."""
     a, b = (
-        _flipped(
-            node.shape(at),
-            last=node.number(f"trans{side}"),
-            batch=node.number(f"transBatch{side}"),
+        _transposed_operand(
+            node.input_shape(index),
+            last=node.int_attribute(f"trans{side}"),
+            batch=node.int_attribute(f"transBatch{side}"),
         )
-        for at, side in enumerate("AB")
+        for index, side in enumerate("AB")
     )
-    return [Made(node.element(0), _product(a, b))]
+    return [OutputType(node.elem_type(0), _matmul_shape(a, b))]
 
 
-def _multiplied(element: int = 0, like: int = 0) -> Rule:
-    """Return the rule of a product of the first two inputs, of a type or that of an input."""
+def _matmul(element: int = 0, like: int = 0) -> Rule:
+    """Return a rule: inputs 0 (.., m, k) and 1 (.., k, n) -> (.., m, n).
+
+    Args:
+        element: element type of the output; 0 means that of input ``like``.
+        like: index of the input whose element type the output has.
+    """
     return lambda node: [
-        Made(element or node.element(like), _product(node.shape(0), node.shape(1)))
-    ]
-
-
-def _by_columns(node: Node) -> Sequence[Made]:
-    """MatMulNBits: the second operand is packed; an attribute says its columns."""
-    columns = node.number("N")
-    is_whole = node.number("transB", 1) == 1
-    return [
-        Made(
-            node.element(0), last_as(node.shape(0), columns) if columns and is_whole else None
+        OutputType(
+            element or node.elem_type(like),
+            _matmul_shape(node.input_shape(0), node.input_shape(1)),
         )
     ]
 
 
-def _by_shape(node: Node) -> Sequence[Made]:
-    """MatMulFpQ4: the second operand is packed; an input says its shape."""
-    shape = node.dims(2)
+def _matmul_nbits(node: RuleNode) -> Sequence[OutputType]:
+    """MatMulNBits, MatMulBnb4: a (.., k), packed b -> (.., N).
+
+    Unknown with ``transB=0`` (the packed operand is not transposed).
+    """
+    columns = node.int_attribute("N")
+    is_whole = node.int_attribute("transB", 1) == 1
     return [
-        Made(node.element(0), None if shape is None else _product(node.shape(0), tuple(shape)))
+        OutputType(
+            node.elem_type(0),
+            last_as(node.input_shape(0), columns) if columns and is_whole else None,
+        )
     ]
 
 
-def _general(node: Node) -> Sequence[Made]:
-    """FusedGemm: as Gemm."""
-    return [Made(node.element(0), _gemm(node, 1))]
+def _matmul_fp_q4(node: RuleNode) -> Sequence[OutputType]:
+    """MatMulFpQ4: a (.., m, k), packed b whose shape (k, n) is input 2 -> (.., m, n)."""
+    shape = node.input_dims(2)
+    return [
+        OutputType(
+            node.elem_type(0),
+            None if shape is None else _matmul_shape(node.input_shape(0), tuple(shape)),
+        )
+    ]
 
 
-def _gemm(node: Node, second: int) -> Shape | None:
-    a, b = node.ranked(0, _MATRIX), node.ranked(second, _MATRIX)
+def _fused_gemm(node: RuleNode) -> Sequence[OutputType]:
+    """FusedGemm: (m, k), (k, n) after the optional transposes -> (m, n)."""
+    return [OutputType(node.elem_type(0), _gemm_shape(node, 1))]
+
+
+def _gemm_shape(node: RuleNode, second: int) -> Shape | None:
+    """Return (m, n) of a Gemm whose second operand is input ``second``; None if a rank is not 2."""
+    a, b = node.shape_of_rank(0, _MATRIX), node.shape_of_rank(second, _MATRIX)
     if a is None or b is None:
         return None
-    rows, columns = a[node.number("transA")], b[1 - node.number("transB")]
+    rows, columns = a[node.int_attribute("transA")], b[1 - node.int_attribute("transB")]
     return rows, columns
 
 
-def _quantized_general(node: Node) -> Sequence[Made]:
-    """QGemm: quantised where a zero point says so."""
-    zero = 8
-    return [Made(node.element(zero) if node.has(zero) else FLOAT, _gemm(node, 3))]
+def _qgemm(node: RuleNode) -> Sequence[OutputType]:
+    """QGemm: (m, k), (k, n) -> (m, n); quantized if the node has an output zero point, else float."""
+    zero_point = 8
+    elem_type = node.elem_type(zero_point) if node.has_input(zero_point) else FLOAT
+    return [OutputType(elem_type, _gemm_shape(node, 3))]
 
 
 def _conv(kernel: int, *, channels_last: bool, element: int | None = None) -> Rule:
-    """Return the rule of a convolution; its kernel always has channels first."""
+    """Return the rule of a convolution: x (n, c, ..), kernel (m, c / group, ..) -> (n, m, ..).
 
-    def rule(node: Node) -> Sequence[Made]:
-        last = channels_last or bool(node.number("channels_last"))
-        shape = _channels(node.shape(0), to_last=False) if last else node.shape(0)
-        weights = node.shape(kernel)
-        found = None
-        if shape is not None and weights is not None and len(shape) == len(weights):
-            found = convolution(node.proto, shape, weights)
-        kind = node.element(0 if element is None else element)
-        return [Made(kind, _channels(found, to_last=True) if last else found)]
+    Args:
+        kernel: index of the kernel input, which always has channels first.
+        channels_last: x and the output are (n, .., c); the attribute of that name has the same effect.
+        element: index of the input whose element type the output has; None means input 0.
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        last = channels_last or bool(node.int_attribute("channels_last"))
+        shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+        kernel_shape = node.input_shape(kernel)
+        output_shape = None
+        if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
+            output_shape = convolution(node.proto, shape, kernel_shape)
+        elem_type = node.elem_type(0 if element is None else element)
+        return [
+            OutputType(
+                elem_type, _channels(output_shape, to_last=True) if last else output_shape
+            )
+        ]
 
     return rule
 
 
 def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
-    """Move the channels to the other end."""
+    """Move the channel dim: (n, .., c) -> (n, c, ..), or back if ``to_last``; None if unknown."""
     if shape is None or len(shape) < _MATRIX:
         return None
     if to_last:
@@ -120,55 +162,70 @@ def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
 
 
 def _pool(*, channels_last: bool) -> Rule:
-    """Return the rule of a pool."""
+    """Return the rule of a pool: (n, c, ..) -> (n, c, ..) with the windows that fit.
 
-    def rule(node: Node) -> Sequence[Made]:
-        last = channels_last or bool(node.number("channels_last"))
-        shape = _channels(node.shape(0), to_last=False) if last else node.shape(0)
-        found = None if shape is None else pool(node.proto, shape)
-        return [Made(node.element(0), _channels(found, to_last=True) if last else found)]
+    With ``channels_last``, or the attribute of that name, shapes are (n, .., c).
+    """
+
+    def rule(node: RuleNode) -> Sequence[OutputType]:
+        last = channels_last or bool(node.int_attribute("channels_last"))
+        shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+        output_shape = None if shape is None else pool(node.proto, shape)
+        return [
+            OutputType(
+                node.elem_type(0),
+                _channels(output_shape, to_last=True) if last else output_shape,
+            )
+        ]
 
     return rule
 
 
-def _global(node: Node) -> Sequence[Made]:
-    """QLinearGlobalAveragePool: all of each channel."""
-    shape = node.shape(0)
+def _global_pool(node: RuleNode) -> Sequence[OutputType]:
+    """QLinearGlobalAveragePool: (n, c, ..) -> (n, c, 1, ..), or with ``channels_last`` (n, 1, .., c)."""
+    shape = node.input_shape(0)
     if shape is None or len(shape) <= _MATRIX:
         return []
     ones = (1,) * (len(shape) - _MATRIX)
-    last = node.number("channels_last")
-    found = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
-    return [Made(node.element(0), found)]
+    last = node.int_attribute("channels_last")
+    output_shape = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
+    return [OutputType(node.elem_type(0), output_shape)]
 
 
-def _joined(node: Node) -> Sequence[Made]:
-    """QLinearConcat: tensors, each with its scale and zero point, behind those of the result."""
-    shapes = [node.shape(at) for at in range(2, len(node.proto.input), 3)]
-    known = [shape for shape in shapes if shape]
-    element = node.element(1) or UINT8
-    if not known or len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
-        return [Made(element, None)]
-    axis = node.number("axis", 1) % len(known[0])
-    found = list(known[0])
-    found[axis] = summed([shape[axis] for shape in known])
-    return [Made(element, tuple(found))]
+def _qlinear_concat(node: RuleNode) -> Sequence[OutputType]:
+    """QLinearConcat: inputs are the output's scale and zero point, then (tensor, scale, zero point) each.
+
+    Output: the tensors joined along ``axis``, with the element type of the output's zero point.
+    """
+    shapes = [node.input_shape(index) for index in range(2, len(node.proto.input), 3)]
+    known_shapes = [shape for shape in shapes if shape]
+    element = node.elem_type(1) or UINT8
+    if (
+        not known_shapes
+        or len(known_shapes) < len(shapes)
+        or len({len(shape) for shape in known_shapes}) > 1
+    ):
+        return [OutputType(element, None)]
+    axis = node.int_attribute("axis", 1) % len(known_shapes[0])
+    output_shape = list(known_shapes[0])
+    output_shape[axis] = summed([shape[axis] for shape in known_shapes])
+    return [OutputType(element, tuple(output_shape))]
 
 
 RULES: Mapping[str, Rule] = {
     # Matrices.
-    "DynamicQuantizeMatMul": _multiplied(FLOAT),
-    "FusedGemm": _general,
-    "FusedMatMul": _fused,
-    "FusedMatMulActivation": _fused,
-    "GemmFastGelu": _multiplied(),
-    "MatMulBnb4": _by_columns,
-    "MatMulFpQ4": _by_shape,
-    "MatMulInteger16": _multiplied(INT32),
-    "MatMulIntegerToFloat": _multiplied(like=2),
-    "MatMulNBits": _by_columns,
-    "QGemm": _quantized_general,
-    "TransposeMatMul": _fused,
+    "DynamicQuantizeMatMul": _matmul(FLOAT),
+    "FusedGemm": _fused_gemm,
+    "FusedMatMul": _fused_matmul,
+    "FusedMatMulActivation": _fused_matmul,
+    "GemmFastGelu": _matmul(),
+    "MatMulBnb4": _matmul_nbits,
+    "MatMulFpQ4": _matmul_fp_q4,
+    "MatMulInteger16": _matmul(INT32),
+    "MatMulIntegerToFloat": _matmul(like=2),
+    "MatMulNBits": _matmul_nbits,
+    "QGemm": _qgemm,
+    "TransposeMatMul": _fused_matmul,
     # Windows.
     "FusedConv": _conv(1, channels_last=False),
     "MaxpoolWithMask": _pool(channels_last=False),
@@ -177,8 +234,8 @@ RULES: Mapping[str, Rule] = {
     "NhwcMaxPool": _pool(channels_last=True),
     "QLinearAveragePool": _pool(channels_last=False),
     "QLinearConv": _conv(3, channels_last=False, element=7),
-    "QLinearGlobalAveragePool": _global,
+    "QLinearGlobalAveragePool": _global_pool,
     # Several in a row.
-    "QLinearConcat": _joined,
+    "QLinearConcat": _qlinear_concat,
 }
-"""Of com.microsoft."""
+"""The rules of products, convolutions and pools of ``com.microsoft``, by operator."""

@@ -1,4 +1,4 @@
-"""The rules of all domains, and what they say of a node."""
+"""The shape rules of all operators that ONNX's own inference does not know or reads wrongly."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, ONNX, canonical_dom
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.domains import (
     attention,
-    blocked,
-    learning,
     microsoft,
+    ml,
+    nchwc,
     products,
 )
-from memplan_cli.onnx_io.shapes.domains.made import Made, Node, Rule, last_as
+from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, Rule, RuleNode, last_as
 from memplan_cli.onnx_io.shapes.lattice import with_shape
 
 if TYPE_CHECKING:
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.symbolic.values import Values
 
 
-def _normalized(node: Node) -> Sequence[Made]:
-    """SimplifiedLayerNormalization: the tensor in its scale's type, and a factor for each row."""
-    return [Made(node.element(1), node.shape(0)), Made(1, last_as(node.shape(0), 1))]
+def _normalized(node: RuleNode) -> Sequence[OutputType]:
+    """SimplifiedLayerNormalization: x (.., n) -> y (.., n) in the scale's type, float factors (.., 1)."""
+    return [
+        OutputType(node.elem_type(1), node.input_shape(0)),
+        OutputType(1, last_as(node.input_shape(0), 1)),
+    ]
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # The first is read wrongly by ONNX's inference, states it follows with numbers only, and
-    # the others are in no opset: ONNX Runtime's optimiser writes them.
+    # ONNX's inference misreads Attention and infers the recurrent states from numbers only; the
+    # others are in no opset: ONNX Runtime's optimizer writes them.
     ONNX: {
         "Attention": attention.standard,
         "CausalConvWithState": microsoft.RULES["CausalConvWithState"],
@@ -39,29 +42,32 @@ DOMAINS: Mapping[str, Mapping[str, Rule]] = {
         "LinearAttention": attention.RULES["LinearAttention"],
         "SimplifiedLayerNormalization": _normalized,
     },
-    ML: learning.RULES,
+    ML: ml.RULES,
     MICROSOFT: {**microsoft.RULES, **products.RULES, **attention.RULES},
-    NCHWC: blocked.RULES,
+    NCHWC: nchwc.RULES,
 }
-"""The rules of each domain, by operator."""
+"""By domain, the rule of each operator."""
 
 
 def rule_of(node: NodeProto) -> Rule | None:
-    """Return the rule of a node that ONNX's own inference knows nothing of."""
+    """Return the rule for a node, None if `DOMAINS` has none for its operator."""
     return DOMAINS.get(canonical_domain(node.domain), {}).get(node.op_type)
 
 
-def made_by(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, TypeProto]:
-    """Return the types of a node's results, as far as its rule says them."""
+def output_types(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, TypeProto]:
+    """Return the types of a node's named outputs as its rule gives them, by name.
+
+    Outputs without a known element type are left out, as are all outputs if the node is invalid.
+    """
     try:
-        made = rule(Node(values, node))
+        outputs = rule(RuleNode(values, node))
     except (ValueError, IndexError, ZeroDivisionError, OverflowError):
-        return {}  # a node that is wrong, or an expression longer than anybody would write
-    found: dict[str, TypeProto] = {}
-    for name, (element, shape) in zip(node.output, made, strict=False):
+        return {}  # an invalid node, or an expression that is too long
+    types: dict[str, TypeProto] = {}
+    for name, (elem_type, shape) in zip(node.output, outputs, strict=False):
         negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
-        if name and element and not negative:
-            kind: TypeProto = messages().TypeProto()
-            kind.tensor_type.elem_type = element
-            found[name] = with_shape(kind, shape)
-    return found
+        if name and elem_type and not negative:
+            scalar: TypeProto = messages().TypeProto()
+            scalar.tensor_type.elem_type = elem_type
+            types[name] = with_shape(scalar, shape)
+    return types

@@ -1,0 +1,95 @@
+"""Shape rules of ``com.microsoft.nchwc``: operators on tensors whose channels are stored in blocks.
+
+ONNX Runtime's optimizer writes them for CPUs. Shapes stay (batch, channels, height, width).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, RuleNode
+from memplan_cli.onnx_io.shapes.symbolic.values import product
+from memplan_cli.onnx_io.shapes.symbolic.windows import convolution, pool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.onnx_io.shapes.domains.rule_node import Rule
+
+_RANK = 4
+_BLOCK = 16
+"""Channels of the largest block."""
+
+
+def _channels_first(shape: Shape) -> Shape:
+    """(n, h, w, c) -> (n, c, h, w)."""
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
+def _reorder_input(node: RuleNode) -> Sequence[OutputType]:
+    """ReorderInput: (n, c, h, w), or (n, h, w, c) with ``channels_last`` -> (n, c, h, w) in blocks.
+
+    Unknown unless c is a multiple of the block: the runtime pads other channels, and the graph does
+    not say to which block size.
+    """
+    shape = node.shape_of_rank(0, _RANK)
+    if shape is not None and node.int_attribute("channels_last"):
+        shape = _channels_first(shape)
+    if shape is None or not isinstance(shape[1], int) or shape[1] % _BLOCK:
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), shape)]
+
+
+def _reorder_output(node: RuleNode) -> Sequence[OutputType]:
+    """ReorderOutput: (n, c, h, w) in blocks -> (n, channels, h, w), or (n, h, w, channels)."""
+    shape, channels = node.shape_of_rank(0, _RANK), node.int_attribute("channels")
+    if shape is None or channels < 1:
+        return [OutputType(node.elem_type(0), None)]
+    last = node.int_attribute("channels_last")
+    output_shape = (
+        (shape[0], *shape[2:], channels) if last else (shape[0], channels, *shape[2:])
+    )
+    return [OutputType(node.elem_type(0), output_shape)]
+
+
+def _conv(node: RuleNode) -> Sequence[OutputType]:
+    """Conv: x (n, c, h, w), filters (m, c, kh, kw) -> (n, m, h', w'); m includes padded channels."""
+    shape, filters = node.shape_of_rank(0, _RANK), node.shape_of_rank(1, _RANK)
+    if shape is None or filters is None:
+        return [OutputType(node.elem_type(0), None)]
+    return [OutputType(node.elem_type(0), convolution(node.proto, shape, filters))]
+
+
+def _pool(node: RuleNode) -> Sequence[OutputType]:
+    """AveragePool, MaxPool: (n, c, h, w) -> (n, c, h', w')."""
+    shape = node.shape_of_rank(0, _RANK)
+    return [OutputType(node.elem_type(0), None if shape is None else pool(node.proto, shape))]
+
+
+def _global_pool(node: RuleNode) -> Sequence[OutputType]:
+    """GlobalAveragePool, GlobalMaxPool: (n, c, h, w) -> (n, c, 1, 1)."""
+    shape = node.shape_of_rank(0, _RANK)
+    return [OutputType(node.elem_type(0), None if shape is None else (*shape[:2], 1, 1))]
+
+
+def _upsample(node: RuleNode) -> Sequence[OutputType]:
+    """Upsample: each dim times its entry in ``scales``."""
+    shape, scales = node.shape_of_rank(0, _RANK), node.ints_attribute("scales")
+    if shape is None or len(scales) != _RANK:
+        return [OutputType(node.elem_type(0), None)]
+    dims = tuple(product((dim, scale)) for dim, scale in zip(shape, scales, strict=True))
+    return [OutputType(node.elem_type(0), dims)]
+
+
+RULES: Mapping[str, Rule] = {
+    "AveragePool": _pool,
+    "Conv": _conv,
+    "GlobalAveragePool": _global_pool,
+    "GlobalMaxPool": _global_pool,
+    "MaxPool": _pool,
+    "ReorderInput": _reorder_input,
+    "ReorderOutput": _reorder_output,
+    "Upsample": _upsample,
+}
+"""The rules of ``com.microsoft.nchwc``, by operator."""
