@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
-    from memplan_cli.onnx_io.shapes.runtime_query import Numbered
+    from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
 
 _LOAD_TIMEOUT = 120.0
 """Seconds to load a model; without an answer, sizes stay unknown."""
@@ -63,7 +63,7 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and names_in(parse_dim(dim)) <= symbols else None
 
 
-def shapes_of(copy: Numbered, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker
+def shapes_of(copy: NumberedModel, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker
     """Return the largest shape that a run shows of every value, by its id."""
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in nodes:

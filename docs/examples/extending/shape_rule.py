@@ -28,7 +28,7 @@ MODEL = parser.parse_model("""
 
 def max_unpool(values: Values, node: NodeProto) -> Shape | None:
     """Return the shape that the optional third input holds; None where it is not known."""
-    return values.dims(node, 2)
+    return values.input_dims(node, 2)
 
 
 EXTENDED = {**RULES, "MaxUnpool": max_unpool}

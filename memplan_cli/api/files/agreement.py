@@ -68,7 +68,7 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 
     Of what stands in a block that is not entered at these sizes the model says nothing.
     """
-    from memplan_cli.onnx_io.shapes.skipped import is_inside
+    from memplan_cli.onnx_io.shapes.never_run import is_inside
 
     found: dict[str, dict[str, tuple[str, Shape | None]]] = {
         block.path: {} for block in blocks(loaded.program.body)

@@ -175,7 +175,7 @@ class _Search:
 
     def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
         from memplan_cli.onnx_io.interface import free_dims
-        from memplan_cli.onnx_io.shapes.given_values import small_values
+        from memplan_cli.onnx_io.shapes.light_model import small_values
 
         self.source, self.path, self.settings = source, path, settings
         values = small_values(settings.inputs.feeds or {})
@@ -201,13 +201,13 @@ class _Search:
 
     def run(self, loaded: Loaded, known: Mapping[str, int] | None) -> Settled:
         """Try sizes; take what is seen in a run of the first that works."""
-        from memplan_cli.onnx_io.shapes.runtime_query import numbered
+        from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 
         gaps = self.gaps(loaded.program)
         asked = dim_constraints(loaded.program) if self.free and known is None else ()
         every = [dict(known)] if known is not None else list(self._candidates(asked))
         first = self._with_places(every, loaded.program)
-        copy = numbered(self.source.model) if gaps else None
+        copy = number_nodes(self.source.model) if gaps else None
         from memplan_cli.runtime.run.size_probe import first_that_runs
 
         tries = self._possible(first)

@@ -159,7 +159,7 @@ def _dims(
     Raises:
         SettingsError: two numbers, or a number and bounds, are said of one dim.
     """
-    from memplan_cli.onnx_io.shapes.given import dims_of_inputs
+    from memplan_cli.onnx_io.shapes.light_model import dims_of_inputs
 
     given = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
     _agree(settings.dims, given)

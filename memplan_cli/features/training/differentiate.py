@@ -20,7 +20,7 @@ from memplan_cli.features.training.rules import RULES
 from memplan_cli.features.training.tape import Phase, Pool, Tape, mark
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.shapes.workarounds import is_invented
+from memplan_cli.onnx_io.shapes.workarounds import is_generated_name
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _read_by(nodes: Iterable[NodeProto]) -> list[str]:
 def _one(tape: Tape, loss: str) -> str:
     """The gradient of the loss by itself."""
     tensor = tape.tensor(loss)
-    dims = [d for d in tensor.shape or () if d is not None and not is_invented(str(d))]
+    dims = [d for d in tensor.shape or () if d is not None and not is_generated_name(str(d))]
     if any(dim != 1 for dim in dims):
         raise SettingsError(
             f"the loss {loss!r} has shape {list(tensor.shape or ())}; a loss is one number",

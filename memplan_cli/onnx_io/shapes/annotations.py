@@ -1,10 +1,9 @@
-"""Declarations of results, which are believed only where inference knows less.
+"""Declared types of node outputs, which are used only where inference knows less.
 
-What a node makes goes before what the file says that it makes. So dims of results that have
-names, not numbers, are taken away before inference, and all declarations where its own nodes
-contradict one; what inference leaves open is filled with them. A name that no input has
-(``LayerNormalizationhidden_dim_0``), and that inference has an expression for in one place,
-stands for that expression in all.
+What a node computes wins over what the file declares. So named dims of node outputs are removed before
+inference, or all declarations if nodes contradict one, and what inference leaves open is filled in from
+them. If no input has a name (``LayerNormalizationhidden_dim_0``), and inference finds an expression for
+it in one place, the name is replaced by the expression everywhere.
 """
 
 from __future__ import annotations
@@ -31,21 +30,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What names of dims are known: those of the inputs, and what is bound."""
+class DimNames:
+    """Names of dims that have a meaning.
+
+    Attributes:
+        inputs: the names in the dims of the model's inputs.
+        dims: sizes of bound names.
+    """
 
     inputs: frozenset[str]
     dims: Mapping[str, int]
 
 
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
-    """Take away, in place, what inference may know better of results; return it, by graph.
+    """Remove, in place, the declared types that inference may know better; return them for each graph.
 
-    Where types are untrusted that is all types, and those are not returned; else it is what
-    has dims with names.
+    These are the types with named dims. If there are untrusted values, all types are removed, and those
+    of untrusted values are not returned.
     """
     if not untrusted:
-        return _take_named(model)
+        return _take_named_dims(model)
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
@@ -59,11 +63,12 @@ def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotatio
     return annotations
 
 
-def _take_named(model: ModelProto) -> Annotations:
+def _take_named_dims(model: ModelProto) -> Annotations:
+    """Remove the named dims of node outputs, in place; return the original types for each graph."""
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
-        # A Loop may end before its trip count: what it collects is as long as its name says.
+        # A Loop may end before its trip count: the declared name of its stacked outputs' length stays.
         collected = {o for node in graph.node if node.op_type == "Loop" for o in node.output}
         for value in (*graph.value_info, *graph.output):
             named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
@@ -80,87 +85,109 @@ def _take_named(model: ModelProto) -> Annotations:
 def restore_annotations(
     model: ModelProto,
     annotations: Annotations,
-    found: ModelProto,
-    names: Names,
+    inferred_model: ModelProto,
+    names: DimNames,
 ) -> bool:
-    """Declare, in place, what was taken away and says more than inference found; is there any?
+    """Declare, in place, the removed types that tell more than inference; return whether there are any.
 
-    ``found`` is what inference made of the model, whose graphs stand in the same order.
+    Args:
+        model: the model given to inference.
+        annotations: the removed types, by graph.
+        inferred_model: the inferred model, with its graphs in the same order.
+        names: names of dims.
 
     Raises:
-        SettingsError: a name is bound to another value than inference has for it.
+        SettingsError: a name is bound to a size that inference contradicts.
     """
     inferred = [
-        {v.name: v.type for v in (*g.value_info, *g.output)} for g in graphs(found.graph)
+        {v.name: v.type for v in (*g.value_info, *g.output)}
+        for g in graphs(inferred_model.graph)
     ]
-    meanings = _meanings(annotations, inferred, names.inputs)
-    _reject_contradicted(meanings, names.dims)
-    more = False
-    for graph, types, known in zip(graphs(model.graph), annotations, inferred, strict=True):
-        better: dict[str, TypeProto] = {}
+    expressions = _unique_expressions(annotations, inferred, names.inputs)
+    _reject_wrong_bindings(expressions, names.dims)
+    is_improved = False
+    for graph, types, inferred_types in zip(
+        graphs(model.graph), annotations, inferred, strict=True
+    ):
+        improved: dict[str, TypeProto] = {}
         for name, declared in types.items():
-            mine, kind = known.get(name), _expressed(declared, meanings, names.dims)
-            if mine is None or (agrees(mine, kind) and merged(mine, kind) != mine):
-                better[name] = kind if mine is None else merged(mine, kind)
-        declare(graph, better)
-        more = more or bool(better)
-    return more
+            inferred_type = inferred_types.get(name)
+            declared_type = _with_expressions(declared, expressions, names.dims)
+            if inferred_type is None:
+                improved[name] = declared_type
+            elif agrees(inferred_type, declared_type):
+                combined = merged(inferred_type, declared_type)
+                if combined != inferred_type:
+                    improved[name] = combined
+        declare(graph, improved)
+        is_improved = is_improved or bool(improved)
+    return is_improved
 
 
-def _meanings(
+def _unique_expressions(
     annotations: Annotations, inferred: Annotations, inputs: frozenset[str]
 ) -> dict[str, Dim]:
-    """Return what inference says for names that no input has, where it says one thing only."""
-    found: dict[str, set[Dim]] = {}
-    for name, dim in _pairs(annotations, inferred):
+    """Return for names that no input has the inferred dim, if it is the same wherever the name occurs."""
+    candidates: dict[str, set[Dim]] = {}
+    for name, dim in _named_dims(annotations, inferred):
         if name not in inputs and dim is not None and symbols_of(dim) <= inputs:
-            found.setdefault(name, set()).add(dim)
-    return {name: dims.pop() for name, dims in found.items() if len(dims) == 1}
+            candidates.setdefault(name, set()).add(dim)
+    return {name: dims.pop() for name, dims in candidates.items() if len(dims) == 1}
 
 
-def _pairs(annotations: Annotations, inferred: Annotations) -> Iterator[tuple[str, Dim]]:
-    """Yield each name that is all of a declared dim, with what inference found in its place."""
-    for types, known in zip(annotations, inferred, strict=True):
-        for value, kind in types.items():
-            declared, made = shape_in(kind), shape_in(known[value]) if value in known else None
-            if declared is None or made is None or len(declared) != len(made):
+def _named_dims(annotations: Annotations, inferred: Annotations) -> Iterator[tuple[str, Dim]]:
+    """Yield each declared dim that is a single name, with the inferred dim at its place."""
+    for types, inferred_types in zip(annotations, inferred, strict=True):
+        for value, type_proto in types.items():
+            declared, inferred_shape = (
+                shape_in(type_proto),
+                shape_in(inferred_types[value]) if value in inferred_types else None,
+            )
+            if (
+                declared is None
+                or inferred_shape is None
+                or len(declared) != len(inferred_shape)
+            ):
                 continue
-            for dim, answer in zip(declared, made, strict=True):
+            for dim, inferred_dim in zip(declared, inferred_shape, strict=True):
                 names = symbols_of(dim)
                 if len(names) == 1 and dim in names:
                     yield (
                         str(dim),
-                        canonical_dim(answer) if isinstance(answer, str) else answer,
+                        canonical_dim(inferred_dim)
+                        if isinstance(inferred_dim, str)
+                        else inferred_dim,
                     )
 
 
-def _expressed(
-    kind: TypeProto, meanings: Mapping[str, Dim], dims: Mapping[str, int]
+def _with_expressions(
+    type_proto: TypeProto, expressions: Mapping[str, Dim], dims: Mapping[str, int]
 ) -> TypeProto:
-    """Return a type with meanings for names, and numbers for what is bound."""
-    shape = shape_in(kind)
+    """Return a type with names replaced by their expressions, and bound symbols by numbers."""
+    shape = shape_in(type_proto)
     if shape is None:
-        return kind
+        return type_proto
     return with_shape(
-        kind, tuple(bind_dim(meanings.get(str(dim), dim), dims) for dim in shape)
+        type_proto, tuple(bind_dim(expressions.get(str(dim), dim), dims) for dim in shape)
     )
 
 
-def _reject_contradicted(meanings: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
+def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
+    """Raise `SettingsError` if a name is bound to another size than its expression has."""
     for name, value in dims.items():
-        meaning = meanings.get(name, value)
-        if meaning != value:
-            free = sorted(symbols_of(meaning))
+        expression = expressions.get(name, value)
+        if expression != value:
+            free = sorted(symbols_of(expression))
             others = {other: number for other, number in dims.items() if other != name}
             raise SettingsError(
-                f"dim {name!r} is {meaning}, which is not bound to {value}"
+                f"dim {name!r} is {expression}, which is not bound to {value}"
                 if free
-                else f"dim {name!r} is {meaning} at {binding_text(others)}, not {value}",
+                else f"dim {name!r} is {expression} at {binding_text(others)}, not {value}",
                 hint=f"bind {', '.join(free)} in its place" if free else "leave it out",
             )
 
 
 def names_of_inputs(model: ModelProto) -> frozenset[str]:
-    """Return the names in the dims of a model's inputs, before any is bound."""
+    """Return the names in the dims of a model's inputs."""
     dims = (d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim)
     return frozenset().union(*(symbols_of(dim or None) for dim in dims))

@@ -1,4 +1,4 @@
-"""What the user, and a runtime that was asked, know about shapes."""
+"""What the user gave and a runtime observed about the shapes of a model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
 
 Known = Mapping[str, tuple[str, "Shape"]]
-"""The dtype and shape of values, by name."""
+"""By value name, the dtype and shape that a runtime observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """What the user knows about shapes.
+    """What is known about shapes besides the model.
 
-    ``dims`` gives symbols their values. ``shapes`` gives a value its shape: an input's,
-    or any value's whose shape depends on data. ``known`` holds types and shapes found by
-    other means (a runtime's inference), used where the file says nothing. ``untrusted`` names
-    values whose declared types their nodes contradict: if there is one, what inference finds
-    goes before all that the file declares of results. ``values`` holds what inputs were given
-    that is small enough to decide shapes and conditions.
+    Attributes:
+        dims: sizes of symbols.
+        shapes: shapes given for values by name: inputs, or values whose shape depends on data.
+        known: types that a runtime observed; used where the model declares none.
+        untrusted: values whose declared types their nodes contradict. If there is one, inferred types
+            win over all that the model declares of node outputs.
+        values: values given for inputs that are small enough to decide shapes and conditions.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)

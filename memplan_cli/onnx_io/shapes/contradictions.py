@@ -1,11 +1,10 @@
-"""Declared types that contradict what the nodes make.
+"""Declared types that contradict what the nodes compute.
 
-What a file declares wins wherever shapes are read, in ONNX's inference too, and a tensor that is
-declared too small would get a place too small. So each node is queried once more: given the types
-of what it reads, what does it make? Nodes that are alike in all that decides the answer
-(operator, attributes, types, the values of shapes) are queried once, so a large network costs
-little more than a look at each node. Where a graph computes a shape, the nodes that compute it
-are queried along.
+A declared type wins wherever shapes are read, ONNX's inference included, so a tensor that is declared
+too small would be planned too small. Therefore each node is inferred once more, from the types of
+its inputs in the program, in a query model whose nodes are not connected. Nodes that are equal in all that
+decides the result (operator, attributes, types, values of small weights) are inferred once. Where a
+shape is computed by the graph, the nodes that compute it are part of the query.
 """
 
 from __future__ import annotations
@@ -16,85 +15,148 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import ML, ONNX, SHAPE_QUERIES, operator
 from memplan_cli.core.program import Origin, VarId
-from memplan_cli.onnx_io.shapes.node_query import NodeQuery, contents_of, may_say_shape
-from memplan_cli.onnx_io.shapes.onnx_inference import NEED_A_TYPE, answered
-from memplan_cli.onnx_io.shapes.subgraphs.results import given_by_bodies
-from memplan_cli.onnx_io.shapes.workarounds import is_invented
+from memplan_cli.onnx_io.shapes.lattice import common_shape, stacked_shape
+from memplan_cli.onnx_io.shapes.onnx_inference import TYPE_REQUIRED, infer_unguarded
+from memplan_cli.onnx_io.shapes.workarounds import is_generated_name
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import UNKNOWN, declared_types, element_type
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from memplan_cli.core.program import Block, Dim, Op, Program, Shape, Var
-    from memplan_cli.onnx_io.shapes.node_query import Content
     from memplan_cli.onnx_io.types import DeclaredType
 
-    Queried = tuple[Op, NodeProto]
+    OpNode = tuple[Op, NodeProto]
+    """An op of the program and its node in the model."""
 
-_LONGEST = 80
+_MAX_NAME = 80
 """Characters of a name in a message."""
 
-_MOST_DIMS = 12
+_MAX_DIMS = 12
 """Dims of a shape in a message."""
+
+_OLDEST_IR = 8
+"""Below IR 4 weights must be inputs, and inference ignores their data."""
+
+_INTEGERS = frozenset({"int64", "int32"})
+
+_MAX_SHAPE_ELEMENTS = 64
+"""Elements up to which a tensor may decide a shape."""
 
 
 class Contradiction(NamedTuple):
-    """A value that the program holds to be of another type than its node makes."""
+    """A value whose type in the program differs from what its node computes.
+
+    Attributes:
+        var: the value, with the declared type.
+        computed: what the node computes, as text.
+    """
 
     var: Var
-    made: str
+    computed: str
 
     def __str__(self) -> str:
         where = f" in {_short(self.var.block)}" if self.var.block else ""
-        declared = _formatted((self.var.dtype, self.var.shape))
-        return f"{_short(self.var.name)}{where} is declared {declared}, its node makes {self.made}"
+        declared = _type_text((self.var.dtype, self.var.shape))
+        name = _short(self.var.name)
+        return f"{name}{where} is declared {declared}, its node makes {self.computed}"
 
 
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
-    """Return the results that are surely of another type than the program holds them to be.
+    """Return the node outputs whose type in the program is certainly wrong.
 
-    Surely: another dtype, rank or number, or a number where the size is free. A node that
-    inference has no answer for contradicts nobody. What has subgraphs is compared with what
-    they give; a Constant's tensor says itself what it is.
+    Wrong means another dtype, rank or number, or a number for a dim that is free. A node for which
+    inference has no answer contradicts nothing. Outputs of control flow are compared with those
+    of their subgraphs.
     """
-    likeness = _Likeness.of(model.graph, program)
-    alike: dict[Hashable, Queried] = {}
-    for graph, block in likeness.blocks:
-        for key, op in likeness.keyed(block):
-            if key not in alike:
-                alike[key] = op, graph.node[op.source]
-    wrong = _denied(model, likeness, alike)
-    nested = [op for _, block in likeness.blocks for op in block.ops if op.bodies]
+    index = _OpIndex.of(model.graph, program)
+    representatives: dict[Hashable, OpNode] = {}
+    for graph, block in index.blocks:
+        for key, op in index.keyed_ops(block):
+            if key not in representatives:
+                representatives[key] = op, graph.node[op.source]
+    wrong_outputs = _wrong_outputs(model, index, representatives)
+    control_flow = [op for _, block in index.blocks for op in block.ops if op.bodies]
     return (
-        *_of_control_flow(nested, program.vars),
-        *(_of_nodes(likeness, wrong) if wrong else ()),
+        *_control_flow_contradictions(control_flow, program.vars),
+        *(_op_contradictions(index, wrong_outputs) if wrong_outputs else ()),
     )
 
 
-def _of_nodes(
-    likeness: _Likeness, wrong: Mapping[Hashable, Sequence[tuple[int, str]]]
+def _op_contradictions(
+    index: _OpIndex, wrong_outputs: Mapping[Hashable, Sequence[_WrongOutput]]
 ) -> Iterator[Contradiction]:
-    for _, block in likeness.blocks:
-        for key, op in likeness.keyed(block):
-            for at, made in wrong.get(key, ()):
-                yield Contradiction(likeness.known[op.outputs[at]], made)
+    for _, block in index.blocks:
+        for key, op in index.keyed_ops(block):
+            for wrong in wrong_outputs.get(key, ()):
+                yield Contradiction(index.vars[op.outputs[wrong.output]], wrong.computed)
 
 
-def _of_control_flow(
-    nodes: Iterable[Op], known: Mapping[VarId, Var]
+def _control_flow_contradictions(
+    ops: Iterable[Op], vars_: Mapping[VarId, Var]
 ) -> Iterator[Contradiction]:
-    for op in nodes:
-        for var, given in zip(op.outputs, given_by_bodies(op, known), strict=False):
-            made = _instead(op, known, var, given) if var else ""
-            if made:
-                yield Contradiction(known[var], made)
+    for op in ops:
+        for var, computed in zip(op.outputs, _control_flow_types(op, vars_), strict=False):
+            difference = _difference(op, vars_, var, computed) if var else ""
+            if difference:
+                yield Contradiction(vars_[var], difference)
 
 
-def _blocks(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
-    """Yield every block with its graph, control-flow nodes before their subgraphs."""
+# Outputs of control flow.
+
+
+def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[DeclaredType]:
+    """Return the types of the outputs of an If, Loop or Scan from those of its subgraphs' outputs.
+
+    A Loop or Scan may run any number of times: a state keeps what its initial value and the
+    subgraph's output have in common. Empty for other operators.
+    """
+
+    def type_of(var: VarId) -> DeclaredType:
+        return (vars_[var].dtype, vars_[var].shape) if var else UNKNOWN
+
+    if not op.bodies or op.domain or op.type not in ("If", "Loop", "Scan"):
+        return ()
+    outputs, *others = [[type_of(var) for var in body.outputs] for body in op.bodies]
+    if op.type == "If":
+        for other in others:
+            outputs = [_common(a, b) for a, b in zip(outputs, other, strict=False)]
+        return outputs
+    axes: object = ()
+    if op.type == "Loop":
+        outputs = outputs[1:]  # the condition
+        initial = [type_of(var) for var in op.inputs[2:]]
+    else:
+        scanned = op.attributes.get("num_scan_inputs")
+        axes = op.attributes.get("scan_output_axes")
+        if not isinstance(scanned, int):
+            return ()
+        initial = [type_of(var) for var in op.inputs[: len(op.inputs) - scanned]]
+    rows = outputs[len(initial) :]
+    given_axes = axes if isinstance(axes, tuple) else ()
+    stack_axes = [*(axis for axis in given_axes if isinstance(axis, int)), *[0] * len(rows)]
+    return (
+        *(_common(a, b) for a, b in zip(initial, outputs, strict=False)),
+        *(
+            (dtype, stacked_shape(shape, axis, None))
+            for (dtype, shape), axis in zip(rows, stack_axes, strict=False)
+        ),
+    )
+
+
+def _common(one: DeclaredType, other: DeclaredType) -> DeclaredType:
+    dtype = one[0] if one[0] == other[0] else UNKNOWN[0]
+    return dtype, common_shape(one[1], other[1])
+
+
+# Ops that are equal for inference.
+
+
+def _blocks_with_graphs(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
+    """Yield every block of the program with its graph, outer ones first."""
     waiting = [(graph, block)]
     for graph, block in waiting:  # noqa: PLR1704 - each in its turn, the first included
         yield graph, block
@@ -105,165 +167,321 @@ def _blocks(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block
 
 
 @dataclass(frozen=True, slots=True)
-class _Likeness:
-    """Which ops are alike in all that decides the types of their results?"""
+class _OpIndex:
+    """The ops of a program, with a key for each by which ops equal for inference are found.
+
+    Attributes:
+        blocks: all blocks with their graphs.
+        vars: the program's values.
+        contents: values of small weights.
+        type_numbers: a number for each value; values of equal type have equal numbers.
+    """
 
     blocks: Sequence[tuple[GraphProto, Block]]
-    known: Mapping[VarId, Var]
-    contents: Mapping[VarId, Content]
-    kinds: Mapping[VarId, int]
-    """A number for each var; vars of one type have one number."""
+    vars: Mapping[VarId, Var]
+    contents: Mapping[VarId, _Content]
+    type_numbers: Mapping[VarId, int]
 
     @classmethod
-    def of(cls, graph: GraphProto, program: Program) -> _Likeness:
-        numbers: dict[tuple[str, Shape | None], int] = {}
-        kinds, weights = {VarId(""): -1}, []
+    def of(cls, graph: GraphProto, program: Program) -> _OpIndex:
+        number_of: dict[tuple[str, Shape | None], int] = {}
+        type_numbers, weights = {VarId(""): -1}, []
         for var in program.vars.values():
             name, dtype, shape, origin, _, _ = var
-            kinds[name] = numbers.setdefault((dtype, shape), len(numbers))
+            type_numbers[name] = number_of.setdefault((dtype, shape), len(number_of))
             if origin is Origin.WEIGHT:
                 weights.append(var)
-        blocks = list(_blocks(graph, program.body))
-        return cls(blocks, program.vars, contents_of(blocks, weights), kinds)
+        blocks = list(_blocks_with_graphs(graph, program.body))
+        return cls(blocks, program.vars, _weight_contents(blocks, weights), type_numbers)
 
-    def keyed(self, block: Block) -> Iterator[tuple[Hashable, Op]]:
-        """Yield each op that inference can answer for, after what it shares with its like."""
-        kind_of = self.kinds.__getitem__
+    def keyed_ops(self, block: Block) -> Iterator[tuple[Hashable, Op]]:
+        """Yield each op that inference may have an answer for, after its key."""
+        type_number = self.type_numbers.__getitem__
         for op in block.ops:
-            _, kind, inputs, outputs, bodies, domain, _, attributes = op
+            _, op_type, inputs, outputs, bodies, domain, _, attributes = op
             if bodies or domain not in (ONNX, ML):
                 continue
             key: tuple[Hashable, ...]
-            key = (kind, domain, *map(kind_of, inputs), None, *map(kind_of, outputs))
+            key = (
+                op_type,
+                domain,
+                *map(type_number, inputs),
+                None,
+                *map(type_number, outputs),
+            )
             if attributes:
                 key = (*key, *attributes.items())
-            first = operator(op).shape_from
-            if first is not None:
-                if kind == "Constant":
+            first_shape_input = operator(op).shape_from
+            if first_shape_input is not None:
+                if op_type == "Constant":  # its tensor has the only type
                     continue
-                key = (*key, *map(self._said, inputs[first:]))
-                if kind == "ConstantOfShape":  # ops do not carry the tensor with its dtype
+                key = (*key, *map(self._content_key, inputs[first_shape_input:]))
+                if op_type == "ConstantOfShape":  # ops do not carry the tensor with its dtype
                     key = (*key, *outputs)
             yield key, op
 
-    def sayers(self, op: Op) -> Iterator[VarId]:
-        """Yield the inputs of an op that say a shape and are computed."""
+    def computed_shape_inputs(self, op: Op) -> Iterator[VarId]:
+        """Yield the inputs of an op that decide its output shape and are computed by the graph."""
         first = operator(op).shape_from
         return filter(self.is_computed, op.inputs[first:] if first is not None else ())
 
-    def _said(self, var: VarId) -> Hashable:
-        """Return the values of what may be a shape; a computed one is like no other."""
+    def _content_key(self, var: VarId) -> Hashable:
+        """Return a weight's values; a computed shape differs from any other."""
         if var in self.contents:
             return self.contents[var].value
         return var if self.is_computed(var) else None
 
-    def is_computed(self, var: VarId) -> bool:
-        """Whether a var may be a shape that an op computes."""
-        if not var:
+    def is_computed(self, var_id: VarId) -> bool:
+        """Whether an op computes the value, and it may decide a shape."""
+        if not var_id:
             return False
-        facts = self.known[var]
-        return facts.origin is Origin.OP and may_say_shape(facts)
+        var = self.vars[var_id]
+        return var.origin is Origin.OP and _may_decide_a_shape(var)
 
 
-def _denied(
-    model: ModelProto, likeness: _Likeness, alike: Mapping[Hashable, Queried]
-) -> dict[Hashable, list[tuple[int, str]]]:
-    """Ask one op of each kind; return the positions of outputs, and what is made there."""
-    known = likeness.known
-    query = NodeQuery(model, known, likeness.contents)
-    chain = _chain(likeness, (op for op, _ in alike.values()))
-    for op, node in chain:
-        query.chain(node, op)
-    computed = {var for op, _ in chain for var in op.outputs}
+class _Content(NamedTuple):
+    """The values of a small weight.
+
+    Attributes:
+        value: the values; equal for equal weights.
+        source: the initializer or Constant node.
+    """
+
+    value: Hashable
+    source: TensorProto | NodeProto
+
+
+def _may_decide_a_shape(var: Var) -> bool:
+    """Whether a value may hold dims, or factors of a Resize: few integers, or few float32 weights."""
+    if var.dtype not in _INTEGERS and (var.dtype, var.origin) != ("float32", Origin.WEIGHT):
+        return False
+    sizes = (dim for dim in var.shape or () if isinstance(dim, int))
+    return prod(sizes) <= _MAX_SHAPE_ELEMENTS
+
+
+def _weight_contents(
+    blocks: Iterable[tuple[GraphProto, Block]], weights: Iterable[Var]
+) -> Mapping[VarId, _Content]:
+    """Return the values of the weights that may decide a shape and are stored in the model."""
+    small = {(var.block, var.name): var.id for var in weights if _may_decide_a_shape(var)}
+    contents: dict[VarId, _Content] = {}
+    for graph, block in blocks if small else ():
+        for tensor in graph.initializer:
+            weight = small.pop((block.path, tensor.name), None)
+            if weight is not None and tensor.data_location != tensor.EXTERNAL:
+                contents[weight] = _Content(_tensor_value(tensor), tensor)
+    # The remaining ones are outputs of Constant nodes.
+    for graph, block in blocks if small else ():
+        for op in block.ops:
+            if op.type == "Constant" and op.outputs and op.outputs[0]:
+                node = graph.node[op.source]
+                weight = small.get((block.path, node.output[0]))
+                if weight is not None:
+                    value = tuple(a.SerializeToString() for a in node.attribute)
+                    contents[weight] = _Content(value, node)
+    return contents
+
+
+def _tensor_value(tensor: TensorProto) -> Hashable:
+    return (
+        tensor.data_type,
+        *(tuple(tensor.dims), tensor.raw_data, tuple(tensor.int64_data)),
+        *(tuple(tensor.int32_data), tuple(tensor.float_data)),
+    )
+
+
+# The query model.
+
+
+class _WrongOutput(NamedTuple):
+    """An output position at which an op contradicts its declaration, and what it computes."""
+
+    output: int
+    computed: str
+
+
+def _wrong_outputs(
+    model: ModelProto, index: _OpIndex, representatives: Mapping[Hashable, OpNode]
+) -> dict[Hashable, list[_WrongOutput]]:
+    """Infer one op for each key, and return the outputs that contradict their declarations."""
+    query = _QueryModel(model, index.vars, index.contents)
+    shape_ops = _shape_ops(index, (op for op, _ in representatives.values()))
+    for op, node in shape_ops:
+        query.add_connected(node, op)
+    computed = {var for op, _ in shape_ops for var in op.outputs}
     names: dict[Hashable, list[str]] = {}
-    for key, (op, node) in alike.items():
+    for key, (op, node) in representatives.items():
         first = op.inputs[0] if op.inputs else VarId("")
-        # What must have a type gets one only if it is declared: no answer may be empty.
-        typed = first and first not in computed and element_type(known[first].dtype)
-        if typed or op.type not in NEED_A_TYPE:
+        # Inference crashes on these operators unless the first input has a declared type.
+        is_typed = first and first not in computed and element_type(index.vars[first].dtype)
+        if is_typed or op.type not in TYPE_REQUIRED:
             names[key] = query.add(node, op)
-    answer = answered(query.data())
+    answer = infer_unguarded(query.data())
     types = declared_types(answer.graph) if answer is not None else {}
-    wrong: dict[Hashable, list[tuple[int, str]]] = {}
-    for key, results in names.items():
-        op, _ = alike[key]
-        for at, (var, name) in enumerate(zip(op.outputs, results, strict=True)):
-            made = _instead(op, known, var, types.get(name, UNKNOWN)) if var else ""
-            if made:
-                wrong.setdefault(key, []).append((at, made))
+    wrong: dict[Hashable, list[_WrongOutput]] = {}
+    for key, output_names in names.items():
+        op, _ = representatives[key]
+        for output, (var, name) in enumerate(zip(op.outputs, output_names, strict=True)):
+            computed_type = types.get(name, UNKNOWN)
+            difference = _difference(op, index.vars, var, computed_type) if var else ""
+            if difference:
+                wrong.setdefault(key, []).append(_WrongOutput(output, difference))
     return wrong
 
 
-def _chain(likeness: _Likeness, queried: Iterable[Op]) -> list[Queried]:
-    """Return the ops that compute what others read as a shape, producers first."""
-    waiting = [var for op in queried for var in likeness.sayers(op)]
+def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
+    """Return the ops that compute the shapes that queried ops read, producers first."""
+    waiting = [var for op in queried for var in index.computed_shape_inputs(op)]
     if not waiting:
         return []
     producer: dict[VarId, int] = {}
-    places: list[Queried] = []
-    for graph, block in likeness.blocks:
+    ops: list[OpNode] = []
+    for graph, block in index.blocks:
         for op in block.ops:
-            if not op.bodies and not op.domain and op.type not in NEED_A_TYPE:
-                producer.update(dict.fromkeys(op.outputs, len(places)))
-                places.append((op, graph.node[op.source]))
-    found: set[int] = set()
+            if not op.bodies and not op.domain and op.type not in TYPE_REQUIRED:
+                producer.update(dict.fromkeys(op.outputs, len(ops)))
+                ops.append((op, graph.node[op.source]))
+    positions: set[int] = set()
     while waiting:
-        at = producer.get(waiting.pop())
-        if at is None or at in found:
+        position = producer.get(waiting.pop())
+        if position is None or position in positions:
             continue
-        found.add(at)
-        op, _ = places[at]
+        positions.add(position)
+        op, _ = ops[position]
         if op.type not in SHAPE_QUERIES:
-            waiting.extend(var for var in op.inputs if likeness.is_computed(var))
-    return [places[at] for at in sorted(found)]
+            waiting.extend(var for var in op.inputs if index.is_computed(var))
+    return [ops[position] for position in sorted(positions)]
 
 
-def _instead(op: Op, known: Mapping[VarId, Var], var: VarId, made: DeclaredType) -> str:
-    """Return in words what an op makes, where that is not what the var is declared to be."""
-    declared = known[var]
-    dtype, shape = made
+class _QueryModel:
+    """A model of single nodes for ONNX's inference.
+
+    Every value gets a new name: an input with its type in the program, a weight with its values, or
+    an output of a node that was added with `add_connected`.
+    """
+
+    def __init__(
+        self, model: ModelProto, vars_: Mapping[VarId, Var], contents: Mapping[VarId, _Content]
+    ) -> None:
+        self._vars, self._contents = vars_, contents
+        self._names: dict[VarId, str] = {}
+        self._name_count = 0
+        self._model = type(model)()
+        self._model.ir_version = max(model.ir_version, _OLDEST_IR)
+        self._model.opset_import.extend(model.opset_import)
+        self._model.graph.name = "query"
+
+    def add_connected(self, node: NodeProto, op: Op) -> None:
+        """Add a node whose outputs are read by nodes added later."""
+        self._names.update(zip(op.outputs, self.add(node, op), strict=True))
+
+    def add(self, node: NodeProto, op: Op) -> list[str]:
+        """Add a node and return the names of its outputs in the query."""
+        names = [self._input_name(var) if var else "" for var in op.inputs]
+        copy = self._model.graph.node.add()
+        copy.CopyFrom(node)
+        copy.input[:] = names
+        copy.output[:] = [self._fresh_name() if var else "" for var in op.outputs]
+        return list(copy.output)
+
+    def data(self) -> bytes:
+        """Return the serialized query."""
+        data: bytes = self._model.SerializeToString()
+        return data
+
+    def _fresh_name(self) -> str:
+        self._name_count += 1
+        return f"v{self._name_count}"
+
+    def _input_name(self, var: VarId) -> str:
+        """Return the name of a value in the query; the value is added if no node computes it."""
+        name = self._names.get(var)
+        if name is not None:
+            return name
+        name = self._names[var] = self._fresh_name()
+        content = self._contents.get(var)
+        if content is None:
+            self._add_input(name, self._vars[var])
+        elif hasattr(content.source, "op_type"):
+            node = self._model.graph.node.add()
+            node.CopyFrom(content.source)
+            node.output[:] = [name]
+        else:
+            tensor = self._model.graph.initializer.add()
+            tensor.CopyFrom(content.source)
+            tensor.name = name
+        return name
+
+    def _add_input(self, name: str, var: Var) -> None:
+        """Add a graph input; without a type if the dtype is unknown."""
+        value = self._model.graph.input.add()
+        value.name = name
+        elem_type = element_type(var.dtype)
+        if not elem_type:
+            return
+        tensor = value.type.tensor_type
+        tensor.elem_type = elem_type
+        if var.shape is None:
+            return
+        tensor.shape.SetInParent()
+        for dim in var.shape:
+            target = tensor.shape.dim.add()
+            if isinstance(dim, int):
+                target.dim_value = dim
+            elif dim is not None:
+                target.dim_param = dim
+
+
+# Comparison and text.
+
+
+def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: DeclaredType) -> str:
+    """Return in words what an op computes if it contradicts the declared type, else ``""``."""
+    declared = vars_[var]
+    dtype, shape = computed
     if UNKNOWN[0] not in (dtype, declared.dtype) and dtype != declared.dtype:
-        return _formatted(made)
+        return _type_text(computed)
     if declared.shape is None:
         return ""
     if shape is not None and (
-        len(shape) != len(declared.shape) or any(map(_differs, declared.shape, shape))
+        len(shape) != len(declared.shape) or any(map(_is_wrong_dim, declared.shape, shape))
     ):
-        return _formatted(made)
+        return _type_text(computed)
     if op.type == "Reshape":
-        given, taken = _elements(known[op.inputs[0]].shape), _elements(declared.shape)
-        if given is not None and taken is not None and given != taken:
-            return f"{given} elements of {declared.dtype}"
+        elements = _element_count(vars_[op.inputs[0]].shape)
+        declared_elements = _element_count(declared.shape)
+        if None not in (elements, declared_elements) and elements != declared_elements:
+            return f"{elements} elements of {declared.dtype}"
     return ""
 
 
-def _differs(declared: Dim, made: Dim) -> bool:
-    """Whether a dim is surely another one; a name says nothing against a name."""
+def _is_wrong_dim(declared: Dim, computed: Dim) -> bool:
+    """Whether a declared number is certainly wrong; a declared name never is."""
     if not isinstance(declared, int) or declared < 0:
         return False
-    if isinstance(made, str):
-        return not is_invented(made)
-    return made is not None and made >= 0 and made != declared
+    if isinstance(computed, str):
+        return not is_generated_name(computed)
+    return computed is not None and computed >= 0 and computed != declared
 
 
-def _elements(shape: Shape | None) -> int | None:
+def _element_count(shape: Shape | None) -> int | None:
     sizes = [dim for dim in shape or () if isinstance(dim, int) and dim >= 0]
     return prod(sizes) if shape is not None and len(sizes) == len(shape) else None
 
 
-def _formatted(facts: DeclaredType) -> str:
-    dtype, shape = facts
+def _type_text(declared: DeclaredType) -> str:
+    dtype, shape = declared
     if shape is None:
         return f"{dtype} of some rank"
-    dims = [_word(dim) for dim in shape[:_MOST_DIMS]]
-    return f"{dtype}[{','.join(dims)}{', ..' if len(shape) > _MOST_DIMS else ''}]"
+    dims = [_dim_text(dim) for dim in shape[:_MAX_DIMS]]
+    return f"{dtype}[{','.join(dims)}{', ..' if len(shape) > _MAX_DIMS else ''}]"
 
 
-def _word(dim: Dim) -> str:
+def _dim_text(dim: Dim) -> str:
     text = "?" if dim is None else str(dim)
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    text = text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 3]}..."
     return text if text.isprintable() else repr(text)
 
 
 def _short(name: str) -> str:
-    return repr(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}...")
+    return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")

@@ -1,4 +1,4 @@
-"""The shape of each value: the file's annotations, ONNX inference, bindings, repairs."""
+"""Shape inference of a model: declared types, bindings, ONNX's inference, and interpretation of the rest."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from memplan_cli.onnx_io.interface import names_taken
 from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.annotations import (
-    Names,
+    DimNames,
     names_of_inputs,
     restore_annotations,
     take_annotations,
 )
-from memplan_cli.onnx_io.shapes.given import (
+from memplan_cli.onnx_io.shapes.lattice import has_holes
+from memplan_cli.onnx_io.shapes.light_model import (
     add_known,
+    as_constants,
+    as_inputs,
     bind_graph,
     dims_from_shapes,
     light_copy,
     name_free_dims,
 )
-from memplan_cli.onnx_io.shapes.given_values import as_constants, as_inputs
-from memplan_cli.onnx_io.shapes.lattice import has_holes
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
-from memplan_cli.onnx_io.shapes.workarounds import add_masks, forget_invented
+from memplan_cli.onnx_io.shapes.workarounds import add_dropout_masks, clear_generated_names
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
@@ -41,92 +42,105 @@ def infer(
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
-    Nodes keep their order and index. Big weights appear as graph inputs. A dim that only
-    inference has a name for (``unk__0``) is unknown: nobody could give it a value.
+    Nodes keep their order and index. Large weights are graph inputs. Dims with names that inference generates
+    (``unk__0``) are unknown: nobody could bind them.
 
     Raises:
-        SettingsError: a shape given contradicts the model, or names no value of it.
+        SettingsError: a given shape contradicts the model, or names no value of it.
     """
     source = lazy(model)
     del model
-    kinds = {node.op_type for node in source.model.graph.node}
-    nested = not kinds.isdisjoint(CONTROL_FLOW)
+    op_types = {node.op_type for node in source.model.graph.node}
+    has_subgraphs = not op_types.isdisjoint(CONTROL_FLOW)
     light, taken = light_copy(source.model), names_taken(source.model)
     source.release()
     name_free_dims(light, taken)
-    said = dims_from_shapes(light, bindings.shapes)
-    for name, value in said.items():
+    sizes_from_shapes = dims_from_shapes(light, bindings.shapes)
+    for name, value in sizes_from_shapes.items():
         if bindings.dims.get(name, value) != value:
             raise SettingsError(
                 f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
             )
-    dims = {**bindings.dims, **said}
-    names = Names(names_of_inputs(light), dims)
+    dims = {**bindings.dims, **sizes_from_shapes}
+    names = DimNames(names_of_inputs(light), dims)
     annotations = take_annotations(light, bindings.untrusted)
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
-    fixed = as_constants(light, bindings.values)
-    inference = _Inference(has_masks=nested or "Dropout" in kinds)
+    constant_inputs = as_constants(light, bindings.values)
+    infer_level = _OneLevelInference(has_dropout=has_subgraphs or "Dropout" in op_types)
     if any(annotations):
-        found = _infer_nested(light, inference) if nested else inference(light)
-        if not restore_annotations(light, annotations, found, names):
-            return as_inputs(found, fixed), (*dict.fromkeys(inference.warnings),)
-    if nested:
-        inferred = _infer_nested(light, inference)
+        inferred = (
+            _infer_with_subgraphs(light, infer_level) if has_subgraphs else infer_level(light)
+        )
+        if not restore_annotations(light, annotations, inferred, names):
+            return as_inputs(inferred, constant_inputs), infer_level.distinct_warnings()
+    if has_subgraphs:
+        inferred = _infer_with_subgraphs(light, infer_level)
     else:
-        # As bytes: the copy is given up before inference makes two more.
+        # Serialized, so that the light copy is freed before inference makes two more.
         data = light.SerializeToString()
         del light
-        inferred = inference.of_bytes(data, messages().ModelProto)
-    return as_inputs(inferred, fixed), (*dict.fromkeys(inference.warnings),)
+        inferred = infer_level.of_bytes(data, messages().ModelProto)
+    return as_inputs(inferred, constant_inputs), infer_level.distinct_warnings()
 
 
-def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
+def _infer_with_subgraphs(light: ModelProto, infer_level: _OneLevelInference) -> ModelProto:
+    """Infer a model and its subgraphs; if that fails, only the main graph, with a warning."""
     try:
-        return infer_nested(light, inference)
-    except Exception as error:  # noqa: BLE001 - subgraphs that are none break it in many ways
-        what = f"{type(error).__name__} {str(error)[:200]}"
-        inference.warnings.append(f"the shapes inside subgraphs are not known: {what}")
-        return inference(light)
+        return infer_nested(light, infer_level)
+    except Exception as error:  # noqa: BLE001 - invalid subgraphs fail in many ways
+        reason = f"{type(error).__name__} {str(error)[:200]}"
+        infer_level.warnings.append(f"the shapes inside subgraphs are not known: {reason}")
+        return infer_level(light)
 
 
 @dataclass(slots=True)
-class _Inference:
-    """ONNX inference of one level, with its repairs; a failure is a warning."""
+class _OneLevelInference:
+    """Inference of one graph: ONNX's, with its repairs, and an interpretation of what it leaves open.
+
+    Attributes:
+        warnings: failures of ONNX's inference; each call may add one.
+        has_dropout: whether the model may have a Dropout, whose masks ONNX's inference leaves out.
+        has_failed: whether ONNX's inference failed in the last call.
+    """
 
     warnings: list[str] = field(default_factory=list)
-    has_masks: bool = True
-    """Whether a Dropout is there, whose masks inference leaves out."""
-    failed: bool = False
+    has_dropout: bool = True
+    has_failed: bool = False
+
+    def distinct_warnings(self) -> tuple[str, ...]:
+        """Return the warnings without repetitions, in order."""
+        return (*dict.fromkeys(self.warnings),)
 
     def __call__(self, model: ModelProto) -> ModelProto:
-        """Infer a model; it is not changed."""
+        """Return an inferred copy of a model."""
         return self.of_bytes(model.SerializeToString(), type(model))
 
-    def of_bytes(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
-        """Infer the graph, then interpret it where that leaves holes."""
-        self.failed = False
-        inferred = self._once(data, kind)
-        if not self.failed and has_holes(inferred.graph):
+    def of_bytes(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
+        """Return an inferred copy of a serialized model."""
+        self.has_failed = False
+        inferred = self._infer_with_onnx(data, model_class)
+        if not self.has_failed and has_holes(inferred.graph):
             from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
 
             declare(inferred.graph, interpret(inferred).types)
         return inferred
 
-    def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
+    def _infer_with_onnx(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
+        """Return a serialized model as ONNX infers it, or as it is, with a warning, if inference fails."""
         from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 
         try:
             inferred = infer_shapes(data)
-            if self.has_masks and add_masks(inferred):
+            if self.has_dropout and add_dropout_masks(inferred):
                 inferred = infer_shapes(inferred.SerializeToString())
-        except Exception as error:  # noqa: BLE001 - it raises many types; the file's shapes remain
+        except Exception as error:  # noqa: BLE001 - of many types
             lines = str(error).strip().splitlines() or [type(error).__name__]
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {lines[0][:200]}")
-            self.failed = True
-            inferred = kind()
+            self.has_failed = True
+            inferred = model_class()
             inferred.ParseFromString(data)
-        forget_invented(inferred)
+        clear_generated_names(inferred)
         return inferred

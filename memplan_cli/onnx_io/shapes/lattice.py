@@ -1,7 +1,7 @@
-"""Partly known types merged and compared: types with holes, as protobufs.
+"""Partly known types: `TypeProto` messages in which the type, the rank or some dims may be missing.
 
-`merged` adds what one knows to what the other knows; `widened` keeps only what both say, as
-for a value that comes from two places.
+`merged` combines two sources of knowledge about one value. `widened` keeps what holds for both of two
+values, for example the outputs of two branches.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
 
 
-_MOST = 2**63 - 1
-"""The largest dim that a file can say; a larger one is a hole."""
+_MAX_DIM = 2**63 - 1
+"""The largest dim that a file can hold; a larger one is stored as unknown."""
 
 
-def shape_in(kind: TypeProto) -> Shape | None:
-    """Return a tensor type's dims as they stand in the file, None where unknown."""
-    tensor = _tensor(kind)
+def shape_in(type_proto: TypeProto) -> Shape | None:
+    """Return the dims of a tensor type: numbers, names or None. None if it has no shape."""
+    tensor = _tensor(type_proto)
     if tensor is None or not tensor.HasField("shape"):
         return None
     return tuple(_dim(dim) for dim in tensor.shape.dim)
 
 
-def _tensor(kind: TypeProto) -> TypeProto.Tensor | None:
-    return kind.tensor_type if kind.WhichOneof("value") == "tensor_type" else None
+def _tensor(type_proto: TypeProto) -> TypeProto.Tensor | None:
+    is_tensor = type_proto.WhichOneof("value") == "tensor_type"
+    return type_proto.tensor_type if is_tensor else None
 
 
 def _dim(dim: TensorShapeProto.Dimension) -> Dim:
@@ -39,9 +40,9 @@ def _dim(dim: TensorShapeProto.Dimension) -> Dim:
     return dim.dim_param or None
 
 
-def with_shape(kind: TypeProto, shape: Shape | None) -> TypeProto:
-    """Return a tensor type with other dims; what is no tensor comes back as it is."""
-    changed = deepcopy(kind)
+def with_shape(type_proto: TypeProto, shape: Shape | None) -> TypeProto:
+    """Return a copy of a tensor type with another shape, None for none; other types are copied as is."""
+    changed = deepcopy(type_proto)
     tensor = _tensor(changed)
     if tensor is None:
         return changed
@@ -51,95 +52,106 @@ def with_shape(kind: TypeProto, shape: Shape | None) -> TypeProto:
     tensor.shape.SetInParent()
     for dim in shape:
         target = tensor.shape.dim.add()
-        if isinstance(dim, int) and -_MOST <= dim <= _MOST:
+        if isinstance(dim, int) and -_MAX_DIM <= dim <= _MAX_DIM:
             target.dim_value = dim
         elif isinstance(dim, str):
             target.dim_param = dim
     return changed
 
 
-def is_complete(kind: TypeProto) -> bool:
-    """Whether a type says all that can be said: every dim has a number or a name."""
-    if kind.WhichOneof("value") != "tensor_type":
-        return kind.WhichOneof("value") is not None
-    shape = shape_in(kind)
-    return bool(kind.tensor_type.elem_type) and shape is not None and None not in shape
+def is_complete(type_proto: TypeProto) -> bool:
+    """Whether a type is fully known: element type, rank, and a number or name for each dim."""
+    if type_proto.WhichOneof("value") != "tensor_type":
+        return type_proto.WhichOneof("value") is not None
+    shape = shape_in(type_proto)
+    return bool(type_proto.tensor_type.elem_type) and shape is not None and None not in shape
 
 
 def has_holes(graph: GraphProto) -> bool:
-    """Whether a node of a graph gives something whose type is not all known."""
+    """Whether the type of any node output of a graph is not fully known."""
     values = (*graph.output, *graph.value_info, *graph.input)
-    known = {value.name for value in values if is_complete(value.type)}
-    return any(name not in known for node in graph.node for name in node.output if name)
+    complete = {value.name for value in values if is_complete(value.type)}
+    return any(name not in complete for node in graph.node for name in node.output if name)
 
 
 def merged(first: TypeProto, second: TypeProto) -> TypeProto:
-    """Return what the first says, holes filled with what the second says."""
+    """Return the first type with its unknown parts filled in from the second."""
     if first.WhichOneof("value") is None:
         return second
-    one, two = _tensor(first), _tensor(second)
-    if one is None or two is None:
+    tensor, other = _tensor(first), _tensor(second)
+    if tensor is None or other is None:
         return first
-    here, there = shape_in(first), shape_in(second)
-    if here is None:
-        here = there
-    elif there is not None and len(here) == len(there):
-        here = tuple(b if a is None else a for a, b in zip(here, there, strict=True))
-    both = with_shape(first, here)
-    both.tensor_type.elem_type = one.elem_type or two.elem_type
-    return both
+    shape, other_shape = shape_in(first), shape_in(second)
+    if shape is None:
+        shape = other_shape
+    elif other_shape is not None and len(shape) == len(other_shape):
+        pairs = zip(shape, other_shape, strict=True)
+        shape = tuple(b if a is None else a for a, b in pairs)
+    result = with_shape(first, shape)
+    result.tensor_type.elem_type = tensor.elem_type or other.elem_type
+    return result
 
 
 def agrees(first: TypeProto, second: TypeProto) -> bool:
-    """Whether one type may be both: no dtype, rank or number of theirs differs."""
-    one, two = _tensor(first), _tensor(second)
-    if one is None or two is None:
+    """Whether a value may have both types.
+
+    False if their element types or ranks differ, or where the first has a dim of another number, or
+    a number for another number.
+    """
+    tensor, other = _tensor(first), _tensor(second)
+    if tensor is None or other is None:
         kinds = first.WhichOneof("value"), second.WhichOneof("value")
         return None in kinds or kinds[0] == kinds[1]
-    if one.elem_type and two.elem_type and one.elem_type != two.elem_type:
+    if tensor.elem_type and other.elem_type and tensor.elem_type != other.elem_type:
         return False
-    here, there = shape_in(first), shape_in(second)
-    if here is None or there is None:
+    shape, other_shape = shape_in(first), shape_in(second)
+    if shape is None or other_shape is None:
         return True
-    return len(here) == len(there) and all(
+    return len(shape) == len(other_shape) and all(
         a is None or b is None or isinstance(b, str) or a == b
-        for a, b in zip(here, there, strict=True)
+        for a, b in zip(shape, other_shape, strict=True)
     )
 
 
 def widened(first: TypeProto, second: TypeProto) -> TypeProto:
-    """Return what both say; a dim that differs is a hole."""
+    """Return what both types have in common; dims that differ are unknown."""
     if first.WhichOneof("value") is None or _tensor(first) is None:
         return first if first.WhichOneof("value") else second
-    here, there = shape_in(first), shape_in(second)
-    if here is None or there is None or len(here) != len(there):
-        return with_shape(first, None)
-    return with_shape(
-        first, tuple(a if a == b else None for a, b in zip(here, there, strict=True))
-    )
+    return with_shape(first, common_shape(shape_in(first), shape_in(second)))
 
 
-def widest(kinds: Iterable[TypeProto]) -> TypeProto | None:
-    """Return what all of them say, or None of none."""
-    found: TypeProto | None = None
-    for kind in kinds:
-        found = kind if found is None else widened(found, kind)
-    return found
+def common_shape(first: Shape | None, second: Shape | None) -> Shape | None:
+    """Return the dims that two shapes have in common, None where they differ; None if ranks differ."""
+    if first is None or second is None or len(first) != len(second):
+        return None
+    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
 
 
-def slice_of(kind: TypeProto, axis: int) -> TypeProto:
-    """Return the type of one slice: a dim less."""
-    shape = shape_in(kind)
+def widest(types: Iterable[TypeProto]) -> TypeProto | None:
+    """Return what all of these types have in common, None if there are no types."""
+    result: TypeProto | None = None
+    for type_proto in types:
+        result = type_proto if result is None else widened(result, type_proto)
+    return result
+
+
+def slice_of(type_proto: TypeProto, axis: int) -> TypeProto:
+    """Return the type of a tensor's slices along an axis: without that dim."""
+    shape = shape_in(type_proto)
     if not shape or not -len(shape) <= axis < len(shape):
-        return with_shape(kind, None)
+        return with_shape(type_proto, None)
     axis %= len(shape)
-    return with_shape(kind, (*shape[:axis], *shape[axis + 1 :]))
+    return with_shape(type_proto, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def stack_of(kind: TypeProto, axis: int, length: Dim) -> TypeProto:
-    """Return the type of several of these, one after the other: a dim more."""
-    shape = shape_in(kind)
+def stack_of(type_proto: TypeProto, axis: int, length: Dim) -> TypeProto:
+    """Return the type of ``length`` tensors of this type, stacked along a new axis."""
+    return with_shape(type_proto, stacked_shape(shape_in(type_proto), axis, length))
+
+
+def stacked_shape(shape: Shape | None, axis: int, length: Dim) -> Shape | None:
+    """Return a shape with a new dim ``length`` at ``axis``; None if the axis is out of range."""
     if shape is None or not -len(shape) - 1 <= axis <= len(shape):
-        return with_shape(kind, None)
+        return None
     axis %= len(shape) + 1
-    return with_shape(kind, (*shape[:axis], length, *shape[axis:]))
+    return (*shape[:axis], length, *shape[axis:])

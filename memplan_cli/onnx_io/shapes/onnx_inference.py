@@ -1,9 +1,8 @@
 """ONNX's own shape inference, called so that it cannot crash the process.
 
-The inference functions of five operators follow the type of their first input without
-looking whether there is one (onnx 1.23.2; each tried with an untyped input, as all
-operators were): the process dies of SIGSEGV. Such nodes are kept from it under another
-operator's name until their input has a type.
+In onnx 1.23.2 the inference functions of five operators dereference the type of their first input
+without a check (found by trying every operator with an untyped input): the process dies of SIGSEGV.
+Such nodes are hidden under another operator's name until their input has a type.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.onnx_io.shapes.workarounds import NEED_WORKAROUND, infer_with_workarounds
+from memplan_cli.onnx_io.shapes.workarounds import infer_with_workarounds
 from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
@@ -21,113 +20,119 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-NEED_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
-"""Operators whose inference function needs the type of the first input, or the process."""
+TYPE_REQUIRED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
+"""Operators on which inference crashes unless their first input has a type."""
 
 _HIDDEN = ".untyped"
-"""Behind an operator's name: no schema is called so, and inference passes the node over."""
+"""Suffix of a hidden node's operator: it has no schema, so inference skips the node."""
 
 _IR_VERSION = 10
-"""Of the models that single nodes are inferred in; from 4 on, all are alike to inference."""
+"""IR version for the inference of single nodes; from 4 on it makes no difference."""
 
-_ROUNDS = 8
-"""What one round makes known can give the next one's nodes their types."""
+_MAX_ROUNDS = 8
+"""Rounds of inference; each can give a type to the inputs of more hidden nodes."""
 
 
 def infer_shapes(data: bytes) -> ModelProto:
-    """Infer the types and shapes of a serialised model, sizes that it computes included.
+    """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
     Raises:
-        Exception: many types; the model is not what inference takes.
+        Exception: of many types; inference does not accept the model.
     """
-    if not any(kind.encode() in data for kind in NEED_A_TYPE):
-        return _inferred(data)
+    if not any(op_type.encode() in data for op_type in TYPE_REQUIRED):
+        return infer_with_workarounds(data, _infer)
     model = messages().ModelProto.FromString(data)
-    hidden = [node for node, typed in _risky(model.graph, frozenset()) if not typed]
+    hidden = [node for node, typed in _crash_candidates(model.graph, frozenset()) if not typed]
     for node in hidden:
         node.op_type += _HIDDEN
-    for _ in range(_ROUNDS):
-        inferred = _inferred(model.SerializeToString())
-        # The same nodes in the same order: inference adds values and leaves nodes alone.
-        known = [typed for _, typed in _risky(inferred.graph, frozenset())]
-        nodes = [node for node, _ in _risky(model.graph, frozenset())]
+    for _ in range(_MAX_ROUNDS):
+        inferred = infer_with_workarounds(model.SerializeToString(), _infer)
+        # Inference keeps the nodes and their order.
+        is_typed = [typed for _, typed in _crash_candidates(inferred.graph, frozenset())]
+        nodes = [node for node, _ in _crash_candidates(model.graph, frozenset())]
         ready = [
             node
-            for node, typed in zip(nodes, known, strict=True)
+            for node, typed in zip(nodes, is_typed, strict=True)
             if typed and node.op_type.endswith(_HIDDEN)
         ]
         if not ready:
             break
         for node in ready:
             node.op_type = node.op_type.removesuffix(_HIDDEN)
-    for node, _ in _risky(inferred.graph, frozenset()):
+    for node, _ in _crash_candidates(inferred.graph, frozenset()):
         node.op_type = node.op_type.removesuffix(_HIDDEN)
     return inferred
 
 
-def answered(data: bytes) -> ModelProto | None:
-    """Infer once, without a look at what it would crash on; None where it cannot."""
+def infer_unguarded(data: bytes) -> ModelProto | None:
+    """Return a serialized model with inferred types, None if inference raises.
+
+    The caller makes sure that nodes of `TYPE_REQUIRED` operators have typed inputs.
+    """
     try:
-        return _inferred(data)
-    except Exception:  # noqa: BLE001 - many types; what it cannot infer, it cannot deny
+        return infer_with_workarounds(data, _infer)
+    except Exception:  # noqa: BLE001 - of many types
         return None
 
 
 def infer_node(
     node: NodeProto,
     types: Mapping[str, TypeProto],
-    data: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, NDArray[Any]],
     opset: int,
 ) -> Mapping[str, TypeProto]:
-    """Infer the results of one node from its inputs' types, and from the numbers in some.
+    """Return the types of one node's outputs by name, as far as ONNX infers them.
 
-    All inputs must have a type. What cannot be inferred is left out.
+    Args:
+        node: a node of the standard domain without subgraphs.
+        types: the types of its inputs; if one is empty, nothing is inferred.
+        arrays: values of the inputs that are known.
+        opset: version of the standard domain.
     """
     from onnx import numpy_helper
 
-    if not all(kind.WhichOneof("value") for kind in types.values()):
+    if not all(type_proto.WhichOneof("value") for type_proto in types.values()):
         return {}
-    arrays = {name: numpy_helper.from_array(array, name) for name, array in data.items()}
+    tensors = {name: numpy_helper.from_array(array, name) for name, array in arrays.items()}
     try:
         schema = compiled().defs.get_schema(node.op_type, opset, "")
-        answer = schema._infer_node_outputs(  # noqa: SLF001 - onnx's own way needs its package
+        # The public function needs the whole onnx package.
+        answer = schema._infer_node_outputs(  # noqa: SLF001
             node.SerializeToString(),
-            {name: kind.SerializeToString() for name, kind in types.items()},
-            {name: tensor.SerializeToString() for name, tensor in arrays.items()},
+            {name: type_proto.SerializeToString() for name, type_proto in types.items()},
+            {name: tensor.SerializeToString() for name, tensor in tensors.items()},
             {},
             {"": opset},
             _IR_VERSION,
         )
-    except Exception:  # noqa: BLE001 - many types; what it cannot infer stays open
+    except Exception:  # noqa: BLE001 - of many types
         return {}
-    kinds = {name: messages().TypeProto.FromString(said) for name, said in answer.items()}
-    return {name: kind for name, kind in kinds.items() if kind.WhichOneof("value")}
+    outputs = {name: messages().TypeProto.FromString(data) for name, data in answer.items()}
+    return {name: output for name, output in outputs.items() if output.WhichOneof("value")}
 
 
-def _inferred(data: bytes) -> ModelProto:
-    if not any(kind.encode() in data for kind in NEED_WORKAROUND):
-        return _said(data)
-    model = messages().ModelProto.FromString(data)
-    return infer_with_workarounds(model, lambda changed: _said(changed.SerializeToString()))
+def _infer(data: bytes) -> ModelProto:
+    # Positional arguments: no type check, no strict mode, data propagation.
+    inferred = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
+    model: ModelProto = messages().ModelProto.FromString(inferred)
+    return model
 
 
-def _said(data: bytes) -> ModelProto:
-    # By position: check no types, be lenient, propagate the values of shapes.
-    found = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
-    inferred: ModelProto = messages().ModelProto.FromString(found)
-    return inferred
+def _crash_candidates(
+    graph: GraphProto, outer_typed: frozenset[str]
+) -> Iterator[tuple[NodeProto, bool]]:
+    """Yield each node of a `TYPE_REQUIRED` operator, hidden or not, and whether its first input has a type.
 
-
-def _risky(graph: GraphProto, outside: frozenset[str]) -> Iterator[tuple[NodeProto, bool]]:
-    """Yield each node of these operators, and whether its first input has a type."""
-    typed = outside | {
+    Subgraphs are included; ``outer_typed`` are the values around the graph that have a type.
+    """
+    typed = outer_typed | {
         value.name
         for value in (*graph.input, *graph.value_info, *graph.output)
         if value.type.WhichOneof("value")
     }
     typed |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type.removesuffix(_HIDDEN) in NEED_A_TYPE:
+        if node.op_type.removesuffix(_HIDDEN) in TYPE_REQUIRED:
             yield node, bool(node.input) and node.input[0] in typed
         for _, body in subgraphs(node):
-            yield from _risky(body, typed)
+            yield from _crash_candidates(body, typed)

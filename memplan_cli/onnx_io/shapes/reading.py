@@ -1,4 +1,4 @@
-"""Programs read with every type that the file declares truly or inference finds."""
+"""Reading a model as a program, with declared types where they are right and inferred types elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.read import declared_program, program_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.never_run import is_inside, never_run_blocks, without_memory_of
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import declared_types
 
@@ -23,167 +24,181 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.contradictions import Contradiction
 
 
-_LONGEST = 80
+_MAX_NAME = 80
 """Characters of a name in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A program, and what was noticed while reading it."""
+    """A program that was read from a model.
+
+    Attributes:
+        program: the program.
+        warnings: what the user should know.
+        observed: whether some shapes are those of one run, or depend on values that were given.
+        seen: the vars whose sizes are known from that run only.
+        skipped: paths of the blocks that no run under the binding enters.
+    """
 
     program: Program
     warnings: tuple[str, ...] = ()
     observed: bool = False
-    """Whether some shapes are those of one run, or hang on values that were given."""
     seen: frozenset[VarId] = frozenset()
-    """The vars whose sizes nothing but that run told."""
     skipped: tuple[str, ...] = ()
-    """The paths of the blocks that no run under the binding enters."""
 
 
-NOT_BELIEVED = "wrong declarations of the model are not believed"
-"""How the warning begins of a model whose nodes contradict what it declares."""
+WRONG_DECLARATIONS = "wrong declarations of the model are not believed"
+"""Start of the warning about a model whose nodes contradict its declared types."""
 
 
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
     """Turn a model into a program.
 
-    Where the file gives every value numbers for dims, ONNX inference is left out: it keeps
-    what is declared, even where its own result is other dims.
+    If the model declares numbers for all dims, nothing is inferred: ONNX's inference would keep them, even
+    where its own result differs.
 
     Raises:
-        ModelError: a value is read that nothing defines, defined twice, or needs itself.
+        ModelError: a value is read that nothing defines, defined twice, or depends on itself.
     """
     source, bindings = lazy(model), bindings or Bindings()
     del model
     if bindings == Bindings() and (program := declared_program(source.model)) is not None:
         return Loaded(program)
     from memplan_cli.onnx_io.shapes.infer import infer
-    from memplan_cli.onnx_io.shapes.skipped import skipped_blocks
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
-    # Inference leaves nodes alone but for the types in their subgraphs: without any, a large
-    # graph need not be there twice while it is read.
-    nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    graph = inferred.graph if nested else None
-    skipped = skipped_blocks(graph) if graph is not None else ()
+    # Inference changes nodes only in their subgraphs. Without subgraphs the inferred graph is freed, so
+    # that a large graph is not in memory twice while it is read.
+    has_subgraphs = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
+    graph = inferred.graph if has_subgraphs else None
+    never_run = never_run_blocks(graph) if graph is not None else ()
     del inferred
     model = source.model
-    return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=skipped)
+    return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=never_run)
 
 
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
-    """Turn a model into a program that goes by no type which its nodes contradict.
+    """Turn a model into a program without declared types that its nodes contradict.
 
-    Where a declared type is wrong, what inference makes of the nodes is right, and a warning
-    says so once. A type that not even inference is of one mind about is unknown.
+    Inferred types replace wrong declared ones, with a warning. A type on which the nodes themselves
+    disagree is unknown.
 
     Raises:
         ModelError: as `read_program`.
-        SettingsError: a shape is given that its node contradicts.
+        SettingsError: a shape was given that the value's node contradicts.
     """
     source = lazy(model)
-    loaded = _read_checked(source, bindings)
+    loaded = _read_consistent(source, bindings)
     if not bindings.values:
         return loaded
-    # What is not so without the values holds for them alone.
-    plain = _read_checked(source, replace(bindings, values={})).program.vars
-    found = loaded.program.vars
-    hanging = [
-        var for var in found if var not in plain or found[var].shape != plain[var].shape
+    # Shapes that differ without the given values depend on them.
+    vars_ = loaded.program.vars
+    unbound_vars = _read_consistent(source, replace(bindings, values={})).program.vars
+    dependent = [
+        name
+        for name, var in vars_.items()
+        if var.origin in (Origin.OP, Origin.BODY_INPUT)
+        and (name not in unbound_vars or var.shape != unbound_vars[name].shape)
     ]
-    made = [var for var in hanging if found[var].origin in (Origin.OP, Origin.BODY_INPUT)]
-    if not made:
+    if not dependent:
         return loaded
-    names = ", ".join(var[:_LONGEST] for var in made[:3]) + (", ..." if len(made) > 3 else "")
-    note = f"shapes hang on the values given, others may need more: {names}"
+    names = ", ".join(name[:_MAX_NAME] for name in dependent[:3])
+    more = ", ..." if len(dependent) > 3 else ""
+    note = f"shapes hang on the values given, others may need more: {names}{more}"
     return replace(loaded, observed=True, warnings=(*loaded.warnings, note))
 
 
-def _read_checked(source: LazyModel, bindings: Bindings) -> Loaded:
+def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
+    """Read a program; while nodes contradict declared types, read it again without these types."""
     from memplan_cli.onnx_io.shapes.contradictions import contradictions
 
+    def contradictions_that_run(loaded: Loaded) -> list[Contradiction]:
+        return [
+            contradiction
+            for contradiction in contradictions(source.model, loaded.program)
+            if not is_inside(contradiction.var.block, loaded.skipped)
+        ]
+
     loaded = read_program(source, bindings)
-    wrong = left = _reached(contradictions(source.model, loaded.program), loaded)
+    initial = remaining = contradictions_that_run(loaded)
     untrusted: frozenset[str] = frozenset()
-    # What one wrong declaration hid, the next round finds: names never come back.
-    while left and not (names := frozenset(found.var.name for found in left)) <= untrusted:
+    # A wrong declaration may hide another one. Names are added in each round until none is new.
+    while remaining and not (names := frozenset(c.var.name for c in remaining)) <= untrusted:
         untrusted |= names
-        known = {var: facts for var, facts in bindings.known.items() if var not in untrusted}
+        known = {name: kind for name, kind in bindings.known.items() if name not in untrusted}
         loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
-        left = _reached(contradictions(source.model, loaded.program), loaded)
+        remaining = contradictions_that_run(loaded)
     if loaded.skipped:
-        loaded = _without_skipped(loaded, bindings)
-    if not wrong:
+        loaded = _without_never_run(loaded, bindings)
+    if not initial:
         return loaded
-    _reject_given(left, bindings)
+    _reject_wrong_shapes(remaining, bindings)
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
-    said = [f"{NOT_BELIEVED}: {wrong[0]}{more}"]
+    warnings = [f"{WRONG_DECLARATIONS}: {initial[0]}{more}"]
     program = loaded.program
-    if left:
-        program = forgotten(program, frozenset(found.var.id for found in left))
-        said.append(f"the nodes do not agree on sizes, which are unknown: {left[0]}")
-    return replace(loaded, program=program, warnings=(*loaded.warnings, *said))
+    if remaining:
+        program = without_shapes(program, frozenset(c.var.id for c in remaining))
+        warnings.append(f"the nodes do not agree on sizes, which are unknown: {remaining[0]}")
+    return replace(loaded, program=program, warnings=(*loaded.warnings, *warnings))
 
 
-def _without_skipped(loaded: Loaded, bindings: Bindings) -> Loaded:
-    """Take the memory from what is never run; say so where values that were given decide it."""
-    from memplan_cli.onnx_io.shapes.skipped import without_memory
-
-    program = without_memory(loaded.program, loaded.skipped)
+def _without_never_run(loaded: Loaded, bindings: Bindings) -> Loaded:
+    """Remove the memory of blocks that are never run, with a warning if given values decide that."""
+    program = without_memory_of(loaded.program, loaded.skipped)
     if not bindings.values:
         return replace(loaded, program=program)
-    count, first = len(loaded.skipped), loaded.skipped[0][:_LONGEST]
-    what = f"{count} subgraphs are" if count > 1 else "one subgraph is"
-    note = f"{what} never run with the values given, and {'take' if count > 1 else 'takes'} no memory: {first!r}"
+    count, first = len(loaded.skipped), loaded.skipped[0][:_MAX_NAME]
+    subject = f"{count} subgraphs are" if count > 1 else "one subgraph is"
+    verb = "take" if count > 1 else "takes"
+    note = f"{subject} never run with the values given, and {verb} no memory: {first!r}"
     return replace(loaded, program=program, warnings=(*loaded.warnings, note))
 
 
-def _reached(found: Sequence[Contradiction], loaded: Loaded) -> Sequence[Contradiction]:
-    """Return the contradictions in blocks that are run: what others make, nobody sees."""
-    from memplan_cli.onnx_io.shapes.skipped import is_inside
-
-    return [one for one in found if not is_inside(one.var.block, loaded.skipped)]
-
-
-def _reject_given(left: Sequence[Contradiction], bindings: Bindings) -> None:
-    for found in left:
-        if not bindings.shapes.keys().isdisjoint((found.var.name, found.var.id)):
+def _reject_wrong_shapes(contradictions: Sequence[Contradiction], bindings: Bindings) -> None:
+    """Raise `SettingsError` if the shape of a contradicted value was given by the user."""
+    for contradiction in contradictions:
+        var = contradiction.var
+        if not bindings.shapes.keys().isdisjoint((var.name, var.id)):
             raise SettingsError(
-                f"the shape given for {found.var.name!r} cannot be right: {found}",
+                f"the shape given for {var.name!r} cannot be right: {contradiction}",
                 hint="leave it out, or give the one that its node makes",
             )
 
 
-def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
-    """Return a program without the shapes of some values and of all that hangs on them."""
-    unknown = set(doubtful)
-    _spread(program.body, unknown)
+def without_shapes(program: Program, values: Collection[VarId]) -> Program:
+    """Return a program in which these values, and all that are computed from them, have no shape."""
+    unknown = set(values)
+    _add_dependents(program.body, unknown)
     vars_ = {
-        identity: var._replace(shape=None) if identity in unknown else var
-        for identity, var in program.vars.items()
+        name: var._replace(shape=None) if name in unknown else var
+        for name, var in program.vars.items()
     }
     return replace(program, vars=vars_)
 
 
-def _spread(block: Block, unknown: set[VarId]) -> None:
-    """Add what the ops of a block make of unknown values, inside of their subgraphs too."""
+def _add_dependents(block: Block, unknown: set[VarId]) -> None:
+    """Add to ``unknown`` what the ops of a block, and of its subgraphs, compute from unknown values.
+
+    If an op reads one, or if one is in a subgraph of it, all values of the op's subgraphs are added:
+    an iteration passes them to the next one.
+    """
     for op in block.ops:
-        reached = not unknown.isdisjoint(op.inputs)
+        is_dependent = not unknown.isdisjoint(op.inputs)
         for body in op.bodies:
-            _spread(body, unknown)
-            reached = reached or not unknown.isdisjoint((*body.outputs, *_inside(body)))
-        if reached:
+            _add_dependents(body, unknown)
+            body_values = (*body.outputs, *_values_in(body))
+            is_dependent = is_dependent or not unknown.isdisjoint(body_values)
+        if is_dependent:
             unknown.update(var for var in op.outputs if var)
-            for body in op.bodies:  # what a turn gives, the next one takes
-                unknown.update(_inside(body))
+            for body in op.bodies:
+                unknown.update(_values_in(body))
 
 
-def _inside(block: Block) -> Iterator[VarId]:
-    """Yield the values that a block defines, those of its own subgraphs too."""
+def _values_in(block: Block) -> Iterator[VarId]:
+    """Yield the values that a block and its subgraphs define."""
     yield from block.inputs
     for op in block.ops:
         yield from (var for var in op.outputs if var)
         for body in op.bodies:
-            yield from _inside(body)
+            yield from _values_in(body)

@@ -1,7 +1,7 @@
-"""Models for a runtime that is to say the shapes that ONNX inference does not know.
+"""Models from which ONNX Runtime finds the shapes that ONNX's inference does not know.
 
-Two models: one whose every result is an output without a type, for a session that is only
-loaded, and one whose nodes have names of ours, for a profile of a run.
+One has every wanted value as an output without a type: a session that is only loaded infers them. In
+the other, nodes have numbers as names, so that the events of a profiled run can be matched to nodes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.onnx_io.shapes.given import (
+from memplan_cli.onnx_io.shapes.light_model import (
     add_known,
+    as_constants,
     bind_graph,
     block_paths,
     dims_from_shapes,
     light_copy,
     name_free_dims,
 )
-from memplan_cli.onnx_io.shapes.given_values import as_constants
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeQuery:
-    """A model for a session that is only loaded, and the symbols its inputs have."""
+    """A model for a session that is only loaded.
+
+    Attributes:
+        data: the serialized model.
+        symbols: the names in the dims of its inputs.
+    """
 
     data: bytes = field(repr=False)
     symbols: frozenset[str]
@@ -41,7 +46,7 @@ class RuntimeQuery:
 def runtime_query(
     model: ModelProto, bindings: Bindings, names: Collection[str]
 ) -> RuntimeQuery:
-    """Return a copy whose outputs are the named values, without a type; weights are inputs."""
+    """Return a light copy of a model whose further outputs are the named values, without types."""
     light = light_copy(model)
     name_free_dims(light)
     dims = {**bindings.dims, **dims_from_shapes(light, bindings.shapes)}
@@ -50,9 +55,9 @@ def runtime_query(
     add_known(light, bindings, dims)
     as_constants(light, bindings.values)
     wanted = [name for node in light.graph.node for name in node.output if name in names]
-    taken = {value.name for value in light.graph.output}
+    declared_outputs = {value.name for value in light.graph.output}
     for name in dict.fromkeys(wanted):
-        if name not in taken:
+        if name not in declared_outputs:
             light.graph.output.add().name = name
     symbols: set[str] = set()
     for value in light.graph.input:
@@ -62,10 +67,13 @@ def runtime_query(
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """A copy whose nodes are named by number, and what each reads and writes.
+class NumberedModel:
+    """A copy of a model whose nodes are named by number.
 
-    Values are named ``<block path>/<name>``, by the block of the node.
+    Attributes:
+        data: the serialized model.
+        reads: by node name, the values that the node reads, as ``<block path>/<name>``.
+        writes: by node name, the values that the node writes.
     """
 
     data: bytes = field(repr=False)
@@ -73,16 +81,16 @@ class Numbered:
     writes: Mapping[str, tuple[str, ...]]
 
 
-def numbered(model: ModelProto) -> Numbered:
-    """Name every node of every block by a number, so that a profile's events say which."""
-    copy = deepcopy(model)
+def number_nodes(model: ModelProto) -> NumberedModel:
+    """Return a copy of a model in which every node of every block has a unique number as its name."""
+    copied = deepcopy(model)
     reads: dict[str, tuple[str, ...]] = {}
     writes: dict[str, tuple[str, ...]] = {}
-    # Paths come from the old names: all of them are read before one is changed.
-    for path, graph in list(block_paths(copy.graph, "")):
-        here = f"{path}/" if path else ""
+    # Block paths contain node names: read them all before changing one.
+    for path, graph in list(block_paths(copied.graph, "")):
+        prefix = f"{path}/" if path else ""
         for node in graph.node:
             node.name = f"node{len(reads)}"
-            reads[node.name] = tuple(here + name for name in node.input if name)
-            writes[node.name] = tuple(here + name for name in node.output if name)
-    return Numbered(copy.SerializeToString(), reads, writes)
+            reads[node.name] = tuple(prefix + name for name in node.input if name)
+            writes[node.name] = tuple(prefix + name for name in node.output if name)
+    return NumberedModel(copied.SerializeToString(), reads, writes)

@@ -1,13 +1,14 @@
-"""Workarounds for ONNX's shape inference: what it reads wrongly, leaves out or makes up.
+"""Workarounds for errors and gaps of ONNX's shape inference (onnx 1.23.2).
 
-What it reads wrongly is kept from it or rephrased; what it leaves out, and names that it
-makes up, are repaired in its answer.
+Each error was found by comparing inference with a run:
 
-Three operators are read wrongly (onnx 1.23.2, each found by holding inference against what
-runs): Attention's scores get the length of the keys as a number where it is not known, 0 for a
-free one and the past's left out, and where its heads lie side by side, a width that has a name is
-taken for 0 (a rule of ours says these shapes); STFT's default for ``onesided``, 1, is taken for 0;
-a Slice of a shape takes a start for 0 if data propagation does not know it.
+- Attention: the scores get a number for the key length even if it is unknown (0 for a free length,
+  and past keys are not counted). With heads merged into the last dim, a named width is taken for 0.
+- STFT: the default of ``onesided``, 1, is taken for 0.
+- Slice of a shape: a start that data propagation does not know is taken for 0.
+
+Inference is kept from these nodes, or they are rephrased; memplan's own rules infer the outputs.
+Gaps are repaired in the result: masks of Dropout are missing, and dims get generated names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator
 from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
@@ -27,12 +29,9 @@ if TYPE_CHECKING:
         GraphProto,
         ModelProto,
         NodeProto,
-        TensorShapeProto,
         TypeProto,
         ValueInfoProto,
     )
-
-    Dim = TensorShapeProto.Dimension
 
 WRONG_TYPES = ("Attention", "STFT")
 """Operators for which inference may return wrong types."""
@@ -40,95 +39,115 @@ WRONG_TYPES = ("Attention", "STFT")
 NEED_WORKAROUND = (*WRONG_TYPES, "Slice")
 """Operators for which inference may return wrong types or propagate wrong values."""
 
+_SCORES = 3
+"""Attention's output of scores: (batch, query heads, queries, past and new keys)."""
+
+_PAST_KEYS = 4
+"""Attention's input of past keys: (batch, key heads, past keys, head size)."""
+
 _STARTS, _ENDS = 1, 2
 """Inputs of Slice (opset 10 on)."""
 
-_UNKNOWN = "memplan: unknown"
-"""Name of a value that no node defines: data propagation stops at it."""
+_HIDDEN = ".merged_heads"
+"""Suffix of a hidden node's operator: it has no schema, so inference skips the node."""
 
-_SCORES = 3
-"""Attention's output of scores: batch, heads of the queries, queries, keys with the past."""
-
-_PAST = 4
-"""Attention's input of past keys."""
-
-_HIDDEN = ".in rows"
-"""Behind an operator's name: no schema is called so, and inference passes the node over."""
+_UNDEFINED = "memplan: undefined"
+"""Name of an input that no node defines: data propagation stops at it."""
 
 _INT = 2
 """``AttributeProto.INT``."""
 
-_INVENTED = re.compile(r"unk__\d+")
+_GENERATED_NAME = re.compile(r"unk__\d+")
 
 
-class _Touched(NamedTuple):
+class _ChangedNode(NamedTuple):
+    """A node that was changed for inference.
+
+    Attributes:
+        graph: position of its graph in `graphs`.
+        node: position of the node in its graph.
+        original: a copy of the node before the change.
+    """
+
     graph: int
     node: int
     original: NodeProto
 
 
-class _Level(NamedTuple):
-    """A graph, what it declares, and the types of what was inferred in it."""
+class _GraphTypes(NamedTuple):
+    """A graph, the values that it declares, and the types that were inferred for it, by name."""
 
     graph: GraphProto
-    said: Mapping[str, ValueInfoProto]
-    types: Mapping[str, TypeProto]
+    declared: Mapping[str, ValueInfoProto]
+    inferred: Mapping[str, TypeProto]
 
     @classmethod
-    def of(cls, graph: GraphProto, inferred: GraphProto) -> _Level:
-        said = {value.name: value for value in (*graph.value_info, *graph.output)}
-        found = (*inferred.input, *inferred.value_info, *inferred.output)
-        return cls(graph, said, {value.name: value.type for value in found})
+    def of(cls, graph: GraphProto, inferred: GraphProto) -> _GraphTypes:
+        declared = {value.name: value for value in (*graph.value_info, *graph.output)}
+        values = (*inferred.input, *inferred.value_info, *inferred.output)
+        return cls(graph, declared, {value.name: value.type for value in values})
 
 
-def infer_with_workarounds(
-    model: ModelProto, infer: Callable[[ModelProto], ModelProto]
-) -> ModelProto:
-    """Infer a model, which is changed, so that nothing that it reads wrongly gets into the answer.
+def infer_with_workarounds(data: bytes, infer: Callable[[bytes], ModelProto]) -> ModelProto:
+    """Return a serialized model inferred without the errors above; the result has its own nodes.
 
-    The answer has the model's own nodes. Scores whose length is not known get no number for
-    it; what is said of scores is inferred on, as often as there are Attentions in a row.
+    Scores of Attention are declared from the inferred queries and keys, and inference is repeated, because
+    they may lead to further scores.
+
+    Args:
+        data: the model.
+        infer: infers a serialized model.
     """
-    computed = _computed_names(model)
-    touched = [
-        _Touched(at, index, original)
-        for at, graph in enumerate(graphs(model.graph))
-        for index, node in enumerate(graph.node)
-        if (original := _rephrased(node, computed)) is not None
+    if not any(op_type.encode() in data for op_type in NEED_WORKAROUND):
+        return infer(data)
+    model = messages().ModelProto.FromString(data)
+    computed = _computed_values(model)
+    changed_nodes = [
+        _ChangedNode(graph_index, node_index, original)
+        for graph_index, graph in enumerate(graphs(model.graph))
+        for node_index, node in enumerate(graph.node)
+        if (original := _change_for_inference(node, computed)) is not None
     ]
-    inferred = infer(model)
-    for _ in touched:
-        levels = tuple(
-            _Level.of(graph, answer)
-            for graph, answer in zip(graphs(model.graph), graphs(inferred.graph), strict=True)
+    if not changed_nodes:
+        del model  # inference makes two more copies
+        return infer(data)
+    inferred = infer(model.SerializeToString())
+    for _ in changed_nodes:
+        types = tuple(
+            _GraphTypes.of(graph, inferred_graph)
+            for graph, inferred_graph in zip(
+                graphs(model.graph), graphs(inferred.graph), strict=True
+            )
         )
-        if not [entry for entry in touched if _say_scores(entry, levels[entry.graph])]:
+        is_new = [_declare_scores(n.original, types[n.graph]) for n in changed_nodes]
+        if not any(is_new):
             break
-        inferred = infer(model)
-    found = tuple(graphs(inferred.graph))
-    for entry in touched:
-        found[entry.graph].node[entry.node].CopyFrom(entry.original)
+        inferred = infer(model.SerializeToString())
+    inferred_graphs = tuple(graphs(inferred.graph))
+    for changed in changed_nodes:
+        inferred_graphs[changed.graph].node[changed.node].CopyFrom(changed.original)
     return inferred
 
 
 def unreliable_values(graph: GraphProto) -> frozenset[str]:
-    """Return what one block makes of nodes that need a workaround: no inference elsewhere is believed there.
+    """Return the values of one block whose types no inference function of ONNX gets right.
 
-    ONNX Runtime asks the same functions.
+    These are the wrong outputs of nodes, and all that is computed from them. ONNX Runtime uses the same
+    inference functions.
     """
-    found: set[str] = set()
+    unreliable: set[str] = set()
     for node in graph.node:
-        found.update(node.output[at] for at in _unreliable_outputs(node))
-        if not found.isdisjoint(node.input):
-            found.update(node.output)
-    return frozenset(found - {""})
+        unreliable.update(node.output[output] for output in _wrong_outputs(node))
+        if not unreliable.isdisjoint(node.input):
+            unreliable.update(node.output)
+    return frozenset(unreliable - {""})
 
 
-def _unreliable_outputs(node: NodeProto) -> Sequence[int]:
-    """Return which outputs of a node inference would say wrongly."""
+def _wrong_outputs(node: NodeProto) -> Sequence[int]:
+    """Return the output positions for which inference would return wrong types."""
     if node.domain not in STANDARD_DOMAINS:
         return ()
-    if _is_in_rows(node):
+    if _has_merged_heads(node):
         return range(len(node.output))
     if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
         return (_SCORES,)
@@ -137,13 +156,13 @@ def _unreliable_outputs(node: NodeProto) -> Sequence[int]:
     return ()
 
 
-def _is_in_rows(node: NodeProto) -> bool:
-    """Whether an Attention has the heads of its inputs side by side."""
+def _has_merged_heads(node: NodeProto) -> bool:
+    """Whether the inputs of an Attention are (batch, length, heads * head size)."""
     return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
 
 
-def _computed_names(model: ModelProto) -> frozenset[str]:
-    """Return the names of all values that are not constants, subgraphs included."""
+def _computed_values(model: ModelProto) -> frozenset[str]:
+    """Return the names of all values that are not constants, those of subgraphs included."""
     names: set[str] = set()
     for graph in graphs(model.graph):
         names.update(value.name for value in graph.input)
@@ -153,22 +172,22 @@ def _computed_names(model: ModelProto) -> frozenset[str]:
     return frozenset(names)
 
 
-def _rephrased(node: NodeProto, computed: Collection[str]) -> NodeProto | None:
-    """Change a node that needs a workaround; return what it was, None where it stays so.
+def _change_for_inference(node: NodeProto, computed: Collection[str]) -> NodeProto | None:
+    """Change a node that inference would misread, in place; return a copy of the original, None if unchanged.
 
-    A Slice whose starts are computed gets unknown ends. The inferred type stays the same: it
+    A Slice whose starts are computed gets undefined ends. The inferred type stays the same, since it
     depends on the ends only if the starts are constant.
     """
     if node.op_type == "Slice" and node.domain in STANDARD_DOMAINS:
         if len(node.input) <= _ENDS or node.input[_STARTS] not in computed:
             return None
         original = deepcopy(node)
-        node.input[_ENDS] = _UNKNOWN
+        node.input[_ENDS] = _UNDEFINED
         return original
-    if not _unreliable_outputs(node):
+    if not _wrong_outputs(node):
         return None
     original = deepcopy(node)
-    if _is_in_rows(node):
+    if _has_merged_heads(node):
         node.op_type += _HIDDEN
     elif node.op_type == "Attention":
         node.output[_SCORES] = ""
@@ -177,76 +196,78 @@ def _rephrased(node: NodeProto, computed: Collection[str]) -> NodeProto | None:
     return original
 
 
-def _say_scores(entry: _Touched, level: _Level) -> bool:
-    """Declare the scores of an Attention in a graph, if that is news."""
-    node = entry.original
-    if node.op_type != "Attention" or _is_in_rows(node):
+def _declare_scores(node: NodeProto, types: _GraphTypes) -> bool:
+    """Declare the scores of an Attention in its graph; return whether that is new information."""
+    if node.op_type != "Attention" or _has_merged_heads(node):
         return False
-    name, said = node.output[_SCORES], level.said
-    if name in said and said[name].type.tensor_type.HasField("shape"):
+    name = node.output[_SCORES]
+    value = types.declared.get(name)
+    if value is not None and value.type.tensor_type.HasField("shape"):
         return False
-    made = _scores(node, level.types)
-    if made is None:
+    scores = _scores_type(node, types.inferred)
+    if scores is None:
         return False
-    value = said.get(name) or level.graph.value_info.add(name=name)
-    value.type.CopyFrom(made)
+    value = value or types.graph.value_info.add(name=name)
+    value.type.CopyFrom(scores)
     return True
 
 
-def _scores(node: NodeProto, types: Mapping[str, TypeProto]) -> TypeProto | None:
-    """Return the type of an Attention's scores; None where that of what it reads is not known."""
-    query, key = (types.get(name) for name in node.input[:2])
-    if query is None or key is None:
+def _scores_type(node: NodeProto, types: Mapping[str, TypeProto]) -> TypeProto | None:
+    """Return q (n, h, s, d), k (n, g, t, d), past k (n, g, p, d) -> scores (n, h, s, p + t).
+
+    The last dim is unknown if there are past keys and p or t is not a number. None if q or k is unknown.
+    """
+    query_type, key_type = (types.get(name) for name in node.input[:2])
+    if query_type is None or key_type is None:
         return None
-    queries, keys = query.tensor_type.shape.dim, key.tensor_type.shape.dim
-    rank = len(queries)
-    if rank != 4 or len(keys) != rank:
+    queries, keys = query_type.tensor_type.shape.dim, key_type.tensor_type.shape.dim
+    if len(queries) != 4 or len(keys) != 4:
         return None
-    made = type(query)()
-    made.tensor_type.elem_type = query.tensor_type.elem_type
-    dims = made.tensor_type.shape.dim
-    dims.add().CopyFrom(queries[0])
-    dims.add().CopyFrom(queries[1])
-    dims.add().CopyFrom(queries[-2])
-    past = node.input[_PAST] if len(node.input) > _PAST else ""
-    if not past:
-        dims.add().CopyFrom(keys[-2])
-        return made
-    before = types[past].tensor_type.shape.dim if past in types else ()
-    lengths = [keys[-2], *(dim for dim in before[2:3])]
-    if len(before) == 4 and all(dim.HasField("dim_value") for dim in lengths):
+    scores = type(query_type)()
+    scores.tensor_type.elem_type = query_type.tensor_type.elem_type
+    dims = scores.tensor_type.shape.dim
+    for dim in queries[:3]:
+        dims.add().CopyFrom(dim)
+    past_name = node.input[_PAST_KEYS] if len(node.input) > _PAST_KEYS else ""
+    if not past_name:
+        dims.add().CopyFrom(keys[2])
+        return scores
+    past = types[past_name].tensor_type.shape.dim if past_name in types else ()
+    lengths = [keys[2], *past[2:3]]
+    if len(past) == 4 and all(dim.HasField("dim_value") for dim in lengths):
         dims.add(dim_value=sum(dim.dim_value for dim in lengths))
     else:
         dims.add()
-    return made
+    return scores
 
 
-def is_invented(dim: str) -> bool:
-    """Whether a dim has a name that inference made up."""
-    return bool(_INVENTED.fullmatch(dim))
+def is_generated_name(dim: str) -> bool:
+    """Whether a dim has a name that ONNX's inference generates, such as ``unk__0``."""
+    return bool(_GENERATED_NAME.fullmatch(dim))
 
 
-def add_masks(model: ModelProto) -> bool:
-    """Add the mask of each Dropout, which inference leaves out; say if anything changed."""
+def add_dropout_masks(model: ModelProto) -> bool:
+    """Add the type of each Dropout's mask, which inference leaves out, in place; return whether there was one."""
     from onnx import TensorProto
 
-    changed = False
-    old = standard_opset(model) < 10
+    is_changed = False
+    has_float_masks = standard_opset(model) < 10
     for graph in graphs(model.graph):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
-        for data, mask in _unknown_masks(graph, values):
-            fixed = graph.value_info.add()
-            fixed.CopyFrom(values[data])
-            fixed.name = mask
-            if not old:
-                fixed.type.tensor_type.elem_type = TensorProto.BOOL
-            changed = True
-    return changed
+        for data, mask in _untyped_masks(graph, values):
+            value = graph.value_info.add()
+            value.CopyFrom(values[data])
+            value.name = mask
+            if not has_float_masks:
+                value.type.tensor_type.elem_type = TensorProto.BOOL
+            is_changed = True
+    return is_changed
 
 
-def _unknown_masks(
+def _untyped_masks(
     graph: GraphProto, values: Mapping[str, ValueInfoProto]
 ) -> Iterator[tuple[str, str]]:
+    """Yield the names of data and mask of each Dropout whose mask has no type but whose data has."""
     for node in graph.node:
         if node.op_type != "Dropout" or len(node.output) < 2 or not node.output[1]:
             continue
@@ -254,60 +275,68 @@ def _unknown_masks(
             yield node.input[0], node.output[1]
 
 
-def forget_invented(model: ModelProto) -> None:
-    """Clear the dims that inference made a name up for, or say them by a name in the file.
+def clear_generated_names(model: ModelProto) -> None:
+    """Clear the dims with names such as ``unk__0``, in place, or replace them by a dim of the file.
 
-    A name of the form ``unk__0`` stays only where an input of the model has it.
+    A name of this form that an input of the model has is kept.
     """
-    if b"unk__" not in model.SerializeToString():  # far quicker than looking at each dim
+    if b"unk__" not in model.SerializeToString():  # much faster than a look at each dim
         return
-    given = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
+    input_names = {
+        d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim
+    }
     for graph in graphs(model.graph):
-        # An output may be there twice.
-        every = (*graph.input, *graph.output, *graph.value_info)
-        values = {value.name: value for value in every}
-        invented = [
+        # An output may be in the list twice.
+        all_values = (*graph.input, *graph.output, *graph.value_info)
+        values = {value.name: value for value in all_values}
+        generated_dims = [
             dim
-            for value in every
+            for value in all_values
             for dim in value.type.tensor_type.shape.dim
-            if _INVENTED.fullmatch(dim.dim_param) and dim.dim_param not in given
+            if is_generated_name(dim.dim_param) and dim.dim_param not in input_names
         ]
-        meant = _meanings(graph, values) if invented else {}
-        for dim in invented:
-            meaning = meant.get(dim.dim_param)
+        replacements = _equal_dims(graph, values) if generated_dims else {}
+        for dim in generated_dims:
+            replacement = replacements.get(dim.dim_param)
             dim.ClearField("dim_param")
-            if isinstance(meaning, int):
-                dim.dim_value = meaning
-            elif meaning:
-                dim.dim_param = meaning
+            if isinstance(replacement, int):
+                dim.dim_value = replacement
+            elif replacement:
+                dim.dim_param = replacement
 
 
-def _meanings(graph: GraphProto, values: Mapping[str, ValueInfoProto]) -> dict[str, int | str]:
-    """Return what the file says of made-up names, where an op only moves dims around."""
-    found: dict[str, int | str] = {}
+def _equal_dims(
+    graph: GraphProto, values: Mapping[str, ValueInfoProto]
+) -> dict[str, int | str]:
+    """Return the dims of the file to which generated names are equal.
+
+    They are found at Transpose and at operators that keep the shape: if one side of the node has a
+    generated name and the other a number or name, both are the same dim.
+    """
+    equal_dims: dict[str, int | str] = {}
     for node in graph.node:
         if node.op_type != "Transpose" and not operator(node).keeps_shape:
             continue
         if node.input[0] not in values or node.output[0] not in values:
             continue
-        before = values[node.input[0]].type.tensor_type.shape.dim
-        after = values[node.output[0]].type.tensor_type.shape.dim
-        places = _permutation(node, len(before))
-        if len(before) != len(after) or sorted(places) != list(range(len(before))):
+        input_dims = values[node.input[0]].type.tensor_type.shape.dim
+        output_dims = values[node.output[0]].type.tensor_type.shape.dim
+        permutation = _permutation(node, len(input_dims))
+        is_valid = sorted(permutation) == list(range(len(input_dims)))
+        if len(input_dims) != len(output_dims) or not is_valid:
             continue
-        for mine, place in zip(after, places, strict=True):
-            theirs = before[place]
-            for a, b in ((mine, theirs), (theirs, mine)):
-                if _INVENTED.fullmatch(a.dim_param) and not _INVENTED.fullmatch(b.dim_param):
-                    found.setdefault(
-                        a.dim_param,
-                        b.dim_param or (b.dim_value if b.HasField("dim_value") else ""),
-                    )
-    return found
+        for output_dim, axis in zip(output_dims, permutation, strict=True):
+            input_dim = input_dims[axis]
+            for a, b in ((output_dim, input_dim), (input_dim, output_dim)):
+                if is_generated_name(a.dim_param) and not is_generated_name(b.dim_param):
+                    number = b.dim_value if b.HasField("dim_value") else ""
+                    equal_dims.setdefault(a.dim_param, b.dim_param or number)
+    return equal_dims
 
 
 def _permutation(node: NodeProto, rank: int) -> list[int]:
+    """Return for each output axis the input axis; the identity for operators other than Transpose."""
     if node.op_type != "Transpose":
         return list(range(rank))
-    ints = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
-    return list(range(rank))[::-1] if ints is None else ints
+    perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
+    return list(range(rank))[::-1] if perm is None else perm

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Block, blocks, walk
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.shapes.given import block_paths
+from memplan_cli.onnx_io.shapes.light_model import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
 from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
 from memplan_cli.runtime.profile.type_names import dtype_of

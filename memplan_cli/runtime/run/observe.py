@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.shapes.runtime_query import numbered
+from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.simulate.observation import KernelEvent, observation_of
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
@@ -56,7 +56,7 @@ def observe_many(
     Raises:
         RuntimeUnavailableError: the model does not run here on one of the input sets.
     """
-    copy = numbered(load_model(model))
+    copy = number_nodes(load_model(model))
     with tempfile.TemporaryDirectory(prefix="memplan-observed-") as folder:
         file = Path(folder) / "model.onnx"
         file.write_bytes(copy.data)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.onnx_io.shapes.bindings import Known
-    from memplan_cli.onnx_io.shapes.runtime_query import Numbered
+    from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
 
 _TIMEOUT = 90.0
 """Seconds for loading the model and all input sets together."""
@@ -57,7 +57,9 @@ class ProbeResult:
 
 
 def first_that_runs(
-    model: Path, input_sets: Sequence[Sequence[FeedSpec]], observed: Numbered | None = None
+    model: Path,
+    input_sets: Sequence[Sequence[FeedSpec]],
+    observed: NumberedModel | None = None,
 ) -> ProbeResult:
     """Run a model with one input set after the other until one runs.
 
@@ -104,7 +106,7 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
 
 
 def _with_shapes(
-    result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: Numbered
+    result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: NumberedModel
 ) -> ProbeResult:
     """Run a copy of a model and return the result with the shapes of its values.
 

@@ -62,7 +62,7 @@ def types_of(graph: Path, provider: str) -> Types:
     """Return type and dims of every value at the top of a graph; nothing where it is refused."""
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.runs.prepared_models import give_every_output
-    from memplan_cli.onnx_io.shapes.given import light_copy
+    from memplan_cli.onnx_io.shapes.light_model import light_copy
 
     twin = light_copy(load_model(graph))
     give_every_output(twin.graph)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, output_types, rule_of
 from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.bodies import type_of
+from memplan_cli.onnx_io.shapes.symbolic.control_flow import tensor_type
 from memplan_cli.onnx_io.shapes.symbolic.values import Values
 from onnx_io.shapes.domain_cases import DECLARED_CASES, LEARNING_CASES, RUNTIME_CASES, Case
 from onnx_io.shapes.test_domains import made, model_of
@@ -38,7 +38,7 @@ def dims_of(case: Case) -> dict[str, int]:
 def types_of(model: ModelProto) -> dict[str, TypeProto]:
     """Return the types of all that a node may read, weights included."""
     weights = {
-        tensor.name: type_of(tensor.data_type, tuple(tensor.dims))
+        tensor.name: tensor_type(tensor.data_type, tuple(tensor.dims))
         for tensor in model.graph.initializer
     }
     return {value.name: value.type for value in model.graph.input} | weights
@@ -51,7 +51,7 @@ def said_of(
     (node,) = model.graph.node
     rule = rule_of(node)
     assert rule is not None
-    found = output_types(Values.over(model.graph, types, 18), node, rule)
+    found = output_types(Values.of_graph(model.graph, types, 18), node, rule)
     kinds = [found.get(f"o{at}") for at in range(case.outputs)]
     return [
         (0, None) if kind is None else (kind.tensor_type.elem_type, shape_in(kind))
@@ -124,7 +124,9 @@ def test_a_rule_says_types_where_no_dims_are_known(at: int) -> None:
     case = CASES[at]
     model = model_of(case)
     types = types_of(model)
-    bare = {name: type_of(kind.tensor_type.elem_type, None) for name, kind in types.items()}
+    bare = {
+        name: tensor_type(kind.tensor_type.elem_type, None) for name, kind in types.items()
+    }
     whole, less = ([e for e, _ in said_of(case, model, each)] for each in (types, bare))
     assert less == whole or case.op in ONLY_WITH_DIMS
 
@@ -199,7 +201,9 @@ def test_results_have_the_types_that_the_schema_of_the_runtime_says(at: int) -> 
             if each
         }
         types = {
-            name: type_of(chosen.get(read[name], ELEMENTS.get(read[name], 0)), shape_in(kind))
+            name: tensor_type(
+                chosen.get(read[name], ELEMENTS.get(read[name], 0)), shape_in(kind)
+            )
             for name, kind in whole.items()
         }
         told = said_of(case, model, types)

@@ -123,7 +123,7 @@ def test_a_rule_agrees_where_the_inference_of_onnx_is_not_asked(case: Case) -> N
     types = {value.name: value.type for value in graph.input}
     rule = rule_of(graph.node[0])
     assert rule is not None
-    found = output_types(Values.over(graph, types, 18), graph.node[0], rule)
+    found = output_types(Values.of_graph(graph, types, 18), graph.node[0], rule)
     dims = {f"d{dim}": dim for value in case.fed.values() for dim in value.shape if dim > 1}
     for at, result in enumerate(made(case)):
         kind = found[f"o{at}"]

@@ -54,8 +54,8 @@ DIMS = st.fixed_dictionaries({"n": st.integers(0, 9), "m": st.integers(0, 9)})
 
 def value(element: Element, dims: dict[str, int]) -> float | None:
     if isinstance(element, Ratio):
-        top = constant(bound(element.top, dims))
-        return None if top is None else top / element.below
+        top = constant(bound(element.numerator, dims))
+        return None if top is None else top / element.denominator
     if isinstance(element, str):
         found = bind_dim(element, dims)
         return found if isinstance(found, int) else None

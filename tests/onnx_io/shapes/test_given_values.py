@@ -12,8 +12,8 @@ from onnx import TensorProto, numpy_helper
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.program import Origin
 from memplan_cli.onnx_io.shapes.bindings import Bindings
-from memplan_cli.onnx_io.shapes.given_values import small_values
 from memplan_cli.onnx_io.shapes.infer import infer
+from memplan_cli.onnx_io.shapes.light_model import small_values
 from memplan_cli.onnx_io.shapes.reading import read_checked
 
 if TYPE_CHECKING:

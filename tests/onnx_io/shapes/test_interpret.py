@@ -12,8 +12,8 @@ from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
-from memplan_cli.onnx_io.shapes.symbolic.values import MOST
-from memplan_cli.onnx_io.shapes.workarounds import forget_invented
+from memplan_cli.onnx_io.shapes.symbolic.values import MAX_ELEMENTS
+from memplan_cli.onnx_io.shapes.workarounds import clear_generated_names
 
 
 def shape_of(body: str, weights: str = "", **dims: int) -> Any:  # noqa: ANN401 - dims, or None where not even the rank is known
@@ -142,8 +142,8 @@ def test_values_of_so_many_elements_are_followed_and_of_no_more() -> None:
         r = Range (zero, k, one)"""
     weights = AXIS.replace("int64 zero = {0}", "int64 zero = {0}, int64[1] first = {0}")
     body = body.replace("(n, zero)", "(n, first)")
-    assert shape_of(body, weights, w=MOST) == (MOST,)
-    assert shape_of(body, weights, w=MOST + 1) == (None,)
+    assert shape_of(body, weights, w=MAX_ELEMENTS) == (MAX_ELEMENTS,)
+    assert shape_of(body, weights, w=MAX_ELEMENTS + 1) == (None,)
 
 
 def test_values_that_are_wanted_are_found_where_all_shapes_are_known() -> None:
@@ -173,7 +173,7 @@ def test_only_values_that_shapes_hang_on_are_worked_out() -> None:
         " s = Size (x) a = Add (s, one) b = Mul (a, a) r = Range (zero, a, one) y = Neg (r) }"
     )
     inferred = onnx.shape_inference.infer_shapes(model)
-    forget_invented(inferred)
+    clear_generated_names(inferred)
     assert {"a", "s"} <= interpret(inferred).values.keys()
     assert "b" not in interpret(inferred).values
     assert "b" in interpret(inferred, ["b"]).values

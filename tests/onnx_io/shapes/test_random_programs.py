@@ -326,9 +326,9 @@ def number(element: Element, dims: dict[str, int]) -> float | None:
         assert isinstance(found, int), element
         return found
     if isinstance(element, Ratio):
-        top = constant(bound(element.top, dims))
+        top = constant(bound(element.numerator, dims))
         assert top is not None
-        return top / element.below
+        return top / element.denominator
     return element
 
 

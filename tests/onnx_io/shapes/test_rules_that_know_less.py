@@ -15,9 +15,9 @@ from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
 from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.shapes.symbolic.bodies import type_of
-from memplan_cli.onnx_io.shapes.symbolic.interpret import RULES, _by_rule
-from memplan_cli.onnx_io.shapes.symbolic.targets import quotient
+from memplan_cli.onnx_io.shapes.symbolic.control_flow import tensor_type
+from memplan_cli.onnx_io.shapes.symbolic.interpret import RULES, _shape_from_rule
+from memplan_cli.onnx_io.shapes.symbolic.target_rules import divide_dims
 from memplan_cli.onnx_io.shapes.symbolic.values import Values, value_of_tensor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def made(case: Case) -> Shape:
 
 def types_of(case: Case) -> dict[str, TypeProto]:
     return {
-        f"x{at}": type_of(helper.np_dtype_to_tensor_dtype(each.dtype), tuple(each.shape))
+        f"x{at}": tensor_type(helper.np_dtype_to_tensor_dtype(each.dtype), tuple(each.shape))
         for at, each in enumerate(case.inputs)
         if each is not None
     }
@@ -68,7 +68,9 @@ def types_of(case: Case) -> dict[str, TypeProto]:
 
 def said(model: ModelProto, types: dict[str, TypeProto], opset: int) -> Shape | None:
     (node,) = model.graph.node
-    return _by_rule(Values.over(model.graph, types, opset), node, RULES[node.op_type])
+    return _shape_from_rule(
+        Values.of_graph(model.graph, types, opset), node, RULES[node.op_type]
+    )
 
 
 def weaker(
@@ -77,11 +79,11 @@ def weaker(
     """Yield a model of one node with less known of it, one thing at a time."""
     for name, kind in whole.items():
         shape, element = shape_in(kind) or (), kind.tensor_type.elem_type
-        yield model, {**whole, name: type_of(element, None)}
+        yield model, {**whole, name: tensor_type(element, None)}
         yield model, {n: k for n, k in whole.items() if n != name}
         for axis in range(len(shape)):
             less = (*shape[:axis], None, *shape[axis + 1 :])
-            yield model, {**whole, name: type_of(element, less)}
+            yield model, {**whole, name: tensor_type(element, less)}
     for place in range(len(model.graph.initializer)):
         fed = type(model).FromString(model.SerializeToString())
         del fed.graph.initializer[place]
@@ -129,7 +131,7 @@ def test_a_node_that_makes_a_dim_below_none_says_nothing() -> None:
 def test_a_product_of_dims_is_divided_where_a_product_is_left(
     whole: Shape, parts: Shape, expected: object
 ) -> None:
-    assert quotient(whole, parts) == expected
+    assert divide_dims(whole, parts) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097])

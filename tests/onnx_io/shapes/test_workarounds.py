@@ -12,7 +12,7 @@ from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.shapes.workarounds import forget_invented, unreliable_values
+from memplan_cli.onnx_io.shapes.workarounds import clear_generated_names, unreliable_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -138,5 +138,5 @@ def test_made_up_names_are_forgotten_where_the_file_contradicts_a_transpose() ->
     infer = onnx.helper.make_tensor_value_info
     made.graph.value_info.append(infer("z", 7, [1, "unk__0"]))
     made.graph.value_info.append(infer("t", 7, ["unk__0", 1, 3]))
-    forget_invented(made)
+    clear_generated_names(made)
     assert (shape(made, "z"), shape(made, "t")) == ([1, "?"], ["?", 1, 3])

@@ -16,8 +16,8 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     part,
 )
 from memplan_cli.onnx_io.shapes.domains.rule_node import like as same_type
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
 from memplan_cli.onnx_io.shapes.symbolic.elements import larger
-from memplan_cli.onnx_io.shapes.symbolic.rules import summed
 from memplan_cli.onnx_io.shapes.symbolic.values import INT32, product
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _fused_attention(past: int, like: int) -> Rule:
             or (node.has_input(past) and past_shape is None)
         ):
             return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, None)]
-        length = shape[1] if past_shape is None else summed((past_shape[3], shape[1]))
+        length = shape[1] if past_shape is None else sum_dims((past_shape[3], shape[1]))
         if node.int_attribute("past_present_share_buffer"):
             length = past_shape[3] if past_shape is not None else None
         present = (2, shape[0], heads or None, length, part(hidden, heads))
@@ -96,7 +96,7 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     ):  # cache in a shared buffer of unknown size
         total_length = None
     else:
-        total_length = length if past is None else summed((past[2], length))
+        total_length = length if past is None else sum_dims((past[2], length))
     return [
         OutputType(elem_type, last_as(query, value_width)),
         OutputType(elem_type, (query[0], heads, total_length, head)),
@@ -151,7 +151,9 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
         keys, value_width, query_rows = key, value[3], query[:3]
         result = (*query[:3], value_width)
     past = node.shape_of_rank(4, _HEADS_SEPARATE)
-    length = keys[2] if not node.has_input(4) else summed((past[2], keys[2])) if past else None
+    length = (
+        keys[2] if not node.has_input(4) else sum_dims((past[2], keys[2])) if past else None
+    )
     return [
         OutputType(node.elem_type(0), result),
         OutputType(node.elem_type(1), (*keys[:2], length, keys[3])),

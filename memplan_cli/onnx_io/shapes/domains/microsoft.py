@@ -19,8 +19,8 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     like,
     part,
 )
-from memplan_cli.onnx_io.shapes.symbolic.elements import terms_of
-from memplan_cli.onnx_io.shapes.symbolic.rules import padded, summed
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import pad_shape, sum_dims
+from memplan_cli.onnx_io.shapes.symbolic.elements import polynomial_of
 from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, INT32, product
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _window_count(dim: Dim, size: int, step: int) -> Dim:
     """Return ``floor((dim - size) / step) + 1``, the number of windows; None if the dim is unknown."""
     if dim is None:
         return None
-    return as_dim(floored(total([terms_of(dim), {(): step - size}]), step))
+    return as_dim(floored(total([polynomial_of(dim), {(): step - size}]), step))
 
 
 def _torch_embedding(node: RuleNode) -> Sequence[OutputType]:
@@ -163,7 +163,7 @@ def _rfft(node: RuleNode) -> Sequence[OutputType]:
     shape = node.input_shape(0)
     if not shape or shape[-1] is None or node.int_attribute("signal_ndim", 1) != 1:
         return [OutputType(node.elem_type(0), None)]
-    half = as_dim(total([floored(terms_of(shape[-1]), 2), {(): 1}]))
+    half = as_dim(total([floored(polynomial_of(shape[-1]), 2), {(): 1}]))
     return [
         OutputType(
             node.elem_type(0),
@@ -179,7 +179,7 @@ def _irfft(node: RuleNode) -> Sequence[OutputType]:
         return [OutputType(node.elem_type(0), None)]
     if node.int_attribute("signal_ndim", 1) != 1 or not node.int_attribute("onesided", 1):
         return [OutputType(node.elem_type(0), None)]
-    length = as_dim(total([multiplied([terms_of(shape[-2])], 2), {(): -2}]))
+    length = as_dim(total([multiplied([polynomial_of(shape[-2])], 2), {(): -2}]))
     return [OutputType(node.elem_type(0), (*shape[:-2], length))]
 
 
@@ -192,7 +192,7 @@ def _murmur_hash(node: RuleNode) -> Sequence[OutputType]:
 
 def _pad(node: RuleNode) -> Sequence[OutputType]:
     """Pad: as ONNX's."""
-    return [OutputType(node.elem_type(0), padded(node.values, node.proto))]
+    return [OutputType(node.elem_type(0), pad_shape(node.values, node.proto))]
 
 
 def _search(returned: int | None) -> Rule:
@@ -238,7 +238,7 @@ def _causal_conv_with_state(node: RuleNode) -> Sequence[OutputType]:
     )
     state: Shape | None = None
     if shape is not None and kernel is not None and is_plain and is_first:
-        state = (*shape[:2], summed((kernel[2], -1)))
+        state = (*shape[:2], sum_dims((kernel[2], -1)))
     return [OutputType(node.elem_type(0), shape), OutputType(node.elem_type(0), state)]
 
 

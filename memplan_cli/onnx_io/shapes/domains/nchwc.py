@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, RuleNode
 from memplan_cli.onnx_io.shapes.symbolic.values import product
-from memplan_cli.onnx_io.shapes.symbolic.windows import convolution, pool
+from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
+    conv_output_shape,
+    pool_output_shape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,13 +61,17 @@ def _conv(node: RuleNode) -> Sequence[OutputType]:
     shape, filters = node.shape_of_rank(0, _RANK), node.shape_of_rank(1, _RANK)
     if shape is None or filters is None:
         return [OutputType(node.elem_type(0), None)]
-    return [OutputType(node.elem_type(0), convolution(node.proto, shape, filters))]
+    return [OutputType(node.elem_type(0), conv_output_shape(node.proto, shape, filters))]
 
 
 def _pool(node: RuleNode) -> Sequence[OutputType]:
     """AveragePool, MaxPool: (n, c, h, w) -> (n, c, h', w')."""
     shape = node.shape_of_rank(0, _RANK)
-    return [OutputType(node.elem_type(0), None if shape is None else pool(node.proto, shape))]
+    return [
+        OutputType(
+            node.elem_type(0), None if shape is None else pool_output_shape(node.proto, shape)
+        )
+    ]
 
 
 def _global_pool(node: RuleNode) -> Sequence[OutputType]:

@@ -11,10 +11,13 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     RuleNode,
     last_as,
 )
-from memplan_cli.onnx_io.shapes.symbolic.rules import summed
-from memplan_cli.onnx_io.shapes.symbolic.targets import broadcast
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
+from memplan_cli.onnx_io.shapes.symbolic.target_rules import broadcast_shapes
 from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT32
-from memplan_cli.onnx_io.shapes.symbolic.windows import convolution, pool
+from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
+    conv_output_shape,
+    pool_output_shape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +36,7 @@ def _matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:
         return None
     rows = a[-2:-1]
     columns = b[-1:] if len(b) >= _MATRIX else ()
-    return (*broadcast([a[:-2], b[:-2]]), *rows, *columns)
+    return (*broadcast_shapes([a[:-2], b[:-2]]), *rows, *columns)
 
 
 def _transposed_operand(shape: Shape | None, *, last: int, batch: int) -> Shape | None:
@@ -141,7 +144,7 @@ def _conv(kernel: int, *, channels_last: bool, element: int | None = None) -> Ru
         kernel_shape = node.input_shape(kernel)
         output_shape = None
         if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
-            output_shape = convolution(node.proto, shape, kernel_shape)
+            output_shape = conv_output_shape(node.proto, shape, kernel_shape)
         elem_type = node.elem_type(0 if element is None else element)
         return [
             OutputType(
@@ -170,7 +173,7 @@ def _pool(*, channels_last: bool) -> Rule:
     def rule(node: RuleNode) -> Sequence[OutputType]:
         last = channels_last or bool(node.int_attribute("channels_last"))
         shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
-        output_shape = None if shape is None else pool(node.proto, shape)
+        output_shape = None if shape is None else pool_output_shape(node.proto, shape)
         return [
             OutputType(
                 node.elem_type(0),
@@ -208,7 +211,7 @@ def _qlinear_concat(node: RuleNode) -> Sequence[OutputType]:
         return [OutputType(element, None)]
     axis = node.int_attribute("axis", 1) % len(known_shapes[0])
     output_shape = list(known_shapes[0])
-    output_shape[axis] = summed([shape[axis] for shape in known_shapes])
+    output_shape[axis] = sum_dims([shape[axis] for shape in known_shapes])
     return [OutputType(element, tuple(output_shape))]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.onnx_io.shapes.symbolic.targets import broadcast, quotient
+from memplan_cli.onnx_io.shapes.symbolic.target_rules import broadcast_shapes, divide_dims
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto
@@ -59,11 +59,11 @@ class RuleNode:
 
     def elem_type(self, index: int) -> int:
         """Return the ``TensorProto.DataType`` number of an input; 0 if unknown."""
-        return self.values.kind(self.proto.input[index]) if self.has_input(index) else 0
+        return self.values.elem_type(self.proto.input[index]) if self.has_input(index) else 0
 
     def input_dims(self, index: int) -> tuple[Dim, ...] | None:
         """Return the elements of an integer input as dims; None if its value is unknown."""
-        return self.values.dims(self.proto, index) if self.has_input(index) else None
+        return self.values.input_dims(self.proto, index) if self.has_input(index) else None
 
     def scalar_dim(self, index: int) -> Dim:
         """Return the only element of an input as a dim; None if unknown or not one element."""
@@ -113,7 +113,7 @@ def broadcasting(*inputs: int, elem_type: int = 0) -> Rule:
 
     def rule(node: RuleNode) -> Sequence[OutputType]:
         shapes = [shape for shape in map(node.input_shape, inputs) if shape is not None]
-        shape = broadcast(shapes) if len(shapes) == len(inputs) else None
+        shape = broadcast_shapes(shapes) if len(shapes) == len(inputs) else None
         return [OutputType(elem_type or node.elem_type(inputs[0]), shape)]
 
     return rule
@@ -121,7 +121,7 @@ def broadcasting(*inputs: int, elem_type: int = 0) -> Rule:
 
 def part(dim: Dim, count: Dim) -> Dim:
     """Return ``dim / count`` if the division leaves no remainder for any value of the dims, else None."""
-    return None if dim is None or count in (None, 0) else quotient((dim,), [count])
+    return None if dim is None or count in (None, 0) else divide_dims((dim,), [count])
 
 
 def last_as(shape: Shape | None, dim: Dim) -> Shape | None:

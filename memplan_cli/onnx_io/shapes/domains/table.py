@@ -36,7 +36,7 @@ DOMAINS: Mapping[str, Mapping[str, Rule]] = {
     # ONNX's inference misreads Attention and infers the recurrent states from numbers only; the
     # others are in no opset: ONNX Runtime's optimizer writes them.
     ONNX: {
-        "Attention": attention.standard,
+        "Attention": attention.onnx_attention,
         "CausalConvWithState": microsoft.RULES["CausalConvWithState"],
         "FusedConv": products.RULES["FusedConv"],
         "LinearAttention": attention.RULES["LinearAttention"],

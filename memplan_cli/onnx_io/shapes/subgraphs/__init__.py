@@ -1,1 +1,1 @@
-"""Shapes inside the subgraphs of If, Loop, Scan and SequenceMap."""
+"""Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap."""

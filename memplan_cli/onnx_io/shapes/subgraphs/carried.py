@@ -1,8 +1,8 @@
-"""Shapes of the values that an iteration of a subgraph passes to its next one.
+"""Types of the values that a Loop or Scan carries from one iteration to the next.
 
-It starts with the initial value's shape. Where the subgraph's result has another, that dim
-becomes a hole and the subgraph is inferred again, until it says of its results what was said
-of its inputs; a value that grows by a constant each turn is taken as in its last turn.
+The subgraph is inferred with the initial types. Dims that differ in its results become unknown and it is
+inferred again, until the types of inputs and results are equal. A dim that grows by a constant in each
+iteration has its largest size.
 """
 
 from __future__ import annotations
@@ -23,143 +23,160 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, TypeProto
 
-    from memplan_cli.onnx_io.shapes.subgraphs.scope import Level
+    from memplan_cli.onnx_io.shapes.subgraphs.scope import OuterGraph
 
-_ROUNDS = 8
-"""Rounds after which a value that still changes is one without a known shape."""
+_MAX_ROUNDS = 8
+"""Rounds after which shapes that still change are unknown."""
 
 
 @dataclass(slots=True)
-class Carried:
-    """A subgraph whose results are its inputs on the next turn.
+class LoopBody:
+    """The subgraph of a Loop or Scan.
 
-    ``lead`` and ``tail`` are the types of the inputs before and behind the carried ones;
-    the subgraph gives ``skip`` results before the carried ones.
+    Attributes:
+        outer: the graph around it.
+        subgraph: the subgraph.
+        leading: types of the inputs before the carried ones (Loop: iteration number and condition).
+        skipped_outputs: number of outputs before the carried ones (Loop: the condition).
+        trailing: types of the inputs after the carried ones (Scan: slices).
     """
 
-    level: Level
+    outer: OuterGraph
     subgraph: GraphProto
-    lead: list[TypeProto]
-    skip: int
-    tail: list[TypeProto] = field(default_factory=list)
+    leading: list[TypeProto]
+    skipped_outputs: int
+    trailing: list[TypeProto] = field(default_factory=list)
 
-    def settle(
-        self, first: list[TypeProto], turns: int | None
+    def infer_all_iterations(
+        self, initial: list[TypeProto], iterations: int | None
     ) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the subgraph for the shapes of all turns, and the carried values behind them.
+        """Return the subgraph inferred for every iteration, and the carried types after the last one.
 
-        A value that grows by the same number each turn is as large as in the last one; the
-        arena must hold that, whether or not the loop ends earlier.
+        Args:
+            initial: types of the initial values.
+            iterations: number of iterations, None if unknown. If a dim grows by the same number in each
+                iteration, the subgraph is inferred for the largest size that it has in any, because the arena
+                must hold it, even if the loop may end earlier.
         """
-        declared = [v.type for v in self.subgraph.input[len(self.lead) :]]
-        state = [merged(a, b) for a, b in zip(first, declared, strict=False)]
+        declared = [v.type for v in self.subgraph.input[len(self.leading) :]]
+        state = [merged(a, b) for a, b in zip(initial, declared, strict=False)]
         start = state
-        if turns == 0:  # nothing is carried on: what comes out is what came in
-            return self.turn(start)[0], start
-        for _ in range(_ROUNDS):
-            inferred, results = self.turn(state)
-            wide = [
-                self._both(*types)
-                for types in zip(state, results, first, declared, strict=False)
+        if iterations == 0:  # the outputs are the initial values
+            return self.infer_iteration(start)[0], start
+        for _ in range(_MAX_ROUNDS):
+            inferred, results = self.infer_iteration(state)
+            next_state = [
+                self._type_of_both(*types)
+                for types in zip(state, results, initial, declared, strict=False)
             ]
-            if wide == state:
+            if next_state == state:
                 return inferred, state
-            grown = self._grown(start, turns) if turns else None
+            grown = self._with_constant_growth(start, iterations) if iterations else None
             if grown is not None:
                 return grown
-            state = wide
-        return self.turn([with_shape(kind, None) for kind in state])[0], state
+            state = next_state
+        without_shapes = [with_shape(type_proto, None) for type_proto in state]
+        return self.infer_iteration(without_shapes)[0], state
 
-    def turn(self, state: Sequence[TypeProto]) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the subgraph for these carried types, and what it passes on."""
-        inferred = self.level.run(self.subgraph, [*self.lead, *state, *self.tail])
-        return inferred, [v.type for v in inferred.output[self.skip :][: len(state)]]
+    def infer_iteration(
+        self, state: Sequence[TypeProto]
+    ) -> tuple[GraphProto, list[TypeProto]]:
+        """Return the subgraph inferred for these carried types, and the carried types that it returns."""
+        inferred = self.outer.infer_subgraph(
+            self.subgraph, [*self.leading, *state, *self.trailing]
+        )
+        carried = inferred.output[self.skipped_outputs :][: len(state)]
+        return inferred, [value.type for value in carried]
 
     @staticmethod
-    def _both(
-        before: TypeProto, after: TypeProto, first: TypeProto, declared: TypeProto
+    def _type_of_both(
+        before: TypeProto, after: TypeProto, initial: TypeProto, declared: TypeProto
     ) -> TypeProto:
-        """Return what holds on every turn; what is declared fills the holes."""
+        """Return what holds before and after an iteration, filled in from the declared type."""
         if shape_in(after) is None and is_complete(declared):
             return before
-        return merged(widened(before, after), _beyond(first, declared))
+        return merged(widened(before, after), _without_initial_dims(initial, declared))
 
-    def _grown(
-        self, start: list[TypeProto], turns: int
+    def _with_constant_growth(
+        self, start: list[TypeProto], iterations: int
     ) -> tuple[GraphProto, list[TypeProto]] | None:
-        """Settle values whose dims change by a constant each turn; None for others.
+        """Return the result of `infer_all_iterations` if dims grow by a constant per iteration, else None.
 
-        The step is taken from the first turns and checked on the last.
+        The growth is taken from the first two iterations and checked on the last one.
         """
-        second = self.turn(start)[1]
-        steps = [_step(a, b) for a, b in zip(start, second, strict=True)]
-        third = self.turn(second)[1]
-        if [_step(a, b) for a, b in zip(second, third, strict=True)] != steps:
+        second = self.infer_iteration(start)[1]
+        growths = [_growth(a, b) for a, b in zip(start, second, strict=True)]
+        third = self.infer_iteration(second)[1]
+        if [_growth(a, b) for a, b in zip(second, third, strict=True)] != growths:
             return None
-        if any(step is None for step in steps):
+        if any(growth is None for growth in growths):
             return None
-        entering = [_moved(a, step, turns - 1) for a, step in zip(start, steps, strict=True)]
-        leaving = [_moved(a, step, turns) for a, step in zip(start, steps, strict=True)]
-        if any(map(_is_negative, leaving)) or self.turn(entering)[1] != leaving:
+        pairs = list(zip(start, growths, strict=True))
+        entering = [_grown(a, growth, iterations - 1) for a, growth in pairs]
+        leaving = [_grown(a, growth, iterations) for a, growth in pairs]
+        if any(map(_is_negative, leaving)) or self.infer_iteration(entering)[1] != leaving:
             return None
-        largest = [_larger(a, b) for a, b in zip(start, entering, strict=True)]
-        ends = [_larger(a, b) for a, b in zip(start, leaving, strict=True)]
-        return self.turn(largest)[0], ends
+        largest = [_larger_dims(a, b) for a, b in zip(start, entering, strict=True)]
+        ends = [_larger_dims(a, b) for a, b in zip(start, leaving, strict=True)]
+        return self.infer_iteration(largest)[0], ends
 
 
-def _beyond(first: TypeProto, declared: TypeProto) -> TypeProto:
-    """Keep what a declaration can mean of all turns: not the first turn's own number."""
-    here, there = shape_in(first), shape_in(declared)
-    if here is None or there is None or len(here) != len(there):
+def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
+    """Return a declared type without the numbers that the initial value has: they may hold for it only."""
+    shape, other_shape = shape_in(initial), shape_in(declared)
+    if shape is None or other_shape is None or len(shape) != len(other_shape):
         return declared
-    pairs = zip(here, there, strict=True)
+    pairs = zip(shape, other_shape, strict=True)
     return with_shape(
         declared, tuple(None if isinstance(b, int) and a == b else b for a, b in pairs)
     )
 
 
-_Step = tuple[int, ...]
+_Growth = tuple[int, ...]
 
 
-def _step(before: TypeProto, after: TypeProto) -> _Step | None:
-    """Return by how much each dim grows, or None where that is no number."""
-    here, there = shape_in(before), shape_in(after)
-    if here is None or there is None or len(here) != len(there):
-        return None if here != there else ()
-    steps = []
-    for a, b in zip(here, there, strict=True):
+def _growth(before: TypeProto, after: TypeProto) -> _Growth | None:
+    """Return by how much each dim grows, empty for a type without shape; None if that is not a number."""
+    shape, other_shape = shape_in(before), shape_in(after)
+    if shape is None or other_shape is None or len(shape) != len(other_shape):
+        return None if shape != other_shape else ()
+    growths = []
+    for a, b in zip(shape, other_shape, strict=True):
         if isinstance(a, int) and isinstance(b, int):
-            steps.append(b - a)
+            growths.append(b - a)
         elif a == b and a is not None:
-            steps.append(0)
+            growths.append(0)
         else:
             return None
-    return tuple(steps)
+    return tuple(growths)
 
 
-def _moved(kind: TypeProto, step: _Step | None, turns: int) -> TypeProto:
-    shape = shape_in(kind)
-    if shape is None or step is None:
-        return kind
+def _grown(type_proto: TypeProto, growth: _Growth | None, iterations: int) -> TypeProto:
+    """Return a type after a number of iterations in which its dims grow."""
+    shape = shape_in(type_proto)
+    if shape is None or growth is None:
+        return type_proto
     return with_shape(
-        kind,
+        type_proto,
         tuple(
-            dim + by * turns if isinstance(dim, int) else dim
-            for dim, by in zip(shape, step, strict=True)
+            dim + by * iterations if isinstance(dim, int) else dim
+            for dim, by in zip(shape, growth, strict=True)
         ),
     )
 
 
-def _is_negative(kind: TypeProto) -> bool:
-    return any(isinstance(dim, int) and dim < 0 for dim in shape_in(kind) or ())
+def _is_negative(type_proto: TypeProto) -> bool:
+    """Whether a dim is below 0."""
+    return any(isinstance(dim, int) and dim < 0 for dim in shape_in(type_proto) or ())
 
 
-def _larger(first: TypeProto, second: TypeProto) -> TypeProto:
-    here, there = shape_in(first), shape_in(second)
-    if here is None or there is None:
-        return first
-    pairs = zip(here, there, strict=True)
+def _larger_dims(initial: TypeProto, second: TypeProto) -> TypeProto:
+    """Return the first type with the larger one of each pair of numbers."""
+    shape, other_shape = shape_in(initial), shape_in(second)
+    if shape is None or other_shape is None:
+        return initial
+    pairs = zip(shape, other_shape, strict=True)
     larger = tuple(
         max(a, b) if isinstance(a, int) and isinstance(b, int) else a for a, b in pairs
     )
-    return with_shape(first, larger)
+    return with_shape(initial, larger)

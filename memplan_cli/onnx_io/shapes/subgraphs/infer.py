@@ -1,9 +1,8 @@
 """Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap.
 
-ONNX inference enters subgraphs, but it gives a Loop's carried values no shape, and shows a
-subgraph no constant of the outside. So each subgraph with a hole in it is inferred as a model of
-its own: what it captures becomes its inputs, small constants and the arithmetic on shapes
-come along.
+ONNX's inference enters subgraphs, but it gives a Loop's carried values no shape and does not see
+constants of the outer graph. So each subgraph with an unknown type is inferred as a model of its own:
+captured values become its inputs, and small constants and arithmetic on shapes are copied into it.
 """
 
 from __future__ import annotations
@@ -22,94 +21,119 @@ from memplan_cli.onnx_io.shapes.lattice import (
     widest,
     with_shape,
 )
-from memplan_cli.onnx_io.shapes.skipped import NEVER_RUN
-from memplan_cli.onnx_io.shapes.subgraphs.carried import Carried
-from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, Level
+from memplan_cli.onnx_io.shapes.never_run import NEVER_RUN
+from memplan_cli.onnx_io.shapes.scan_signature import ScanSignature
+from memplan_cli.onnx_io.shapes.subgraphs.carried import LoopBody
+from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, OuterGraph
 from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
-    from memplan_cli.core.program import Dim
 
-_ROUNDS = 8
-"""Rounds after which a value that still changes is one without a known shape."""
+_MAX_ROUNDS = 8
+"""Rounds of inference; each can give types to more subgraphs."""
 
-_MOST_TURNS = 1 << 20
-"""A trip count above this stands for "until the condition fails"."""
+_MAX_TRIP_COUNT = 1 << 20
+"""A trip count above this means "until the condition is false"."""
 
 
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
-    """Infer a model with all its subgraphs.
+    """Return a copy of a model with inferred types, those in subgraphs at any depth included.
 
     Args:
-        model: Types that are known are kept; changed by nobody here.
-        infer: Infers one level; a failure is its caller's to handle.
+        model: the model, which is not changed; known types are kept.
+        infer: infers one level; its caller handles failures.
     """
     working = deepcopy(model)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         inferred = infer(working)
-        found = _complete(working, inferred, infer)
-        if not found:
+        new_types = _infer_subgraphs_of(working, inferred, infer)
+        if not new_types:
             break
-        declare(working.graph, found)
+        declare(working.graph, new_types)
     return inferred
 
 
-def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str, TypeProto]:
-    """Fill the subgraphs of one level; return new types of what their control-flow nodes give."""
-    found: dict[str, TypeProto] = {}
-    level: Level | None = None
+def _infer_subgraphs_of(
+    given: ModelProto, inferred: ModelProto, infer: Infer
+) -> dict[str, TypeProto]:
+    """Infer the subgraphs of the main graph.
+
+    Args:
+        given: the model before inference; types of subgraph inputs that are wrong in later iterations are
+            cleared in it.
+        inferred: the same model inferred; its subgraphs are replaced by inferred ones.
+        infer: as in `infer_nested`.
+
+    Returns:
+        New types of the outputs of control-flow nodes, by name.
+    """
+    new_types: dict[str, TypeProto] = {}
+    outer: OuterGraph | None = None
     for index, node in enumerate(given.graph.node):
         if node.op_type not in CONTROL_FLOW:
             continue
-        level = level or Level.of(inferred, partial(infer_nested, infer=infer))
+        outer = outer or OuterGraph.of(inferred, partial(infer_nested, infer=infer))
         target = inferred.graph.node[index]
-        _note_skipped(target, _skipped(node, level))
-        unsteady = _unsteady(node, target, level)
-        if not unsteady and all(level.is_known(name) for name in _made_in(target)):
+        _mark_never_run(target, _never_run_branch(node, outer))
+        wrong_states = _wrongly_declared_states(node, target, outer)
+        if not wrong_states and all(outer.is_known(value) for value in _values_of(target)):
             continue
-        inner, results = _HANDLERS[node.op_type](node, level)
+        inner, results = _RULES[node.op_type](node, outer)
         for attribute in target.attribute:
             if attribute.name in inner:
                 attribute.g.CopyFrom(inner[attribute.name])
-        for name, kind in zip(node.output, results, strict=False):
-            known = None if unsteady else level.types.get(name)
-            better = merged(known, kind) if known is not None else kind
+        for name, type_proto in zip(node.output, results, strict=False):
+            known = None if wrong_states else outer.types.get(name)
+            better = merged(known, type_proto) if known is not None else type_proto
             if name and (known is None or better != known):
-                found[name] = level.types[name] = better
-        for value in unsteady:  # or ONNX inference says it again in the next round
+                new_types[name] = outer.types[name] = better
+        for value in wrong_states:  # or ONNX inference says it again in the next round
             value.type.CopyFrom(with_shape(value.type, None))
-    return found
+    return new_types
 
 
-def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInfoProto]:
-    """Return the inputs of a subgraph that are declared as on the first turn, and grow.
+def _wrongly_declared_states(
+    node: NodeProto, target: NodeProto, outer: OuterGraph
+) -> list[ValueInfoProto]:
+    """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
-    ONNX inference believes such a declaration, and what it then knows is wrong.
+    ONNX's inference believes such a declaration and infers wrong types from it.
+
+    Args:
+        node: the node before inference.
+        target: the same node after inference.
+        outer: the graph around it.
     """
-    lead, skip = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (-1, 0))
-    if lead < 0:
+    if node.op_type == "Loop":
+        leading_inputs, leading_outputs = 2, 1
+        initial = node.input[2:]
+    elif node.op_type == "Scan":
+        leading_inputs = leading_outputs = 0
+        initial = node.input[: ScanSignature.of_node(node).states]
+    else:
         return []
     (_, subgraph), (_, inferred) = *subgraphs(node), *subgraphs(target)
-    scans = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
-    names = node.input[lead : len(node.input) - scans]
-    found = []
-    for at, name in enumerate(names):
-        declared = subgraph.input[lead + at]
+    wrong = []
+    for index, name in enumerate(initial):
+        declared = subgraph.input[leading_inputs + index]
         dims = zip(
-            shape_in(level.type_of(name)) or (),
+            shape_in(outer.type_of(name)) or (),
             shape_in(declared.type) or (),
-            shape_in(inferred.output[skip + at].type) or (),
+            shape_in(inferred.output[leading_outputs + index].type) or (),
             strict=False,
         )
         if any(a is not None and a == b and c is not None and c != b for a, b, c in dims):
-            found.append(declared)
-    return found
+            wrong.append(declared)
+    return wrong
 
 
-def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
-    """Yield the results of a control-flow node by name, and the types of values in its subgraphs."""
+def _values_of(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
+    """Yield the outputs of a control-flow node as names, and the values in its subgraphs with their types.
+
+    A value without a type is None.
+    """
     yield from (name for name in node.output if name)
     for _, graph in subgraphs(node):
         types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
@@ -117,115 +141,115 @@ def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
         for inner in graph.node:
             yield from (types.get(name) for name in inner.output if name)
             if inner.op_type in CONTROL_FLOW:
-                yield from (v for v in _made_in(inner) if not isinstance(v, str))
+                yield from (v for v in _values_of(inner) if not isinstance(v, str))
 
 
-def declare(graph: GraphProto, found: Mapping[str, TypeProto]) -> None:
-    """Write types of values into a graph."""
+def declare(graph: GraphProto, new_types: Mapping[str, TypeProto]) -> None:
+    """Set the types of values of a graph, in place."""
     known = {v.name: v for v in (*graph.output, *graph.value_info)}
-    for name, kind in found.items():
+    for name, type_proto in new_types.items():
         value = known.get(name)
         if value is None:
             value = graph.value_info.add()
             value.name = name
-        value.type.CopyFrom(kind)
+        value.type.CopyFrom(type_proto)
 
 
-Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
-"""The subgraphs by attribute, inferred, and the types of what their control-flow node gives."""
+SubgraphResults = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
+"""The inferred subgraphs by attribute, and the types of their control-flow node's outputs."""
 
 
-def _if(node: NodeProto, level: Level) -> Answer:
-    skipped = _skipped(node, level)
-    inner = {name: level.run(g, ()) for name, g in subgraphs(node) if name != skipped}
+def _if(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
+    """Return the inferred branches, and what they have in common; a branch that is never run does not count."""
+    never_run = _never_run_branch(node, outer)
+    inner = {
+        name: outer.infer_subgraph(g, ()) for name, g in subgraphs(node) if name != never_run
+    }
     results = []
-    for at in range(len(node.output)):
-        kinds = (b.output[at].type for b in inner.values() if at < len(b.output))
-        kind = widest(kinds)
-        assert kind is not None  # noqa: S101 - the range is the branches' own
-        results.append(kind)
+    for index in range(len(node.output)):
+        branch_types = (b.output[index].type for b in inner.values() if index < len(b.output))
+        type_proto = widest(branch_types)
+        assert type_proto is not None  # noqa: S101 - the range is the branches' own
+        results.append(type_proto)
     return inner, results
 
 
-def _skipped(node: NodeProto, level: Level) -> str:
-    """Return the attribute with the subgraph that is known never to run, if there is one."""
+def _never_run_branch(node: NodeProto, outer: OuterGraph) -> str:
+    """Return the attribute with the subgraph that is never run, or ``""``."""
     if node.op_type == "If":
-        condition = level.number(node.input[0])
+        condition = outer.constant_scalar(node.input[0])
         return "" if condition is None else "else_branch" if condition else "then_branch"
     if node.op_type == "Loop":
-        ends = [level.number(name) for name in node.input[:2] if name]
+        ends = [outer.constant_scalar(name) for name in node.input[:2] if name]
         ((attribute, _),) = subgraphs(node)
         return attribute if 0 in ends else ""
     return ""
 
 
-def _note_skipped(node: NodeProto, skipped: str) -> None:
+def _mark_never_run(node: NodeProto, never_run: str) -> None:
+    """Mark a subgraph as never run, in place, by its doc string."""
     for attribute in node.attribute:
-        if attribute.name == skipped:
+        if attribute.name == never_run:
             attribute.g.doc_string = NEVER_RUN
 
 
-def _loop(node: NodeProto, level: Level) -> Answer:
+def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     (attribute, subgraph), *_ = subgraphs(node)
-    first = [level.type_of(name) for name in node.input[2:]]
-    turns = level.number(node.input[0]) if node.input and node.input[0] else None
-    turns = turns if turns is not None and 0 <= turns <= _MOST_TURNS else None
-    lead = [v.type for v in subgraph.input[:2]]
-    carried = Carried(level, subgraph, lead, skip=1)
-    inferred, last = carried.settle(first, turns)
-    scans = [value.type for value in inferred.output[1 + len(first) :]]
-    return {attribute: inferred}, [*last, *(stack_of(kind, 0, turns) for kind in scans)]
+    initial = [outer.type_of(name) for name in node.input[2:]]
+    trip_count = outer.constant_scalar(node.input[0]) if node.input and node.input[0] else None
+    if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
+        trip_count = None
+    leading = [value.type for value in subgraph.input[:2]]
+    body = LoopBody(outer, subgraph, leading, skipped_outputs=1)
+    inferred, final = body.infer_all_iterations(initial, trip_count)
+    rows = inferred.output[1 + len(initial) :]
+    return {attribute: inferred}, [*final, *(stack_of(v.type, 0, trip_count) for v in rows)]
 
 
-def _scan(node: NodeProto, level: Level) -> Answer:
+def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     (attribute, subgraph), *_ = subgraphs(node)
-    attributes = {a.name: a for a in node.attribute}
-    count = attributes["num_scan_inputs"].i
-    states = len(node.input) - count
-    axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else []
-    wholes = [level.type_of(name) for name in node.input[states:]]
-    axes += [0] * (count - len(axes))
-    given = [value.type for value in subgraph.input[states:]]
+    signature = ScanSignature.of_node(node)
+    states = signature.states
+    scanned = [outer.type_of(name) for name in node.input[states:]]
     slices = [
-        merged(slice_of(kind, axis), own)
-        for kind, axis, own in zip(wholes, axes, given, strict=True)
+        merged(slice_of(type_proto, axis), value.type)
+        for type_proto, axis, value in zip(
+            scanned, signature.input_axes, subgraph.input[states:], strict=True
+        )
     ]
-    carried = Carried(level, subgraph, [], skip=0, tail=slices)
-    inferred, last = carried.settle([level.type_of(n) for n in node.input[:states]], None)
-    length = next((n for n in map(_along, wholes, axes) if n is not None), None)
-    outs = [value.type for value in inferred.output[states:]]
-    ways = (
-        list(attributes["scan_output_axes"].ints) if "scan_output_axes" in attributes else []
-    )
-    ways += [0] * (len(outs) - len(ways))
-    stacked = [stack_of(kind, way, length) for kind, way in zip(outs, ways, strict=True)]
-    return {attribute: inferred}, [*last, *stacked]
+    body = LoopBody(outer, subgraph, [], skipped_outputs=0, trailing=slices)
+    initial = [outer.type_of(name) for name in node.input[:states]]
+    inferred, final = body.infer_all_iterations(initial, None)
+    length = signature.length(map(shape_in, scanned))
+    stacked = [
+        stack_of(value.type, axis, length)
+        for value, axis in zip(inferred.output[states:], signature.output_axes, strict=False)
+    ]
+    return {attribute: inferred}, [*final, *stacked]
 
 
-def _along(kind: TypeProto, axis: int) -> Dim:
-    shape = shape_in(kind)
-    return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
-
-
-def _sequence_map(node: NodeProto, level: Level) -> Answer:
+def _sequence_map(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
+    """Return the subgraph inferred for one element of the sequences, and sequences of its outputs."""
     from onnx import TypeProto
 
     (attribute, subgraph), *_ = subgraphs(node)
     given = []
     for name, value in zip(node.input, subgraph.input, strict=False):
-        kind = level.type_of(name)
-        sequence = kind.WhichOneof("value") == "sequence_type"
-        given.append(merged(kind.sequence_type.elem_type if sequence else kind, value.type))
-    inferred = level.run(subgraph, given)
+        type_proto = outer.type_of(name)
+        sequence = type_proto.WhichOneof("value") == "sequence_type"
+        given.append(
+            merged(type_proto.sequence_type.elem_type if sequence else type_proto, value.type)
+        )
+    inferred = outer.infer_subgraph(subgraph, given)
     results = []
     for value in inferred.output:
-        kind = TypeProto()
-        kind.sequence_type.elem_type.CopyFrom(value.type)
-        results.append(kind)
+        type_proto = TypeProto()
+        type_proto.sequence_type.elem_type.CopyFrom(value.type)
+        results.append(type_proto)
     return {attribute: inferred}, results
 
 
-_HANDLERS: Mapping[str, Callable[[NodeProto, Level], Answer]] = {
+_RULES: Mapping[str, Callable[[NodeProto, OuterGraph], SubgraphResults]] = {
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,

@@ -1,4 +1,4 @@
-"""What a subgraph sees of the block around it: types, constants, arithmetic on shapes."""
+"""What a subgraph captures from the graph around it: types, constants, and arithmetic on shapes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import SHAPE_QUERIES
 from memplan_cli.onnx_io.graph_editor import producer_nodes
 from memplan_cli.onnx_io.shapes.lattice import is_complete
-from memplan_cli.onnx_io.shapes.symbolic.families import SHAPE_ARITHMETIC
 from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 Infer = Callable[["ModelProto"], "ModelProto"]
-"""Gives a copy of a model with the types of values filled in."""
+"""Returns a copy of a model with inferred types."""
 
-_PRELUDE = 64
-"""Ops of shape arithmetic that a subgraph may bring along for one captured value."""
+_MAX_PRELUDE = 64
+"""Nodes of shape arithmetic that are copied for one captured value."""
 
 
 @dataclass(slots=True)
-class Level:
-    """One block as its subgraphs see it: types, constants, and who makes what.
+class OuterGraph:
+    """The graph around subgraphs, after inference.
 
-    ``infer`` infers a model and all its subgraphs.
+    Attributes:
+        model: the model whose main graph this is.
+        infer: infers a model with all its subgraphs.
+        types: types by name.
+        constants: initializers, and computed values that are known, by name.
+        producers: by name, the node that computes it with shape arithmetic.
     """
 
     model: ModelProto
@@ -37,44 +41,46 @@ class Level:
     producers: dict[str, NodeProto] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: ModelProto, infer: Infer) -> Level:
-        """Return what the top block of an inferred model shows its subgraphs."""
+    def of(cls, model: ModelProto, infer: Infer) -> OuterGraph:
+        """Return the main graph of an inferred model as the outer graph of its subgraphs."""
+        from memplan_cli.onnx_io.shapes.symbolic.value_rules import SHAPE_ARITHMETIC
+
         graph = model.graph
-        level = cls(model, infer)
+        outer = cls(model, infer)
         for value in (*graph.output, *graph.value_info, *graph.input):
-            level.types[value.name] = value.type
-        level.constants = {tensor.name: tensor for tensor in graph.initializer}
-        level.producers = producer_nodes(
+            outer.types[value.name] = value.type
+        outer.constants = {tensor.name: tensor for tensor in graph.initializer}
+        outer.producers = producer_nodes(
             node for node in graph.node if node.op_type in SHAPE_ARITHMETIC
         )
-        level._settle()
-        return level
+        outer._evaluate_constants()
+        return outer
 
-    def _settle(self) -> None:
-        """Make constants of what subgraphs and control-flow nodes read, where it is known."""
+    def _evaluate_constants(self) -> None:
+        """Add to ``constants`` what subgraphs capture, and trip counts and conditions, if its value is known."""
         from onnx import numpy_helper
 
         from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
 
-        wanted: set[str] = set()
+        captured: set[str] = set()
         for node in self.model.graph.node:
             for _, body in subgraphs(node):
-                wanted.update(node.input[:2])
-                wanted.update(free_names(body))
-        wanted &= self.producers.keys()
-        for name, value in interpret(self.model, wanted).values.items() if wanted else ():
-            if name in wanted and value.is_known:
+                captured.update(node.input[:2])
+                captured.update(free_names(body))
+        captured &= self.producers.keys()
+        for name, value in interpret(self.model, captured).values.items() if captured else ():
+            if name in captured and value.is_known:
                 self.constants[name] = numpy_helper.from_array(value.array, name)
                 del self.producers[name]
 
     def is_known(self, value: str | ValueInfoProto | None) -> bool:
-        """Whether all is known of a value here, by its name, or by its type elsewhere."""
+        """Whether a type is fully known: of a value of this graph by name, or of another one as declared."""
         if isinstance(value, str):
             return value in self.types and is_complete(self.types[value])
         return value is not None and is_complete(value.type)
 
     def type_of(self, name: str) -> TypeProto:
-        """Return what is known of a value; a type that says nothing where that is nothing."""
+        """Return the type of a value; an empty type if it is unknown."""
         from onnx import TypeProto, helper
 
         if name in self.types:
@@ -84,8 +90,8 @@ class Level:
             return TypeProto()
         return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
-    def number(self, name: str) -> int | None:
-        """Return the value of a constant scalar."""
+    def constant_scalar(self, name: str) -> int | None:
+        """Return the value of a constant with one element, None for other values."""
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)
@@ -94,65 +100,75 @@ class Level:
         array = numpy_helper.to_array(tensor)
         return int(array.reshape(-1)[0]) if array.size == 1 else None
 
-    def run(self, subgraph: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
-        """Infer a subgraph for these types of its inputs; the answer has the subgraph's nodes."""
+    def infer_subgraph(
+        self, subgraph: GraphProto, input_types: Sequence[TypeProto]
+    ) -> GraphProto:
+        """Return a subgraph inferred for these types of its inputs; it has the same nodes.
+
+        It is inferred as a model of its own, whose further inputs are the captured values. Captured constants
+        become initializers, and the shape arithmetic behind captured values is put in front.
+        """
         model = type(self.model)()
         model.ir_version = self.model.ir_version
         model.opset_import.extend(self.model.opset_import)
         graph = model.graph
         graph.name = subgraph.name or "body"
-        prelude = self._prelude(subgraph)
-        graph.node.extend(prelude)
+        shape_nodes = self._shape_nodes(subgraph)
+        graph.node.extend(shape_nodes)
         graph.node.extend(subgraph.node)
         graph.initializer.extend(subgraph.initializer)
         graph.output.extend(subgraph.output)
         graph.value_info.extend(subgraph.value_info)
-        for value, kind in zip(subgraph.input, given, strict=False):
+        for value, type_proto in zip(subgraph.input, input_types, strict=False):
             graph.input.add().CopyFrom(value)
-            # Not merged with what the subgraph declares: a hole here may be one on purpose.
-            graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
-        self._bring(graph, made={name for node in prelude for name in node.output})
-        answer = self.infer(model).graph
+            # Not merged with the declared type: a dim may be unknown on purpose.
+            graph.input[-1].type.CopyFrom(
+                type_proto if type_proto.WhichOneof("value") else value.type
+            )
+        self._add_captures(
+            graph, computed={name for node in shape_nodes for name in node.output}
+        )
+        inferred = self.infer(model).graph
         result = deepcopy(subgraph)
         del result.node[:], result.input[:], result.output[:], result.value_info[:]
-        result.node.extend(answer.node[len(prelude) :])
-        result.input.extend(answer.input[: len(subgraph.input)])
-        result.output.extend(answer.output)
-        result.value_info.extend(answer.value_info)
+        result.node.extend(inferred.node[len(shape_nodes) :])
+        result.input.extend(inferred.input[: len(subgraph.input)])
+        result.output.extend(inferred.output)
+        result.value_info.extend(inferred.value_info)
         return result
 
-    def _bring(self, graph: GraphProto, made: set[str]) -> None:
-        """Make what a subgraph captures its inputs, or its constants."""
+    def _add_captures(self, graph: GraphProto, computed: set[str]) -> None:
+        """Add the captured values as inputs, or constants as initializers, except those in ``computed``."""
         for name in free_names(graph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
-            elif name in self.types and name not in made:
+            elif name in self.types and name not in computed:
                 value = graph.input.add()
                 value.name = name
                 value.type.CopyFrom(self.types[name])
 
-    def _prelude(self, subgraph: GraphProto) -> list[NodeProto]:
-        """Return the shape arithmetic behind what a subgraph captures, makers first."""
-        found: dict[int, NodeProto] = {}
+    def _shape_nodes(self, subgraph: GraphProto) -> list[NodeProto]:
+        """Return the nodes of shape arithmetic behind the captured values, producers first."""
+        nodes: dict[int, NodeProto] = {}
         for name in free_names(subgraph):
-            chain: dict[int, NodeProto] = {}
-            if self._trace(name, chain) and len(chain) <= _PRELUDE:
-                found.update(chain)
-        # The order of discovery is makers first within a chain and chains share makers.
-        return list(found.values())
+            shape_ops: dict[int, NodeProto] = {}
+            if self._collect_shape_ops(name, shape_ops) and len(shape_ops) <= _MAX_PRELUDE:
+                nodes.update(shape_ops)
+        # Producers come first: each chain is in their order, and shared nodes keep their position.
+        return list(nodes.values())
 
-    def _trace(self, name: str, chain: dict[int, NodeProto]) -> bool:
-        """Collect the makers of a value that is computed from shapes and constants only."""
-        maker = self.producers.get(name)
-        if maker is None:
+    def _collect_shape_ops(self, name: str, shape_ops: dict[int, NodeProto]) -> bool:
+        """Add to ``shape_ops`` the producers of a value; return whether it depends on shapes and constants only."""
+        producer = self.producers.get(name)
+        if producer is None:
             return name in self.constants or name not in self.types
-        if id(maker) in chain:
+        if id(producer) in shape_ops:
             return True
-        if len(chain) > _PRELUDE:
+        if len(shape_ops) > _MAX_PRELUDE:
             return False
-        if maker.op_type not in SHAPE_QUERIES and not all(
-            self._trace(source, chain) for source in maker.input if source
+        if producer.op_type not in SHAPE_QUERIES and not all(
+            self._collect_shape_ops(source, shape_ops) for source in producer.input if source
         ):
             return False
-        chain[id(maker)] = maker
+        shape_ops[id(producer)] = producer
         return True

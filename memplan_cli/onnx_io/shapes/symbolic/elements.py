@@ -1,7 +1,7 @@
-"""Arithmetic on single elements: numbers, expressions of dims, quotients of such, or nothing.
+"""Arithmetic on single elements of small tensors: numbers, expressions of dims, quotients, or unknown.
 
-A truth value is 1 or 0. None is an element that is not known; whatever is not known for every
-value of the dims, none of which is below zero, is None.
+A bool is 1 or 0. A result is None (unknown) unless it is exact for every value of the dims, all
+of which are non-negative.
 """
 
 from __future__ import annotations
@@ -25,36 +25,39 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
 
 EXACT = 1 << 10
-"""Factors whose parts are below this are multiplied without rounding, for dims below 2^14:
+"""Factors whose parts are denominator this are multiplied without rounding, for dims denominator 2^14:
 the product of single-precision numbers is exact up to 2^24."""
 
 _MAX_POWER = 4
+"""Exponents above this give expressions that are too long."""
 
 
 class Ratio(NamedTuple):
-    """A float that is an expression divided by a number above one."""
+    """A float that is an expression of dims divided by an integer above 1."""
 
-    top: Polynomial
-    below: int
+    numerator: Polynomial
+    denominator: int
 
 
 Element = int | float | str | Ratio | None
+"""An element of a tensor: a number, an expression of dims, a quotient of one, or unknown."""
 
 
-def terms_of(dim: Dim) -> Polynomial:
-    """Return a dim that is known as a sum of products."""
+def polynomial_of(dim: Dim) -> Polynomial:
+    """Return a known dim as a sum of products."""
     return parse_dim(str(dim))
 
 
-def is_nonnegative(terms: Polynomial) -> bool:
-    """Whether a sum is below zero for no value of its symbols."""
+def is_nonnegative(polynomial: Polynomial) -> bool:
+    """Whether a polynomial is at least 0 for all values of its symbols; False if that is not certain."""
     return all(
         factor >= 0 and all(map(_is_nonnegative_atom, monomial))
-        for monomial, factor in terms.items()
+        for monomial, factor in polynomial.items()
     )
 
 
 def _is_nonnegative_atom(atom: str) -> bool:
+    """Whether a symbol or a call such as ``max(n - 1, 0)`` is surely at least 0."""
     call = call_in(atom)
     if call is None:
         return True
@@ -64,212 +67,243 @@ def _is_nonnegative_atom(atom: str) -> bool:
 
 
 def _ratio(element: Element) -> Ratio | None:
-    """Return an element as a quotient; None where a float would round it."""
+    """Return an element as a quotient; None if it is unknown or floats would round it."""
     if isinstance(element, Ratio):
-        # Divided by anything but a power of two, it was rounded: only its floor is sure.
-        return element if element.below & (element.below - 1) == 0 else None
+        # Division by anything but a power of two rounded it: only its floor is exact.
+        return element if element.denominator & (element.denominator - 1) == 0 else None
     if isinstance(element, float):
         if not math.isfinite(element):
             return None
         value = Fraction(element)
         if max(abs(value.numerator), value.denominator) >= EXACT:
             return None
-        return Ratio(_number(value.numerator), value.denominator)
-    return None if element is None else Ratio(terms_of(element), 1)
+        return Ratio(_constant_polynomial(value.numerator), value.denominator)
+    return None if element is None else Ratio(polynomial_of(element), 1)
 
 
-def _number(value: int) -> Polynomial:
+def _constant_polynomial(value: int) -> Polynomial:
     return {(): value} if value else {}
 
 
-def _reduced(top: Polynomial, below: int) -> Element:
-    common = math.gcd(below, *top.values())
-    top, below = {m: v // common for m, v in top.items()}, below // common
-    if below == 1:
-        return as_dim(top)
-    value = constant(top)
+def _reduced(numerator: Polynomial, denominator: int) -> Element:
+    """Return ``numerator / denominator`` in lowest terms; None for a number that floats would round."""
+    common = math.gcd(denominator, *numerator.values())
+    numerator, denominator = (
+        {m: v // common for m, v in numerator.items()},
+        denominator // common,
+    )
+    if denominator == 1:
+        return as_dim(numerator)
+    value = constant(numerator)
     if value is None:
-        return Ratio(top, below)
-    return value / below if below & (below - 1) == 0 else None
+        return Ratio(numerator, denominator)
+    return value / denominator if denominator & (denominator - 1) == 0 else None
 
 
-def _difference(a: Element, b: Element) -> Polynomial | None:
-    """Return a multiple of ``a - b`` that has its sign."""
-    one, other = _ratio(a), _ratio(b)
-    if one is None or other is None:
+def _signed_difference(a: Element, b: Element) -> Polynomial | None:
+    """Return a positive multiple of ``a - b``; None if an element is unknown."""
+    first, second = _ratio(a), _ratio(b)
+    if first is None or second is None:
         return None
-    left = multiplied([one.top], other.below)
-    return total([left, multiplied([other.top], -one.below)])
+    left = multiplied([first.numerator], second.denominator)
+    return total([left, multiplied([second.numerator], -first.denominator)])
 
 
 def add(a: Element, b: Element) -> Element:
-    """Add two elements."""
-    one, other = _ratio(a), _ratio(b)
-    if one is None or other is None:
+    """Return ``a + b``."""
+    first, second = _ratio(a), _ratio(b)
+    if first is None or second is None:
         return None
-    tops = multiplied([one.top], other.below), multiplied([other.top], one.below)
-    return _reduced(total(tops), one.below * other.below)
+    tops = (
+        multiplied([first.numerator], second.denominator),
+        multiplied([second.numerator], first.denominator),
+    )
+    return _reduced(total(tops), first.denominator * second.denominator)
 
 
 def subtract(a: Element, b: Element) -> Element:
-    """Subtract two elements."""
+    """Return ``a - b``."""
     return add(a, negative(b))
 
 
 def negative(a: Element) -> Element:
-    """Return an element with the other sign."""
+    """Return ``-a``."""
     return multiply(a, -1)
 
 
 def multiply(a: Element, b: Element) -> Element:
-    """Multiply two elements; zero times what is not known is not known."""
-    one, other = _ratio(a), _ratio(b)
-    if one is None or other is None:
+    """Return ``a * b``; 0 times an unknown element is unknown (it may be infinite)."""
+    first, second = _ratio(a), _ratio(b)
+    if first is None or second is None:
         return None
-    return _reduced(multiplied([one.top, other.top]), one.below * other.below)
+    return _reduced(
+        multiplied([first.numerator, second.numerator]), first.denominator * second.denominator
+    )
 
 
 def divide_whole(a: Element, b: Element) -> Element:
-    """Divide as integers: what may be negative, where ONNX rounds the other way, is left alone."""
+    """Return the integer quotient ``a // b`` for a positive number b; unknown if a may be negative.
+
+    ONNX rounds to zero, floor division does not.
+    """
     if not isinstance(a, int | str) or not isinstance(b, int) or b <= 0:
         return None
-    terms = terms_of(a)
-    return as_dim(floored(terms, b)) if is_nonnegative(terms) else None
+    polynomial = polynomial_of(a)
+    return as_dim(floored(polynomial, b)) if is_nonnegative(polynomial) else None
 
 
 def divide(a: Element, b: Element) -> Element:
-    """Divide as floats, by a number."""
-    one, other = _ratio(a), _ratio(b)
-    number = constant(other.top) if other is not None else None
-    if one is None or other is None or not number:
+    """Return the float quotient ``a / b`` for a number b that is not 0."""
+    first, second = _ratio(a), _ratio(b)
+    number = constant(second.numerator) if second is not None else None
+    if first is None or second is None or not number:
         return None
     sign = 1 if number > 0 else -1
-    return _reduced(multiplied([one.top], other.below * sign), one.below * abs(number))
+    return _reduced(
+        multiplied([first.numerator], second.denominator * sign),
+        first.denominator * abs(number),
+    )
 
 
 def modulo(a: Element, b: Element) -> Element:
-    """Return the remainder of integers that are not negative."""
+    """Return ``a mod b`` of integers for a positive number b; unknown if a may be negative."""
     if not isinstance(a, int | str) or not isinstance(b, int) or b <= 0:
         return None
-    terms = terms_of(a)
-    return as_dim(called("mod", [terms, _number(b)])) if is_nonnegative(terms) else None
+    polynomial = polynomial_of(a)
+    return (
+        as_dim(called("mod", [polynomial, _constant_polynomial(b)]))
+        if is_nonnegative(polynomial)
+        else None
+    )
 
 
 def power(a: Element, b: Element) -> Element:
-    """Raise to a small whole power."""
+    """Return ``a ** b`` for an integer b from 0 to 4."""
     exponent = int(b) if isinstance(b, int | float) and b == int(b) else -1
     if not 0 <= exponent <= _MAX_POWER:
         return None
-    found: Element = 1
+    result: Element = 1
     for _ in range(exponent):
-        found = multiply(found, a)
-    return found
+        result = multiply(result, a)
+    return result
 
 
 def smaller(a: Element, b: Element) -> Element:
-    """Return the smaller of two elements."""
+    """Return ``min(a, b)``."""
     return _extreme("min", a, b)
 
 
 def larger(a: Element, b: Element) -> Element:
-    """Return the larger of two elements."""
+    """Return ``max(a, b)``."""
     return _extreme("max", a, b)
 
 
 def _extreme(name: str, a: Element, b: Element) -> Element:
-    apart = _difference(a, b)
-    if apart is None:
+    """Return the ``min`` or ``max``: one of the two if their order is certain, else a call."""
+    difference = _signed_difference(a, b)
+    if difference is None:
         return None
     first, second = (b, a) if name == "min" else (a, b)
-    if is_nonnegative(apart):
+    if is_nonnegative(difference):
         return first
-    if is_nonnegative(multiplied([apart], -1)):
+    if is_nonnegative(multiplied([difference], -1)):
         return second
     if isinstance(a, int | str) and isinstance(b, int | str):
-        return as_dim(called(name, [terms_of(a), terms_of(b)]))
+        return as_dim(called(name, [polynomial_of(a), polynomial_of(b)]))
     return None
 
 
 def equal(a: Element, b: Element) -> Element:
-    """Compare two elements."""
-    apart = _difference(a, b)
-    if apart is None:
+    """Return 1 if the elements are equal, 0 if they surely differ, else None."""
+    difference = _signed_difference(a, b)
+    if difference is None:
         return None
-    return 1 if not apart else 0 if _is_positive(apart, 1) or _is_positive(apart, -1) else None
+    return (
+        1
+        if not difference
+        else 0
+        if _is_always_positive(difference, 1) or _is_always_positive(difference, -1)
+        else None
+    )
 
 
-def _is_positive(terms: Polynomial, sign: int) -> bool:
-    signed = multiplied([terms], sign)
+def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
+    """Whether ``sign`` times a polynomial is above 0 for all values of its symbols."""
+    signed = multiplied([polynomial], sign)
     return is_nonnegative(signed) and signed.get((), 0) > 0
 
 
 def less(a: Element, b: Element) -> Element:
-    """Whether the first is below the second."""
-    apart = _difference(b, a)
-    if apart is None:
+    """Return 1 if surely ``a < b``, 0 if surely not, else None."""
+    difference = _signed_difference(b, a)
+    if difference is None:
         return None
     return (
-        1 if _is_positive(apart, 1) else 0 if is_nonnegative(multiplied([apart], -1)) else None
+        1
+        if _is_always_positive(difference, 1)
+        else 0
+        if is_nonnegative(multiplied([difference], -1))
+        else None
     )
 
 
 def opposite(a: Element) -> Element:
-    """Negate a truth value."""
+    """Return ``not a``."""
     return None if a is None else int(not a)
 
 
 def both(a: Element, b: Element) -> Element:
-    """Whether both hold: not where one is known not to."""
+    """Return ``a and b``; 0 if either is known to be 0."""
     return 0 if 0 in (a, b) else None if None in (a, b) else 1
 
 
 def either(a: Element, b: Element) -> Element:
-    """Whether one holds: it does where one is known to."""
+    """Return ``a or b``; 1 if either is known to be 1."""
     return opposite(both(opposite(a), opposite(b)))
 
 
 def differ(a: Element, b: Element) -> Element:
-    """Whether one truth value is the other's opposite."""
+    """Return ``a xor b``."""
     return None if a is None or b is None else int(bool(a) != bool(b))
 
 
 def chosen(which: Element, yes: Element, no: Element) -> Element:
-    """Return one of two elements; what is not known to be chosen is known where both are alike."""
+    """Return ``yes if which else no``; for an unknown ``which`` the two must be equal."""
     if which is None:
         return yes if yes == no else None
     return yes if which else no
 
 
 def floor(a: Element) -> Element:
-    """Round down."""
+    """Return the largest integer that is not above ``a``."""
     if isinstance(a, float):
         return math.floor(a) if math.isfinite(a) else None
-    return as_dim(floored(a.top, a.below)) if isinstance(a, Ratio) else a
+    return as_dim(floored(a.numerator, a.denominator)) if isinstance(a, Ratio) else a
 
 
 def ceiling(a: Element) -> Element:
-    """Round up."""
+    """Return the smallest integer that is not below ``a``."""
     if isinstance(a, float):
         return math.ceil(a) if math.isfinite(a) else None
     if not isinstance(a, Ratio):
         return a
-    return as_dim(called("ceiling", [a.top, _number(a.below)]))
+    return as_dim(called("ceiling", [a.numerator, _constant_polynomial(a.denominator)]))
 
 
 def truncated(a: Element) -> Element:
-    """Round to zero, as a cast to integers does."""
+    """Round towards zero, as a cast to an integer does; a quotient that may be negative is unknown."""
     if isinstance(a, float):
         return int(a) if math.isfinite(a) else None
     if isinstance(a, Ratio):
-        return floor(a) if is_nonnegative(a.top) else None
+        return floor(a) if is_nonnegative(a.numerator) else None
     return a
 
 
 def magnitude(a: Element) -> Element:
-    """Return an element that may not be negative as it is."""
+    """Return ``abs(a)`` of an integer."""
     return larger(a, negative(a)) if isinstance(a, int | str) else None
 
 
 def is_true(a: Element) -> Element:
-    """Whether an element is not zero, as a cast to truth values says."""
+    """Return ``a != 0``, as a cast to bool does."""
     return opposite(equal(a, 0))

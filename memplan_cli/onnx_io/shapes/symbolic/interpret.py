@@ -1,14 +1,13 @@
-"""Abstract interpretation of a graph: each node's shapes from the shapes and values above it.
+"""Abstract interpretation of a graph: node by node, shapes from the shapes and small values above.
 
-ONNX's inference of the whole graph comes first. Where it leaves a hole, the node is looked at
-again, in order: by a rule of ours, by what its value is, or by ONNX's inference of this
-node alone, which is given the values of its inputs.
+It fills the holes that ONNX's inference of the whole graph leaves. The outputs of a node come from a
+shape rule of memplan, from the value that the node computes, and from ONNX's inference of this
+node alone, which gets the values of its inputs.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -22,106 +21,66 @@ from memplan_cli.core.operators import (
 )
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.onnx_io.shapes.domains.table import made_by, rule_of
+from memplan_cli.onnx_io.shapes.domains.table import output_types, rule_of
 from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_node
-from memplan_cli.onnx_io.shapes.symbolic.bodies import BODIES, Known, type_of
-from memplan_cli.onnx_io.shapes.symbolic.families import BY_DATA
-from memplan_cli.onnx_io.shapes.symbolic.rules import (
-    flattened,
-    joined,
-    packed_into_channels,
-    padded,
-    resized,
-    sliced,
-    tiled,
-    unpacked_from_channels,
+from memplan_cli.onnx_io.shapes.symbolic import dim_rules, target_rules, window_rules
+from memplan_cli.onnx_io.shapes.symbolic.control_flow import (
+    CONTROL_FLOW_RULES,
+    KnownTensor,
+    tensor_type,
 )
-from memplan_cli.onnx_io.shapes.symbolic.targets import (
-    broadcasted,
-    expanded,
-    filled,
-    one_hot,
-    ranged,
-    reshaped,
-    topmost,
-)
-from memplan_cli.onnx_io.shapes.symbolic.value_rules import follow
-from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, INT32, INT64, MOST, Values
-from memplan_cli.onnx_io.shapes.symbolic.windows import (
-    convolved,
-    convolved_quantized,
-    pooled,
-    transposed,
-)
+from memplan_cli.onnx_io.shapes.symbolic.value_rules import SIZED_BY_DATA, add_output_values
+from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, INT32, INT64, MAX_ELEMENTS, Values
 from memplan_cli.onnx_io.shapes.workarounds import WRONG_TYPES
 from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.onnx_io.shapes.symbolic.values import Value
+    from memplan_cli.onnx_io.shapes.symbolic.values import Rule, Value
 
-Rule = Callable[["Values", "NodeProto"], "Shape | None"]
-"""From a node, and what is known above it, to the shape of its first result."""
+RULES: Mapping[str, Rule] = {**target_rules.RULES, **dim_rules.RULES, **window_rules.RULES}
+"""The shape rule of each standard operator for which ONNX's inference uses numbers only."""
 
-RULES: Mapping[str, Rule] = {
-    # Shapes that an input's values say.
-    "ConstantOfShape": filled,
-    "Expand": expanded,
-    "OneHot": one_hot,
-    "Range": ranged,
-    "Reshape": reshaped,
-    "TopK": topmost,
-    # Dims multiplied, cut or joined.
-    "Concat": joined,
-    "DepthToSpace": unpacked_from_channels,
-    "Flatten": flattened,
-    "Pad": padded,
-    "Slice": sliced,
-    "SpaceToDepth": packed_into_channels,
-    "Tile": tiled,
-    **dict.fromkeys(names_of(lambda each: each.family is Family.RESIZING), resized),
-    # Windows.
-    "Conv": convolved,
-    "ConvInteger": convolved,
-    "DeformConv": convolved,
-    "QLinearConv": convolved_quantized,
-    "ConvTranspose": transposed,
-    **dict.fromkeys(names_of(lambda each: each.family is Family.POOLING), pooled),
-    # Broadcast.
-    **dict.fromkeys(names_of(lambda each: each.broadcasts), broadcasted),
-}
-"""The rule of each operator that ONNX's inference follows with numbers only."""
+_EQUAL_OUTPUTS = frozenset({"TopK"})
+"""Operators all of whose outputs have the shape of the first."""
 
-_ALIKE = frozenset({"TopK"})
-"""Operators whose results all have the shape of the first."""
+_INFERRED_FROM_ALL_VALUES = SIZED_BY_DATA.union(
+    names_of(lambda op: op.family is Family.RESIZING)
+)
+"""Operators for which ONNX's inference uses the values of all inputs, of any type."""
 
-_ASKED_WITH_ALL = BY_DATA.union(names_of(lambda each: each.family is Family.RESIZING))
-"""Operators whose shapes ONNX's inference finds by any of their inputs' values."""
+_SHAPED_BY_ALL_VALUES = _INFERRED_FROM_ALL_VALUES | {"Range"}
+"""Operators whose shapes depend on the values of any input, of any type.
 
-_BY_ALL_INPUTS = _ASKED_WITH_ALL | {"Range"}
-"""Operators whose shapes may hang on any of their inputs' values, of whatever type.
-
-Of floats a rule of ours counts a Range's steps: ONNX's inference counts them in the floats'
-own type, and the runtime does not.
+A Range of floats is counted by a rule of memplan: ONNX's inference counts its steps in the floats' own
+type, which the runtime does not.
 """
 
-_SAY_SHAPES = (INT32, INT64, BOOL)
+_DIM_TYPES = (INT32, INT64, BOOL)
+"""Element types of values that shapes are computed from."""
 
-_MOST_INSIDE = 4096
-"""Nodes of subgraphs that are looked at, each as often as it runs."""
+_MAX_SUBGRAPH_NODES = 4096
+"""Nodes of subgraphs that are interpreted, counted once per iteration."""
 
-_NOT_ALONE = frozenset({*CONTROL_FLOW, *names_of(lambda each: each.is_random), *WRONG_TYPES})
-"""Operators that ONNX's inference is not asked about node by node."""
+_NOT_INFERRED_ALONE = frozenset(
+    {*CONTROL_FLOW, *names_of(lambda op: op.is_random), *WRONG_TYPES}
+)
+"""Operators that are not inferred node by node by ONNX."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What an interpretation adds to a graph's types, and the values it needed."""
+class Interpretation:
+    """What an interpretation adds to a graph.
+
+    Attributes:
+        types: types that are better known than in the graph, by name.
+        values: small values, by name.
+    """
 
     types: Mapping[str, TypeProto]
     values: Mapping[str, Value]
@@ -131,114 +90,140 @@ def interpret(
     model: ModelProto,
     wanted: Collection[str] = (),
     rules: Mapping[str, Rule] | None = None,
-) -> Found:
-    """Return types that say more than the model's own, and the small values that are wanted."""
+) -> Interpretation:
+    """Interpret the main graph of a model, which is not changed.
+
+    Args:
+        model: a model with the types that ONNX's inference found.
+        wanted: names of values that are computed whether or not a shape depends on them.
+        rules: shape rules by operator; `RULES` by default.
+    """
     graph = model.graph
     types = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input)}
-    if not wanted and all(_is_whole(node, types) for node in graph.node):
-        return Found({}, {})
+    if not wanted and all(_has_complete_outputs(node, types) for node in graph.node):
+        return Interpretation({}, {})
     for tensor in graph.initializer:
-        types.setdefault(tensor.name, type_of(tensor.data_type, tuple(tensor.dims)))
-    values = Values.over(graph, types, standard_opset(model) or 1)
-    found = _Walk(RULES if rules is None else rules).over(graph, values, types, wanted)
+        types.setdefault(tensor.name, tensor_type(tensor.data_type, tuple(tensor.dims)))
+    values = Values.of_graph(graph, types, standard_opset(model) or 1)
+    interpreter = _Interpreter(RULES if rules is None else rules)
+    improved = interpreter.interpret_nodes(graph, values, types, wanted)
     for name in wanted:
-        values.of(name)
-    return Found(found, values.found)
+        values.value_of(name)
+    return Interpretation(improved, values.known)
 
 
 @dataclass(slots=True)
-class _Walk:
-    """A walk over the nodes of a graph, and over those of subgraphs as often as they run."""
+class _Interpreter:
+    """An interpretation of a graph and, for each iteration, of the subgraphs in it.
+
+    Attributes:
+        rules: shape rules by operator.
+        subgraph_nodes_left: nodes of subgraphs that may still be interpreted.
+    """
 
     rules: Mapping[str, Rule]
-    left: int = _MOST_INSIDE
-    """Nodes of subgraphs that may still be looked at."""
+    subgraph_nodes_left: int = _MAX_SUBGRAPH_NODES
 
-    def over(
+    def interpret_nodes(
         self,
         graph: GraphProto,
         values: Values,
         types: MutableMapping[str, TypeProto],
         wanted: Collection[str],
     ) -> dict[str, TypeProto]:
-        """Add the values that are needed; return the types that say more than before."""
-        needed = _needed(graph, types, wanted)
-        found: dict[str, TypeProto] = {}
+        """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types."""
+        needed = _needed_values(graph, types, wanted)
+        improved: dict[str, TypeProto] = {}
+        add_types = partial(_add_types, improved, types)
         for node in graph.node:
-            other = rule_of(node)
-            if other is not None and not _is_whole(node, types):
-                _note(found, types, made_by(values, node, other))
+            domain_rule = rule_of(node)
+            if domain_rule is not None and not _has_complete_outputs(node, types):
+                add_types(output_types(values, node, domain_rule))
             if node.domain not in STANDARD_DOMAINS:
                 continue
-            if not _is_whole(node, types):
-                rule = self.rules.get(node.op_type)
-                _note(found, types, _shapes(values, node, rule))
+            if not _has_complete_outputs(node, types):
+                add_types(_inferred_types(values, node, self.rules.get(node.op_type)))
             if needed.isdisjoint(node.output):
                 continue
-            if node.op_type in BODIES:
-                _note(found, types, self._into(values, node))
+            if node.op_type in CONTROL_FLOW_RULES:
+                add_types(self._interpret_control_flow(values, node))
             else:
-                follow(values, node)
-            made = {name: values.found[name] for name in node.output if name in values.found}
-            _note(found, types, {n: type_of(v.kind, v.array.shape) for n, v in made.items()})
-        return found
+                add_output_values(values, node)
+            outputs = {
+                name: values.known[name] for name in node.output if name in values.known
+            }
+            add_types(
+                {name: tensor_type(v.elem_type, v.array.shape) for name, v in outputs.items()}
+            )
+        return improved
 
-    def _into(self, values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
-        """Add the values that a control-flow node gives; return the types of its results."""
+    def _interpret_control_flow(
+        self, values: Values, node: NodeProto
+    ) -> Mapping[str, TypeProto]:
+        """Add the values of a control-flow node's outputs to ``values``; return their types."""
+        rule = CONTROL_FLOW_RULES[node.op_type]
         try:
-            results = BODIES[node.op_type](values, node, partial(self._inside, values))
+            results = rule(values, node, partial(self._interpret_subgraph, values))
         except (ValueError, IndexError, OverflowError):
-            return {}  # a node that is wrong, or one that runs for too long
-        made = [pair for pair in zip(node.output, results, strict=False) if pair[0]]
-        for name, known in made:
-            if known.value is not None and known.value.array.size <= MOST:
-                values.found[name] = known.value
-        return {n: k.kind for n, k in made if k.kind.WhichOneof("value") == "tensor_type"}
+            return {}  # an invalid node, or one that runs for too long
+        outputs = [pair for pair in zip(node.output, results, strict=False) if pair[0]]
+        for name, tensor in outputs:
+            if tensor.value is not None and tensor.value.array.size <= MAX_ELEMENTS:
+                values.known[name] = tensor.value
+        return {
+            name: tensor.type_proto
+            for name, tensor in outputs
+            if tensor.type_proto.WhichOneof("value") == "tensor_type"
+        }
 
-    def _inside(self, outer: Values, graph: GraphProto, given: Sequence[Known]) -> list[Known]:
-        """Follow a subgraph once. What it declares is not looked at: it may be of one turn.
+    def _interpret_subgraph(
+        self, outer: Values, graph: GraphProto, inputs: Sequence[KnownTensor]
+    ) -> list[KnownTensor]:
+        """Interpret a subgraph for these inputs and return its outputs.
+
+        Types that the subgraph declares are ignored: they may hold for one iteration only.
 
         Raises:
-            ValueError: subgraphs have run over more nodes than is worth the time.
+            ValueError: the limit of `_MAX_SUBGRAPH_NODES` is reached.
         """
-        self.left -= len(graph.node)
-        if self.left < 0:
+        self.subgraph_nodes_left -= len(graph.node)
+        if self.subgraph_nodes_left < 0:
             raise ValueError("subgraphs run for too long")
         types: MutableMapping[str, TypeProto] = ChainMap({}, cast("Any", outer.types))
-        values = outer.inside(graph, types)
+        values = outer.of_subgraph(graph, types)
         for tensor in graph.initializer:
-            types[tensor.name] = type_of(tensor.data_type, tuple(tensor.dims))
-        for value, known in zip(graph.input, given, strict=False):
-            types[value.name] = known.kind
+            types[tensor.name] = tensor_type(tensor.data_type, tuple(tensor.dims))
+        for graph_input, known in zip(graph.input, inputs, strict=False):
+            types[graph_input.name] = known.type_proto
             if known.value is not None:
-                values.found[value.name] = known.value
-        wanted = [value.name for value in graph.output]
-        self.over(graph, values, types, wanted)
-        nothing: TypeProto = messages().TypeProto()
-        return [Known(types.get(name, nothing), values.of(name)) for name in wanted]
+                values.known[graph_input.name] = known.value
+        outputs = [value.name for value in graph.output]
+        self.interpret_nodes(graph, values, types, outputs)
+        empty: TypeProto = messages().TypeProto()
+        return [KnownTensor(types.get(name, empty), values.value_of(name)) for name in outputs]
 
 
-def _note(
-    found: dict[str, TypeProto],
+def _add_types(
+    improved: dict[str, TypeProto],
     types: MutableMapping[str, TypeProto],
-    said: Mapping[str, TypeProto],
+    new_types: Mapping[str, TypeProto],
 ) -> None:
-    """Fill the holes of types that are known with what is said of them now."""
-    for name, kind in said.items():
-        before = types.get(name)
-        better = kind if before is None else merged(before, kind)
-        if better != before:
-            found[name] = types[name] = better
+    """Merge ``new_types`` into ``types``; store those that changed in ``improved`` as well."""
+    for name, new_type in new_types.items():
+        old_type = types.get(name)
+        combined = new_type if old_type is None else merged(old_type, new_type)
+        if combined != old_type:
+            improved[name] = types[name] = combined
 
 
-def _is_whole(node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
+def _has_complete_outputs(node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
     return all(name in types and is_complete(types[name]) for name in node.output if name)
 
 
-def _needed(
+def _needed_values(
     graph: GraphProto, types: Mapping[str, TypeProto], wanted: Collection[str]
 ) -> set[str]:
-    """Return the values that shapes hang on, and those behind them."""
+    """Return the names of the values on which wanted values and incomplete shapes depend."""
     needed = set(wanted)
     for node in reversed(graph.node):
         if node.domain not in STANDARD_DOMAINS and rule_of(node) is None:
@@ -247,58 +232,62 @@ def _needed(
             needed.update(node.input)
             for _, body in subgraphs(node):
                 needed.update(free_names(body))
-        if _is_whole(node, types):
+        if _has_complete_outputs(node, types):
             continue
-        if node.op_type in BY_DATA:  # its value says its shape
+        if node.op_type in SIZED_BY_DATA:  # the size of its output is known once its value is
             needed.update(node.output)
-        everything = node.op_type in _BY_ALL_INPUTS
-        needed.update(n for n in node.input if everything or _may_say_a_shape(types.get(n)))
+        takes_all = node.op_type in _SHAPED_BY_ALL_VALUES
+        needed.update(
+            name for name in node.input if takes_all or _may_be_dims(types.get(name))
+        )
     return needed - {""}
 
 
-def _may_say_a_shape(kind: TypeProto | None) -> bool:
-    """Whether a value may be dims: integers in a row, or what nobody knows to be otherwise."""
-    if kind is None:
+def _may_be_dims(type_proto: TypeProto | None) -> bool:
+    """Whether a value may hold dims: integers or bools of rank 0 or 1, or of unknown type."""
+    if type_proto is None:
         return True
-    shape = shape_in(kind)
-    whole = kind.tensor_type.elem_type in (0, *_SAY_SHAPES)
-    return whole and (shape is None or len(shape) <= 1)
+    shape = shape_in(type_proto)
+    has_dim_type = type_proto.tensor_type.elem_type in (0, *_DIM_TYPES)
+    return has_dim_type and (shape is None or len(shape) <= 1)
 
 
-def _shapes(values: Values, node: NodeProto, rule: Rule | None) -> Mapping[str, TypeProto]:
-    """Return the types of a node's results as a rule of ours, and ONNX's inference, say them."""
-    types = dict(_alone(values, node))
-    shape = _by_rule(values, node, rule)
+def _inferred_types(
+    values: Values, node: NodeProto, rule: Rule | None
+) -> Mapping[str, TypeProto]:
+    """Return the types of a node's outputs from ONNX's inference and from a shape rule."""
+    types = dict(_types_from_onnx(values, node))
+    shape = _shape_from_rule(values, node, rule)
     if shape is None:
         return types
-    outputs = node.output if node.op_type in _ALIKE else node.output[:1]
+    outputs = node.output if node.op_type in _EQUAL_OUTPUTS else node.output[:1]
     for name in filter(None, outputs):
-        kind = types.get(name) or values.types.get(name)
-        if kind is not None and kind.WhichOneof("value") == "tensor_type":
-            types[name] = merged(kind, with_shape(kind, shape))
+        type_proto = types.get(name) or values.types.get(name)
+        if type_proto is not None and type_proto.WhichOneof("value") == "tensor_type":
+            types[name] = merged(type_proto, with_shape(type_proto, shape))
     return types
 
 
-def _by_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shape | None:
-    """Return what a rule says; nothing where that is no shape."""
+def _shape_from_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shape | None:
+    """Return what a rule gives; None if the node is invalid or a dim would be negative."""
     try:
         shape = rule(values, node) if rule is not None else None
     except (ValueError, IndexError, ZeroDivisionError, OverflowError):
-        return None  # a node that is wrong, or an expression longer than anybody would write
-    negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
-    return None if negative else shape
+        return None  # an invalid node, or an expression that is too long
+    is_negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
+    return None if is_negative else shape
 
 
-def _alone(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
-    """Ask ONNX's inference about one node; it is given the numbers that are known."""
+def _types_from_onnx(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
+    """Return what ONNX infers for one node, given the types and known numbers of its inputs."""
     inputs = {name for name in node.input if name}
     types = {name: values.types[name] for name in inputs if name in values.types}
-    if node.op_type in _NOT_ALONE or len(types) < len(inputs):
+    if node.op_type in _NOT_INFERRED_ALONE or len(types) < len(inputs):
         return {}
-    everything = node.op_type in _ASKED_WITH_ALL
-    data = {}
-    for name, kind in types.items():
-        value = values.of(name) if everything or _may_say_a_shape(kind) else None
+    takes_all = node.op_type in _INFERRED_FROM_ALL_VALUES
+    arrays = {}
+    for name, type_proto in types.items():
+        value = values.value_of(name) if takes_all or _may_be_dims(type_proto) else None
         if value is not None and value.is_known:
-            data[name] = value.array
-    return infer_node(node, types, data, values.opset)
+            arrays[name] = value.array
+    return infer_node(node, types, arrays, values.opset)

@@ -1,7 +1,8 @@
-"""The values that nodes give, by families of operators.
+"""The small values that nodes compute: shape arithmetic on numbers and on expressions of dims.
 
-What is wholly known is evaluated by ONNX's reference evaluator; elements that are moved keep
-what they are; arithmetic on expressions is that of `elements`.
+There are three kinds of rule. A node with known numbers is run by ONNX's reference evaluator. A node
+that only moves elements (Gather, Concat, Slice) moves expressions in the same way. Arithmetic on
+expressions is that of `elements`.
 """
 
 from __future__ import annotations
@@ -13,32 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.core.operators import CONTROL_FLOW, Family, operator
+from memplan_cli.core.operators import CONTROL_FLOW, SHAPE_QUERIES, Family, names_of, operator
 from memplan_cli.onnx_io.constants import constant_tensor
 from memplan_cli.onnx_io.reference import try_evaluate_node
-from memplan_cli.onnx_io.shapes.symbolic.elements import (
-    chosen,
-    divide,
-    divide_whole,
-    is_true,
-    modulo,
-    truncated,
-)
-from memplan_cli.onnx_io.shapes.symbolic.evaluate import moved
-from memplan_cli.onnx_io.shapes.symbolic.families import (
-    BINARY,
-    BY_DATA,
-    MOVES,
-    REDUCED,
-    UNARY,
-)
+from memplan_cli.onnx_io.shapes.symbolic import elements
 from memplan_cli.onnx_io.shapes.symbolic.values import (
     BOOL,
+    ELEM_TYPES,
     EXPRESSED,
     INT64,
-    KINDS,
-    MOST,
-    WHOLE,
+    INTEGERS,
+    MAX_ELEMENTS,
     Value,
     int_attribute,
     ints_attribute,
@@ -53,96 +39,177 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.symbolic.elements import Element
     from memplan_cli.onnx_io.shapes.symbolic.values import Array, Values
 
-
-def follow(values: Values, node: NodeProto) -> None:
-    """Add the small values that a node gives to those that are known."""
-    try:
-        results = _results(values, node)
-    except (ValueError, IndexError, OverflowError, ZeroDivisionError):
-        return  # a node that is wrong, or an expression longer than anybody would write
-    for name, value in zip(node.output, results, strict=False):
-        if name and value is not None and value.array.size <= MOST:
-            values.found[name] = value.settled()
-
-
 Results = Sequence["Value | None"]
+"""Values of a node's outputs, in order; those left out are unknown."""
+
+ValueRule = Callable[["Values", "NodeProto"], "Value | None"]
+"""From the values before a node, and the node, to the value of its only output."""
+
+UNARY: Mapping[str, Callable[[Element], Element]] = {
+    "Abs": elements.magnitude,
+    "Ceil": elements.ceiling,
+    "Floor": elements.floor,
+    "Neg": elements.negative,
+    "Not": elements.opposite,
+}
+"""The function of each operator on single elements."""
+
+BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
+    # Arithmetic. Div and Mod are not here: they depend on the element type.
+    "Add": elements.add,
+    "Sub": elements.subtract,
+    "Mul": elements.multiply,
+    "Pow": elements.power,
+    # Extremes, of any number of inputs.
+    "Min": elements.smaller,
+    "Max": elements.larger,
+    # Comparison.
+    "Equal": elements.equal,
+    "Less": elements.less,
+    "Greater": lambda a, b: elements.less(b, a),
+    "LessOrEqual": lambda a, b: elements.opposite(elements.less(b, a)),
+    "GreaterOrEqual": lambda a, b: elements.opposite(elements.less(a, b)),
+    # Logic.
+    "And": elements.both,
+    "Or": elements.either,
+    "Xor": elements.differ,
+}
+"""The function of each operator on pairs of elements."""
+
+REDUCTIONS: Mapping[str, Callable[[Element, Element], Element]] = {
+    "ReduceProd": elements.multiply,
+    "ReduceSum": elements.add,
+    "ReduceMax": elements.larger,
+    "ReduceMin": elements.smaller,
+}
+"""The function with which each reduction combines two elements."""
+
+MOVES = frozenset(names_of(lambda op: op.moves and op.family is not Family.SEQUENCE))
+"""Operators whose outputs consist of elements of their inputs."""
+
+SIZED_BY_DATA = frozenset(names_of(lambda op: op.size_from_data))
+"""Operators such as NonZero, whose output size depends on values, but is at most the input's."""
+
+SHAPE_ARITHMETIC = frozenset(
+    {
+        *MOVES, *BINARY, *REDUCTIONS, *UNARY, *SHAPE_QUERIES,
+        "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Range", "Sqrt",
+    }
+)  # fmt: skip
+"""Operators with which exporters compute shapes."""
 
 
-def _results(values: Values, node: NodeProto) -> Results:
-    rule = _SOURCES.get(node.op_type)
-    if rule is not None:
-        return (rule(values, node),)
-    given = [values.of(name) if name else None for name in node.input]
-    wanted = [value for name, value in zip(node.input, given, strict=True) if name]
+def add_output_values(values: Values, node: NodeProto) -> None:
+    """Add to ``values`` the small values that a node computes, as far as they are known."""
+    try:
+        results = _output_values(values, node)
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError):
+        return  # an invalid node, or an expression that is too long
+    for name, value in zip(node.output, results, strict=False):
+        if name and value is not None and value.array.size <= MAX_ELEMENTS:
+            values.known[name] = value.normalized()
+
+
+def _output_values(values: Values, node: NodeProto) -> Results:
+    source = _SOURCES.get(node.op_type)
+    if source is not None:
+        return (source(values, node),)
     if node.op_type in CONTROL_FLOW or operator(node).is_random:
         return ()
-    if all(value is not None and value.is_known for value in wanted):
-        return _evaluated(values, node, given)
-    if node.op_type in _ON_ELEMENTS:
-        return (_ON_ELEMENTS[node.op_type](values, node),)
+    inputs = [values.value_of(name) if name else None for name in node.input]
+    present = [value for name, value in zip(node.input, inputs, strict=True) if name]
+    if all(value is not None and value.is_known for value in present):
+        return _evaluated(values, node, inputs)
+    if node.op_type in _ON_EXPRESSIONS:
+        return (_ON_EXPRESSIONS[node.op_type](values, node),)
     if node.op_type in MOVES:
         return _moved(values, node)
     return ()
 
 
-def _evaluated(values: Values, node: NodeProto, given: Sequence[Value | None]) -> Results:
-    """Evaluate a node on numbers, where its result is known to be small."""
+def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) -> Results:
+    """Evaluate a node on numbers if its output is known to be small; else return no results."""
     shape = values.shape(node.output[0]) if node.output else None
     sizes = [dim for dim in shape or () if isinstance(dim, int)]
-    small = shape is not None and len(sizes) == len(shape) and math.prod(sizes) <= MOST
-    if not small and node.op_type not in BY_DATA:
+    is_fixed = shape is not None and len(sizes) == len(shape)
+    is_small = is_fixed and math.prod(sizes) <= MAX_ELEMENTS
+    if not is_small and node.op_type not in SIZED_BY_DATA:
         return ()
-    arrays = [None if value is None else value.array for value in given]
+    arrays = [None if value is None else value.array for value in inputs]
     results = try_evaluate_node(node, arrays, {"": values.opset}) or ()
     return [
-        Value(array, KINDS.get(array.dtype, values.kind(name)))
+        Value(array, ELEM_TYPES.get(array.dtype, values.elem_type(name)))
         for name, array in zip(node.output, results, strict=False)
     ]
 
 
 def _moved(values: Values, node: NodeProto) -> Results:
-    places = operator(node).moves
+    """Return the outputs of an operator that moves elements, some of which are expressions.
+
+    The node is evaluated on the numbers of the elements instead of the elements: for
+    ``Gather([n, 3], [1, 0])`` on ``[1, 2]``, which gives ``[2, 1]`` and stands for ``[3, n]``. Number 0
+    is the element 0, with which Pad fills.
+    """
+    if any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute):
+        return ()
+    data_inputs = operator(node).moves
+    numbered: list[object] = [0]
     arrays: list[Array | None] = []
-    kind = 0
-    for at, name in enumerate(node.input):
-        data = at in places
-        value = None if not name else values.operand(name) if data else values.of(name)
-        if name and (value is None or not (data or value.is_known)):
-            return ()
-        if value is None:
+    elem_type = 0
+    for index, name in enumerate(node.input):
+        if not name:
             arrays.append(None)
-            continue
-        kind = kind or value.kind
-        arrays.append(value.objects() if data else value.array)
-    results = moved(node, arrays, values.opset) or ()
-    return [Value(array, kind) for array in results]
+        elif index not in data_inputs:  # axes, indices and the like
+            value = values.value_of(name)
+            if value is None or not value.is_known:
+                return ()
+            elem_type = elem_type or value.elem_type
+            arrays.append(value.array)
+        else:
+            value = values.operand(name)
+            if value is None:
+                return ()
+            elem_type = elem_type or value.elem_type
+            first, size = len(numbered), value.array.size
+            numbered.extend(value.elements)
+            numbers = np.arange(first, first + size, dtype=np.int64)
+            arrays.append(numbers.reshape(value.array.shape))
+    results = try_evaluate_node(node, arrays, {"": values.opset}) or ()
+    table = np.empty(len(numbered), dtype=object)
+    table[:] = numbered
+    return [
+        Value(np.asarray(table[result.astype(np.int64)], dtype=object), elem_type)
+        for result in results
+    ]
 
 
 def _operands(values: Values, node: NodeProto) -> list[Value] | None:
-    found = [values.operand(name) for name in node.input]
-    known = [value for value in found if value is not None and value.kind in EXPRESSED]
-    return known if known and len(known) == len(found) else None
+    """Return the values of all inputs; None unless all have a size and a type for expressions."""
+    operands = [values.operand(name) for name in node.input]
+    usable = [value for value in operands if value and value.elem_type in EXPRESSED]
+    return usable if usable and len(usable) == len(operands) else None
 
 
 def _mapped(function: Callable[..., Element], *values: Value) -> Array:
-    """Apply a function to elements.
+    """Apply a function to the elements of values, which are broadcast.
 
     Raises:
-        ValueError: the values do not fit together, or have more elements than shapes have.
+        ValueError: the shapes do not broadcast, or the result has too many elements for a shape.
     """
-    arrays = [value.objects() for value in values]
-    made = np.empty(np.broadcast_shapes(*(array.shape for array in arrays)), dtype=object)
-    if made.size > MOST:
+    arrays = [value.element_array() for value in values]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    result = np.empty(shape, dtype=object)
+    if result.size > MAX_ELEMENTS:
         raise ValueError("more elements than a shape has")
-    made[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
-    return made
+    result[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    return result
 
 
 def _unary(values: Values, node: NodeProto) -> Value | None:
     operands = _operands(values, node)
     if operands is None:
         return None
-    return Value(_mapped(UNARY[node.op_type], operands[0]), operands[0].kind)
+    return Value(_mapped(UNARY[node.op_type], operands[0]), operands[0].elem_type)
 
 
 def _binary(values: Values, node: NodeProto) -> Value | None:
@@ -150,62 +217,69 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
     if operands is None:
         return None
     function = BINARY[node.op_type]
-    is_truth = operator(node).family in (Family.COMPARISON, Family.LOGIC)
-    kind = BOOL if is_truth else operands[0].kind
-    found = reduce(
-        lambda a, b: Value(_mapped(function, a, b), kind), operands[1:], operands[0]
-    )
-    return Value(found.array, kind)
+    is_bool = operator(node).family in (Family.COMPARISON, Family.LOGIC)
+    elem_type = BOOL if is_bool else operands[0].elem_type
+    result = operands[0]
+    for operand in operands[1:]:
+        result = Value(_mapped(function, result, operand), elem_type)
+    return Value(result.array, elem_type)
 
 
-def _divided(values: Values, node: NodeProto) -> Value | None:
+def _div(values: Values, node: NodeProto) -> Value | None:
     operands = _operands(values, node)
     if operands is None:
         return None
-    kind = operands[0].kind
-    return Value(_mapped(divide_whole if kind in WHOLE else divide, *operands), kind)
+    elem_type = operands[0].elem_type
+    divide = elements.divide_whole if elem_type in INTEGERS else elements.divide
+    return Value(_mapped(divide, *operands), elem_type)
 
 
-def _remainder(values: Values, node: NodeProto) -> Value | None:
+def _mod(values: Values, node: NodeProto) -> Value | None:
     operands = _operands(values, node)
-    if operands is None or operands[0].kind not in WHOLE:
+    if operands is None or operands[0].elem_type not in INTEGERS:
         return None
-    return Value(_mapped(modulo, *operands), operands[0].kind)
+    return Value(_mapped(elements.modulo, *operands), operands[0].elem_type)
 
 
 def _where(values: Values, node: NodeProto) -> Value | None:
     operands = _operands(values, node)
-    return None if operands is None else Value(_mapped(chosen, *operands), operands[1].kind)
+    if operands is None:
+        return None
+    return Value(_mapped(elements.chosen, *operands), operands[1].elem_type)
 
 
 def _cast(values: Values, node: NodeProto) -> Value | None:
     operands = _operands(values, node)
-    to = int_attribute(node, "to", 0)
-    if operands is None or to not in EXPRESSED:
+    target = int_attribute(node, "to", 0)
+    if operands is None or target not in EXPRESSED:
         return None
     value = operands[0]
-    if to == BOOL:
-        return Value(_mapped(is_true, value), to)
-    return Value(_mapped(truncated, value) if to in WHOLE else value.objects(), to)
+    if target == BOOL:
+        return Value(_mapped(elements.is_true, value), target)
+    if target in INTEGERS:
+        return Value(_mapped(elements.truncated, value), target)
+    return Value(value.element_array(), target)
 
 
-def _reduced(values: Values, node: NodeProto) -> Value | None:
+def _reduce(values: Values, node: NodeProto) -> Value | None:
+    """Reduce integer elements over the axes of the node; None if an axis is empty."""
     value = values.operand(node.input[0])
-    axes = values.numbers(node, 1, ints_attribute(node, "axes", ()))
-    if value is None or axes is None or value.kind not in WHOLE:
+    axes = values.input_ints(node, 1, ints_attribute(node, "axes", ()))
+    if value is None or axes is None or value.elem_type not in INTEGERS:
         return None
     if not axes and int_attribute(node, "noop_with_empty_axes", 0):
         return value
-    function, array = REDUCED[node.op_type], value.objects()
-    places = {axis % array.ndim for axis in axes} if axes else set(range(array.ndim))
-    keeps = int_attribute(node, "keepdims", 1)
-    for axis in sorted(places, reverse=True):
+    function, elem_type = REDUCTIONS[node.op_type], value.elem_type
+    array = value.element_array()
+    reduced = {axis % array.ndim for axis in axes} if axes else set(range(array.ndim))
+    keepdims = int_attribute(node, "keepdims", 1)
+    for axis in sorted(reduced, reverse=True):
         if not array.shape[axis]:
             return None
-        slices = [Value(part, value.kind) for part in np.split(array, array.shape[axis], axis)]
-        whole = reduce(lambda a, b: Value(_mapped(function, a, b), value.kind), slices)
-        array = whole.array if keeps else whole.array.squeeze(axis)
-    return Value(array, value.kind)
+        slices = [Value(part, elem_type) for part in np.split(array, array.shape[axis], axis)]
+        total = reduce(lambda a, b: Value(_mapped(function, a, b), elem_type), slices)
+        array = total.array if keepdims else total.array.squeeze(axis)
+    return Value(array, elem_type)
 
 
 def _constant(_: Values, node: NodeProto) -> Value | None:
@@ -218,36 +292,32 @@ def _shape(values: Values, node: NodeProto) -> Value | None:
     if shape is None:
         return None
     start, end = int_attribute(node, "start", 0), int_attribute(node, "end", len(shape))
-    return _vector(shape[slice(start, end)])
-
-
-def _vector(dims: Sequence[Dim]) -> Value:
-    array = np.empty(len(dims), dtype=object)
-    array[:] = dims
-    return Value(array, INT64)
+    return _int64_vector(shape[slice(start, end)])
 
 
 def _size(values: Values, node: NodeProto) -> Value | None:
     shape = values.shape(node.input[0])
     if shape is None:
         return None
-    return Value(_vector([product(shape)]).array.reshape(()), INT64)
+    return Value(_int64_vector([product(shape)]).array.reshape(()), INT64)
 
 
-_SOURCES: Mapping[str, Callable[[Values, NodeProto], Value | None]] = {
-    "Constant": _constant,
-    "Shape": _shape,
-    "Size": _size,
-}
-"""Values that come from no values: of constants and of shapes."""
+def _int64_vector(dims: Sequence[Dim]) -> Value:
+    array = np.empty(len(dims), dtype=object)
+    array[:] = dims
+    return Value(array, INT64)
 
-_ON_ELEMENTS: Mapping[str, Callable[[Values, NodeProto], Value | None]] = {
+
+_SOURCES: Mapping[str, ValueRule] = {"Constant": _constant, "Shape": _shape, "Size": _size}
+"""Rules of operators that do not read the values of their inputs."""
+
+_ON_EXPRESSIONS: Mapping[str, ValueRule] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
-    **dict.fromkeys(REDUCED, _reduced),
+    **dict.fromkeys(REDUCTIONS, _reduce),
     "Cast": _cast,
-    "Div": _divided,
-    "Mod": _remainder,
+    "Div": _div,
+    "Mod": _mod,
     "Where": _where,
 }
-"""Rules for elements that are expressions; what is known of all is evaluated before."""
+"""Rules for inputs of which some elements are expressions or unknown."""

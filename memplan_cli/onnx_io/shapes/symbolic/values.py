@@ -1,8 +1,9 @@
-"""Small values of a graph: their elements as numbers where they are known, else as expressions."""
+"""Small tensor values of a graph, with each element a number, an expression of dims, or unknown."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import multiplied
 from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.elements import Ratio, terms_of
+from memplan_cli.onnx_io.shapes.symbolic.elements import Ratio, polynomial_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,22 +25,27 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-MOST = 4096
-"""Elements above which a value is data and no shape."""
+MAX_ELEMENTS = 4096
+"""Elements above which a tensor is taken for data: its value cannot decide a shape."""
 
 FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
-"""TensorProto's numbers of types."""
+"""``TensorProto.DataType`` numbers."""
 
-WHOLE = (INT32, INT64)
+INTEGERS = (INT32, INT64)
 EXPRESSED = (FLOAT, INT32, INT64, BOOL, DOUBLE)
-"""Types whose elements may be expressions; the others would round or overflow."""
+"""Element types whose elements may be expressions; others would round or overflow."""
 
 
 class Value(NamedTuple):
-    """A small tensor: an array of numbers, or of elements, and the type of these."""
+    """A small tensor whose elements are known in part.
+
+    Attributes:
+        array: an array of numbers, or of dtype ``object`` with an `Element` for each element.
+        elem_type: ``TensorProto.DataType`` number of the elements.
+    """
 
     array: Array
-    kind: int
+    elem_type: int
 
     @property
     def is_known(self) -> bool:
@@ -48,81 +54,91 @@ class Value(NamedTuple):
 
     @property
     def elements(self) -> list[Element]:
-        """The elements in order."""
-        found = self.objects().reshape(-1).tolist()
-        return list(found)
+        """The elements in row-major order."""
+        return list(self.element_array().reshape(-1).tolist())
 
-    def settled(self) -> Value:
-        """Return numbers as an array of numbers."""
-        if self.is_known or self.kind not in EXPRESSED:
+    def normalized(self) -> Value:
+        """Return the value as an array of numbers if every element is a number, else itself."""
+        if self.is_known or self.elem_type not in EXPRESSED:
             return self
         if any(e is None or isinstance(e, str | Ratio) for e in self.array.reshape(-1)):
             return self
-        return Value(self.array.astype(NUMPY[self.kind]), self.kind)
+        return Value(self.array.astype(NUMPY[self.elem_type]), self.elem_type)
 
-    def objects(self) -> Array:
-        """Return the elements as an array of them; truth values are 1 and 0."""
+    def element_array(self) -> Array:
+        """Return the value as an array of `Element`; bools become 1 and 0."""
         if not self.is_known:
             return self.array
-        plain = self.array.astype(np.int64) if self.kind == BOOL else self.array
-        return plain.astype(object)
+        numbers = self.array.astype(np.int64) if self.elem_type == BOOL else self.array
+        return numbers.astype(object)
 
 
 @dataclass(slots=True)
 class Values:
-    """What is known above a node: types, and the small values that are needed."""
+    """Types and small values of one graph, filled in by a walk over its nodes in order.
+
+    Attributes:
+        types: types of values by name, those of outer graphs included.
+        opset: version of the standard domain.
+        known: small values by name; the walk adds to it.
+        constants: initializers by name; `value_of` decodes them when they are first read.
+    """
 
     types: Mapping[str, TypeProto]
     opset: int
-    found: dict[str, Value] = field(default_factory=dict)
+    known: dict[str, Value] = field(default_factory=dict)
     constants: Mapping[str, TensorProto] = field(default_factory=dict)
 
     @classmethod
-    def over(cls, graph: GraphProto, types: Mapping[str, TypeProto], opset: int) -> Values:
-        """Begin a walk over a graph's nodes, in order, with its weights."""
+    def of_graph(cls, graph: GraphProto, types: Mapping[str, TypeProto], opset: int) -> Values:
+        """Return the values before the first node of a main graph: its initializers."""
         return cls(
             types, opset, constants={tensor.name: tensor for tensor in graph.initializer}
         )
 
-    def inside(self, graph: GraphProto, types: Mapping[str, TypeProto]) -> Values:
-        """Begin a walk over a subgraph, which sees what is known around it."""
+    def of_subgraph(self, graph: GraphProto, types: Mapping[str, TypeProto]) -> Values:
+        """Return the values before the first node of a subgraph: what is known outside of it, and its initializers."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        return Values(types, self.opset, dict(self.found), {**self.constants, **constants})
+        return Values(types, self.opset, dict(self.known), {**self.constants, **constants})
 
     def shape(self, name: str) -> Shape | None:
-        """Return a value's dims."""
+        """Return the dims of a value; None if its rank is unknown."""
         return shape_in(self.types[name]) if name in self.types else None
 
-    def kind(self, name: str) -> int:
-        """Return the number of a value's type, 0 where it is not known."""
+    def elem_type(self, name: str) -> int:
+        """Return the ``TensorProto.DataType`` number of a value; 0 if unknown."""
         return self.types[name].tensor_type.elem_type if name in self.types else 0
 
-    def of(self, name: str) -> Value | None:
-        """Return a value by its name."""
-        if name not in self.found and name in self.constants:
+    def value_of(self, name: str) -> Value | None:
+        """Return a small value by name, None if none of its elements is known."""
+        if name not in self.known and name in self.constants:
             value = value_of_tensor(self.constants[name])
             if value is not None:
-                self.found[name] = value
-        return self.found.get(name)
+                self.known[name] = value
+        return self.known.get(name)
 
-    def value(self, node: NodeProto, at: int) -> Value | None:
-        """Return what is known of an input."""
-        return self.of(node.input[at]) if at < len(node.input) else None
+    def input_value(self, node: NodeProto, index: int) -> Value | None:
+        """Return the value of a node's input; None if it is left out or unknown."""
+        return self.value_of(node.input[index]) if index < len(node.input) else None
 
     def operand(self, name: str) -> Value | None:
-        """Return a value, or one without a known element where only its size is known."""
-        value = self.of(name)
+        """Return a value, with all elements unknown if only its type and fixed shape are known.
+
+        None if not even these are known, or if the value is too large.
+        """
+        value = self.value_of(name)
         shape = self.shape(name)
-        if value is not None or shape is None or self.kind(name) not in EXPRESSED:
+        if value is not None or shape is None or self.elem_type(name) not in EXPRESSED:
             return value
         sizes = [dim for dim in shape if isinstance(dim, int)]
-        if len(sizes) < len(shape) or math.prod(sizes) > MOST or min(sizes, default=0) < 0:
+        is_fixed = len(sizes) == len(shape) and min(sizes, default=0) >= 0
+        if not is_fixed or math.prod(sizes) > MAX_ELEMENTS:
             return None
-        return Value(np.full(sizes, None, dtype=object), self.kind(name))
+        return Value(np.full(sizes, None, dtype=object), self.elem_type(name))
 
-    def dims(self, node: NodeProto, at: int) -> tuple[Dim, ...] | None:
-        """Return an input as dims; None for one that is not known."""
-        value = self.value(node, at)
+    def input_dims(self, node: NodeProto, index: int) -> tuple[Dim, ...] | None:
+        """Return the elements of a node's input as dims; None if its length is unknown."""
+        value = self.input_value(node, index)
         if value is None:
             return None
         return tuple(
@@ -130,39 +146,48 @@ class Values:
             for e in value.elements
         )
 
-    def numbers(self, node: NodeProto, at: int, default: Sequence[int]) -> list[int] | None:
-        """Return an input that must be numbers: axes, starts; a default where it is left out."""
-        if at >= len(node.input) or not node.input[at]:
+    def input_ints(
+        self, node: NodeProto, index: int, default: Sequence[int]
+    ) -> list[int] | None:
+        """Return an input such as axes or steps as numbers: the default if it is left out.
+
+        None if one of its elements is not known as a number.
+        """
+        if index >= len(node.input) or not node.input[index]:
             return list(default)
-        value = self.value(node, at)
+        value = self.input_value(node, index)
         if value is None or not value.is_known:
             return None
         return [int(e) for e in value.array.reshape(-1)]
 
 
+Rule = Callable[[Values, "NodeProto"], "Shape | None"]
+"""From the values before a node, and the node, to the shape of its first output."""
+
+
 def int_attribute(node: NodeProto, name: str, default: int) -> int:
-    """Return an integer attribute of a node."""
+    """Return an integer attribute of a node, or the default if it is left out."""
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
 def ints_attribute(node: NodeProto, name: str, default: Sequence[int]) -> list[int]:
-    """Return an attribute of several integers."""
+    """Return an attribute that is a list of integers, or the default if it is left out."""
     return next((list(a.ints) for a in node.attribute if a.name == name), list(default))
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Multiply dims; None where one is not known, or where that is more than one can write."""
+    """Return the product of dims; None if one is unknown, or if the product is too long to write."""
     if None in dims:
         return None
     try:
-        return as_dim(multiplied([terms_of(dim) for dim in dims]))
+        return as_dim(multiplied([polynomial_of(dim) for dim in dims]))
     except ValueError:
         return None
 
 
 def value_of_tensor(tensor: TensorProto) -> Value | None:
-    """Return a constant's elements; None where it is data and no shape."""
-    if tensor.data_location == tensor.EXTERNAL or math.prod(tensor.dims) > MOST:
+    """Return the value of a constant; None if it is too large or stored in another file."""
+    if tensor.data_location == tensor.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS:
         return None
     from onnx import numpy_helper
 
@@ -176,4 +201,7 @@ NUMPY: Mapping[int, type[np.generic]] = {
     BOOL: np.bool_,
     DOUBLE: np.float64,
 }
-KINDS: Mapping[np.dtype[Any], int] = {np.dtype(t): kind for kind, t in NUMPY.items()}
+"""The numpy type of each element type that may be expressed."""
+
+ELEM_TYPES: Mapping[np.dtype[Any], int] = {np.dtype(t): number for number, t in NUMPY.items()}
+"""The inverse of `NUMPY`."""

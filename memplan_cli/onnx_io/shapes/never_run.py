@@ -1,7 +1,6 @@
-"""Blocks that no run under the binding enters: the other branch, a loop's subgraph without a turn.
+"""Subgraphs that no run under the binding enters: a branch that is not taken, a loop without iterations.
 
-Nothing of theirs is ever computed, so their values take no memory, whatever their shapes
-would be; these need not even fit together.
+Their values take no memory, whatever their shapes, which need not even be consistent.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
-from memplan_cli.onnx_io.shapes.given import block_paths
+from memplan_cli.onnx_io.shapes.light_model import block_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,25 +19,25 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, Var
 
 NEVER_RUN = "memplan: never run"
-"""What an inferred copy notes as the documentation of a subgraph that is not run."""
+"""The doc string with which inference marks a subgraph that is never run."""
 
 
-def skipped_blocks(graph: GraphProto) -> tuple[str, ...]:
-    """Return the paths of the outermost blocks that are noted never to run."""
-    found: list[str] = []
+def never_run_blocks(graph: GraphProto) -> tuple[str, ...]:
+    """Return the paths of the outermost subgraphs that are marked `NEVER_RUN`."""
+    blocks: list[str] = []
     for path, inner in block_paths(graph, ""):
-        if inner.doc_string == NEVER_RUN and not is_inside(path, found):
-            found.append(path)
-    return tuple(found)
+        if inner.doc_string == NEVER_RUN and not is_inside(path, blocks):
+            blocks.append(path)
+    return tuple(blocks)
 
 
 def is_inside(block: str, paths: Sequence[str]) -> bool:
-    """Whether a block is one of these, or in one."""
+    """Whether a block is one of these blocks, or nested in one."""
     return any(block == path or block.startswith(f"{path}/") for path in paths)
 
 
-def without_memory(program: Program, paths: Sequence[str]) -> Program:
-    """Return a program in which what blocks make has no elements."""
+def without_memory_of(program: Program, paths: Sequence[str]) -> Program:
+    """Return a program in which the values of these blocks, weights excepted, have no elements."""
     vars_ = {
         identity: _empty(var) if is_inside(var.block, paths) else var
         for identity, var in program.vars.items()

@@ -1,0 +1,339 @@
+"""The light copy of a model on which shapes are inferred: without weights, with dims, shapes and values bound.
+
+Weights become inputs, except the few small ones that may decide shapes. So a model of any size is
+inferred in the memory of its graph, and no weight data is read.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.program import label, var_id
+from memplan_cli.core.selection import nearest
+from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
+from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
+from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
+from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
+from memplan_cli.onnx_io.types import element_type
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+
+    from memplan_cli.core.bindings import Feed, Feeds
+    from memplan_cli.core.program import Shape
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+
+MAX_SHAPE_ELEMENTS = 1024
+"""Elements up to which a weight, or the value given of an input, may decide a shape."""
+
+_LIGHT_IR = 8
+"""IR version of light copies. Below 4 weights must be inputs, and inference ignores their data."""
+
+
+def light_copy(model: ModelProto) -> ModelProto:
+    """Return a copy of a model without the data of its large weights, which become graph inputs."""
+    light = type(model)()
+    light.ir_version = max(model.ir_version, _LIGHT_IR)
+    light.opset_import.extend(model.opset_import)
+    graph = light.graph
+    graph.name = model.graph.name
+    weights = {tensor.name for tensor in model.graph.initializer}
+    weights |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    graph.input.extend(value for value in model.graph.input if value.name not in weights)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    graph.node.extend(model.graph.node)
+    for tensor in model.graph.initializer:
+        if _may_decide_a_shape(tensor):
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(_typed_value(tensor.name, tensor.data_type, tuple(tensor.dims)))
+    for sparse in model.graph.sparse_initializer:
+        graph.input.append(
+            _typed_value(sparse.values.name, sparse.values.data_type, tuple(sparse.dims))
+        )
+    return light
+
+
+def _may_decide_a_shape(tensor: TensorProto) -> bool:
+    """Whether a weight is small and stored in the model, so that inference may use its values."""
+    elements = prod(max(dim, 0) for dim in tensor.dims)
+    return elements <= MAX_SHAPE_ELEMENTS and bool(tensor.data_location != tensor.EXTERNAL)
+
+
+def _typed_value(name: str, elem_type: int, shape: Shape) -> ValueInfoProto:
+    """Return a ``ValueInfoProto`` of a tensor."""
+    value: ValueInfoProto = messages().ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = elem_type
+    value.type.CopyFrom(with_shape(value.type, shape))
+    return value
+
+
+def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> None:
+    """Give each unnamed free dim of an input a name of its own, in place, so that it can be bound.
+
+    A text that is no name (``?``) is removed from all other values.
+
+    Args:
+        model: the model.
+        taken: names of dims that must not be used; those of the model by default.
+    """
+    taken = names_taken(model) if taken is None else taken
+    for value in model.graph.input:
+        named = input_dims(value, taken)
+        for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
+            if isinstance(name, str):
+                dim.dim_param = name
+    for graph in graphs(model.graph):  # the inputs' own have names by now
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param and names_nothing(dim.dim_param):
+                    dim.ClearField("dim_param")
+    _quote_odd_names(model)
+
+
+def _quote_odd_names(model: ModelProto) -> None:
+    """Quote the names that look like arithmetic, such as ``sequence-length``, in place."""
+    quoted = {
+        text: f"`{as_name(text)}`"
+        for text, symbols in input_symbols(model).items()
+        if symbols != symbols_of(text)
+    }
+    if not quoted:
+        return
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in quoted:
+                    dim.dim_param = quoted[dim.dim_param]
+
+
+def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the sizes of dims that follow from shapes of inputs, by name; unnamed dims get names.
+
+    Raises:
+        SettingsError: a shape contradicts the model's own.
+    """
+    if not shapes:
+        return {}
+    interface = type(model)()
+    interface.graph.input.extend(model.graph.input)
+    name_free_dims(interface, names_taken(model))
+    return dims_from_shapes(interface, shapes)
+
+
+def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the sizes of named dims that follow from shapes of inputs (``--shape INPUT=..``).
+
+    Raises:
+        SettingsError: a shape contradicts the model's own, or two give a dim different sizes.
+    """
+    sizes: dict[str, int] = {}
+    first_input: dict[str, str] = {}
+    for value in model.graph.input:
+        shape, dims = shapes.get(value.name), value.type.tensor_type.shape.dim
+        if shape is None:
+            continue
+        if value.type.tensor_type.HasField("shape") and len(dims) != len(shape):
+            raise SettingsError(
+                f"input {value.name!r} has {len(dims)} dims, the shape given has {len(shape)}"
+            )
+        for dim, size in zip(dims, shape, strict=False):
+            if not isinstance(size, int):
+                continue
+            if dim.HasField("dim_value") and dim.dim_value != size:
+                raise SettingsError(
+                    f"input {value.name!r} is fixed to {dim.dim_value} where the shape "
+                    f"given says {size}"
+                )
+            for symbol in names_in(parse_dim(dim.dim_param)) if dim.dim_param else ():
+                if format_atom(symbol) != canonical_dim(dim.dim_param):
+                    continue  # an expression: its symbols have to be bound by name
+                first = first_input.setdefault(symbol, value.name)
+                if sizes.setdefault(symbol, size) != size:
+                    raise SettingsError(
+                        f"dim {symbol!r} is {sizes[symbol]} in input {first!r} and {size} in "
+                        f"input {value.name!r}",
+                        hint="give both one size; if they are two dims, rename one in the model",
+                    )
+    return sizes
+
+
+def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
+    """Replace bound symbols in the dims of one graph by numbers, in place; subgraphs are left as they are."""
+    if not dims:
+        return
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                bound = bind_dim(canonical_dim(dim.dim_param), dims)
+                if isinstance(bound, int):
+                    dim.dim_value = bound
+                elif bound is not None:
+                    dim.dim_param = bound
+
+
+def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) -> None:
+    """Set the shapes that the user gave, and add types that a runtime observed, in place.
+
+    The user's shapes are for any value of any block, by name or ``<block path>/<name>``. An observed type
+    only fills in what the model does not declare.
+
+    Raises:
+        SettingsError: a shape is given for a name that the model does not have.
+    """
+    wanted = {
+        name: tuple(bind_dim(dim, dims) for dim in shape)
+        for name, shape in bindings.shapes.items()
+    }
+    if wanted:
+        _set_user_shapes(model.graph, wanted)
+    if bindings.known:
+        _add_observed_types(model.graph, bindings)
+
+
+def _add_observed_types(top: GraphProto, bindings: Bindings) -> None:
+    """Fill in the observed types (``bindings.known``) of values, in place."""
+    for path, graph in block_paths(top, ""):
+        values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+        names = dict.fromkeys(v.name for v in graph.input)
+        names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
+        for name in names:
+            observed = bindings.known.get(var_id(path, name))
+            if observed is None or name in bindings.shapes:
+                continue
+            dtype, shape = observed
+            value = _typed_value(name, element_type(dtype), shape)
+            if name not in values:
+                values[name] = graph.value_info.add()
+                values[name].CopyFrom(value)
+            elif not is_complete(values[name].type):
+                values[name].type.CopyFrom(merged(values[name].type, value.type))
+
+
+def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
+    """Set the shapes given for values of a graph and its subgraphs, in place.
+
+    Raises:
+        SettingsError: a name matches no value.
+    """
+    unmatched, known_names = dict.fromkeys(wanted), set[str]()
+    for path, graph in block_paths(top, ""):
+        block_names = {v.name for v in graph.input}
+        block_names.update(name for node in graph.node for name in node.output if name)
+        for key, shape in wanted.items():
+            name = key.removeprefix(f"{path}/") if path else key
+            if name in block_names:
+                _set_shape(graph, name, shape)
+                unmatched.pop(key, None)
+        known_names |= block_names
+    for key in unmatched:
+        raise SettingsError(
+            f"a shape is given for {key!r}, which is no value of the model",
+            hint=nearest(key, known_names),
+        )
+
+
+def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
+    """Yield a graph and all its subgraphs, each after the path of its block in the program."""
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        for attribute, body in subgraphs(node):
+            step = f"{label(node.name, node.op_type, index)}.{attribute}"
+            yield from block_paths(body, f"{path}/{step}" if path else step)
+
+
+def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:
+    """Set the shape of a value, in place; it is declared if the graph does not do so."""
+    values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+    value: ValueInfoProto | None = values.get(name)
+    if value is None:
+        value = graph.value_info.add()
+        value.name = name
+        value.type.tensor_type.SetInParent()
+    value.type.CopyFrom(with_shape(value.type, shape))
+
+
+# Values of inputs as constants.
+
+
+def small_values(feeds: Feeds) -> Mapping[str, TensorProto]:
+    """Return the small tensors among feeds, by name.
+
+    A single number that fills an input of any shape is returned as a tensor of rank 0.
+    """
+    return {name: tensor for name, feed in feeds.items() for tensor in _small_tensor(feed)}
+
+
+def _small_tensor(feed: Feed) -> Iterator[TensorProto]:
+    """Yield the value of a feed if it is one small tensor of a type that numpy has."""
+    if (
+        feed.container != "tensor"
+        or len(feed.files) != 1
+        or prod(feed.shape or ()) > MAX_SHAPE_ELEMENTS
+    ):
+        return
+    import numpy as np
+    from onnx import numpy_helper
+
+    array = np.load(feed.files[0], allow_pickle=False)
+    if array.dtype.kind == "V":  # a type that numpy does not have, such as bfloat16
+        return
+    array = array.astype(object) if array.dtype.kind == "U" else array
+    yield numpy_helper.from_array(array if feed.shape is not None else array.reshape(()))
+
+
+def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[ValueInfoProto]:
+    """Turn the inputs with given values into initializers, in place; return the removed inputs."""
+    graph = model.graph
+    replaced: list[ValueInfoProto] = []
+    for index in reversed(range(len(graph.input) if values else 0)):
+        value = graph.input[index]
+        tensor = _tensor_for_input(value, values[value.name]) if value.name in values else None
+        if tensor is not None:
+            graph.initializer.append(tensor)
+            original = type(value)()
+            original.CopyFrom(value)
+            shape_of_value = with_shape(value.type, tuple(tensor.dims))
+            original.type.CopyFrom(merged(value.type, shape_of_value))
+            replaced.append(original)
+            del graph.input[index]
+    return replaced
+
+
+def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto | None:
+    """Return a value as a tensor of its input's shape; None if type or shape do not fit."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    shape, elem_type = shape_in(value.type), value.type.tensor_type.elem_type
+    array: Any = numpy_helper.to_array(tensor)
+    if elem_type != tensor.data_type:
+        return None
+    if shape is not None:
+        sizes = [dim for dim in shape if isinstance(dim, int)]
+        if not tensor.dims and len(sizes) == len(shape) and prod(sizes) <= MAX_SHAPE_ELEMENTS:
+            array = np.full(sizes, array)
+        if len(array.shape) != len(shape) or not all(
+            isinstance(dim, str) or dim in (None, length)
+            for dim, length in zip(shape, array.shape, strict=True)
+        ):
+            return None
+    return numpy_helper.from_array(array, value.name)
+
+
+def as_inputs(model: ModelProto, replaced: Sequence[ValueInfoProto]) -> ModelProto:
+    """Undo `as_constants`, in place: remove these initializers and add the inputs. Return the model."""
+    names = {value.name for value in replaced}
+    weights = model.graph.initializer
+    for index in reversed(range(len(weights) if replaced else 0)):
+        if weights[index].name in names:
+            del weights[index]
+    model.graph.input.extend(replaced)
+    return model

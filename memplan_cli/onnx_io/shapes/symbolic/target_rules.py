@@ -1,0 +1,209 @@
+"""Shape rules of operators whose output shape is a value or a broadcast: Reshape, Expand, Range.
+
+Exporters write the target of a Reshape as a chain Shape -> Gather -> Add -> Concat. Here a target
+is known if the shapes that it is computed from are, as numbers or as names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.operators import names_of
+from memplan_cli.core.symbolic.dims import as_dim, parse_dim
+from memplan_cli.core.symbolic.polynomials import call_in, constant, floored
+from memplan_cli.onnx_io.shapes.symbolic.elements import (
+    ceiling,
+    divide,
+    larger,
+    polynomial_of,
+    subtract,
+)
+from memplan_cli.onnx_io.shapes.symbolic.values import int_attribute, product
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import NodeProto
+
+    from memplan_cli.core.program import Dim, Shape
+    from memplan_cli.core.symbolic.polynomials import Polynomial
+    from memplan_cli.onnx_io.shapes.symbolic.values import Array, Rule, Values
+
+
+def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
+    """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
+
+    With ``allowzero`` a 0 stays 0.
+    """
+    target, input_shape = values.input_dims(node, 1), values.shape(node.input[0])
+    if target is None:
+        return None
+    dims = list(target)
+    if not int_attribute(node, "allowzero", 0):
+        for axis, dim in enumerate(dims):
+            if dim == 0:
+                is_inside = input_shape is not None and axis < len(input_shape)
+                dims[axis] = input_shape[axis] if input_shape and is_inside else None
+    if -1 in dims:
+        others = [dim for dim in dims if dim != -1]
+        inferred = None if input_shape is None else divide_dims(input_shape, others)
+        dims[dims.index(-1)] = inferred
+    return tuple(dims)
+
+
+def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
+    """Return the product of one list of dims divided by that of another.
+
+    None if a dim is unknown, or unless the division leaves no remainder for any value of the names.
+    """
+    if None in dividend or None in divisor:
+        return None
+    remaining = list(dividend)
+    divisors = []
+    for dim in divisor:
+        if isinstance(dim, str) and dim in remaining:
+            remaining.remove(dim)
+        else:
+            divisors.append(dim)
+    top, bottom = polynomial_of(product(remaining)), polynomial_of(product(divisors))
+    number = constant(bottom)
+    if number is None:
+        return _divided_by_monomial(top, bottom)
+    if not number or any(value % number for value in top.values()):
+        return None
+    return as_dim(floored(top, number))
+
+
+def _divided_by_monomial(top: Polynomial, bottom: Polynomial) -> Dim:
+    """Return ``top / bottom`` if ``bottom`` is one monomial that divides each term, else None."""
+    if len(bottom) != 1:
+        return None
+    ((monomial, number),) = bottom.items()
+    quotient = {}
+    for factors, value in top.items():
+        remaining = list(factors)
+        for atom in monomial:
+            if atom not in remaining:
+                return None
+            remaining.remove(atom)
+        if value % number:
+            return None
+        quotient[tuple(remaining)] = value // number
+    return as_dim(quotient)
+
+
+def broadcast_shapes(shapes: list[Shape]) -> Shape:
+    """Return the shape to which several are broadcast; a dim that may be any of two is None."""
+    rank = max(len(shape) for shape in shapes)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(_broadcast_dim(dims) for dims in zip(*aligned, strict=True))
+
+
+def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
+    """Return the dim to which several are broadcast: a number above 1, else the only name, else 1.
+
+    Of two names one may be 1, so the result is unknown, except that with ``min(d, 7)`` the
+    result is ``d`` (see `_is_clamped`).
+    """
+    numbers = [dim for dim in dims if isinstance(dim, int) and dim != 1]
+    if numbers:
+        return numbers[0]
+    names = [*dict.fromkeys(dim for dim in dims if dim != 1)]
+    if len(names) < 2:
+        return names[0] if names else 1
+    if None in names:
+        return None
+    for dim in names:
+        if all(other == dim or _is_clamped(other, dim) for other in names):
+            return dim
+    return None
+
+
+def _is_clamped(clamped: Dim, dim: Dim) -> bool:
+    """Whether a dim is ``min(dim, number, ..)`` with numbers above 1.
+
+    Broadcast with ``dim`` it must equal it, because it is 1 only if ``dim`` is.
+    """
+    terms = parse_dim(str(clamped))
+    if len(terms) != 1:
+        return False
+    ((monomial, factor),) = terms.items()
+    call = call_in(monomial[0]) if len(monomial) == 1 and factor == 1 else None
+    if call is None or call[0] != "min":
+        return False
+    others = [argument for argument in call[1] if argument != parse_dim(str(dim))]
+    numbers = [constant(argument) for argument in others]
+    return len(others) < len(call[1]) and all(n is not None and n > 1 for n in numbers)
+
+
+def elementwise_shape(values: Values, node: NodeProto) -> Shape | None:
+    """Elementwise operators: the broadcast of all inputs."""
+    shapes = [values.shape(name) for name in node.input if name]
+    known_shapes = [shape for shape in shapes if shape is not None]
+    if not known_shapes or len(known_shapes) < len(shapes):
+        return None
+    return broadcast_shapes(known_shapes)
+
+
+def expand_shape(values: Values, node: NodeProto) -> Shape | None:
+    """Expand: the broadcast of the input's shape and the target."""
+    target, shape = values.input_dims(node, 1), values.shape(node.input[0])
+    return None if target is None or shape is None else broadcast_shapes([shape, target])
+
+
+def constant_of_shape_shape(values: Values, node: NodeProto) -> Shape | None:
+    """ConstantOfShape: the elements of its input."""
+    return values.input_dims(node, 0)
+
+
+def range_shape(values: Values, node: NodeProto) -> Shape | None:
+    """Range: (max(ceil((limit - start) / delta), 0),)."""
+    inputs = [values.input_value(node, index) for index in range(3)]
+    scalars = [value for value in inputs if value is not None and value.array.size == 1]
+    if len(scalars) < len(inputs):
+        return None
+    if all(value.is_known for value in scalars):
+        return (_range_length(*(value.array.reshape(()) for value in scalars)),)
+    start, limit, delta = (value.elements[0] for value in scalars)
+    length = larger(ceiling(divide(subtract(limit, start), delta)), 0)
+    return (length if isinstance(length, int | str) else None,)
+
+
+def _range_length(start: Array, limit: Array, delta: Array) -> Dim:
+    """Return the length of a Range as ONNX Runtime's kernel counts it: in doubles for every type.
+
+    In float32 0.1 to 2.5 by 0.1 would be one step longer (measured with ONNX Runtime).
+    """
+    steps = (float(limit) - float(start)) / float(delta) if delta else math.nan
+    return max(math.ceil(steps), 0) if math.isfinite(steps) else None
+
+
+def top_k_shape(values: Values, node: NodeProto) -> Shape | None:
+    """TopK (opset 10 on): the input's shape with dim ``axis`` replaced by k, the second input."""
+    shape, k = values.shape(node.input[0]), values.input_dims(node, 1)
+    if shape is None or k is None or len(k) != 1:
+        return None
+    axis = int_attribute(node, "axis", -1) % len(shape)
+    return (*shape[:axis], k[0], *shape[axis + 1 :])
+
+
+def one_hot_shape(values: Values, node: NodeProto) -> Shape | None:
+    """OneHot: the indices' shape with a dim of length ``depth``, the second input, at ``axis``."""
+    shape, depth = values.shape(node.input[0]), values.input_dims(node, 1)
+    if shape is None or depth is None or len(depth) != 1:
+        return None
+    axis = int_attribute(node, "axis", -1) % (len(shape) + 1)
+    return (*shape[:axis], depth[0], *shape[axis:])
+
+
+RULES: Mapping[str, Rule] = {
+    "ConstantOfShape": constant_of_shape_shape,
+    "Expand": expand_shape,
+    "OneHot": one_hot_shape,
+    "Range": range_shape,
+    "Reshape": reshape_shape,
+    "TopK": top_k_shape,
+    **dict.fromkeys(names_of(lambda op: op.broadcasts), elementwise_shape),
+}
+"""The shape rules of this file, by operator."""
