@@ -313,7 +313,7 @@ def test_the_core_speaks_no_protobuf() -> None:
     """What plans can be tested, and used, without ONNX."""
     code = (
         "import sys, memplan_cli.planning.planner\n"
-        "import memplan_cli.reporting.findings.diff, memplan_cli.reporting.findings.why\n"
+        "import memplan_cli.reporting.commands.diff, memplan_cli.reporting.commands.why\n"
         "print([m for m in ('onnx', 'onnxruntime', 'rich', 'click') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.report import plan_and_name, reject_settings_of_plans
 from memplan_cli.api.request import request_of
-from memplan_cli.reporting.findings.diff import compare
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from memplan_cli.api.files.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.findings.diff import Difference
+    from memplan_cli.reporting.commands.diff import Difference
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,8 @@ from memplan_cli.api.serving import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import ModelError, PlanError, SettingsError
-from memplan_cli.reporting.commands.gate import RENDERERS
-from memplan_cli.reporting.findings.baseline import (
-    DEFAULT_NAME,
-    dumps,
-    key_of,
-    read_baseline,
-    refuse_plan,
-)
-from memplan_cli.reporting.findings.diff import compare
-from memplan_cli.reporting.findings.gate import (
+from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.commands.gate import (
     NO_INCREASE,
     RuleBook,
     Rules,
@@ -34,8 +26,16 @@ from memplan_cli.reporting.findings.gate import (
     rules_from,
     worth_recording,
 )
-from memplan_cli.reporting.findings.hints import path_word
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.commands.gate_report import RENDERERS
+from memplan_cli.reporting.hints import path_argument
+from memplan_cli.reporting.snapshot import (
+    DEFAULT_NAME,
+    baseline_text,
+    model_key,
+    read_baseline,
+    refuse_plan,
+    snapshot_of,
+)
 from memplan_cli.settings.sources import file_layers, read_overrides
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from memplan_cli.api.files.sources import ModelSource
     from memplan_cli.api.request import FilePath, Request
     from memplan_cli.core.progress import Progress
-    from memplan_cli.reporting.findings.gate import Verdict
-    from memplan_cli.reporting.findings.snapshot import Snapshot
+    from memplan_cli.reporting.commands.gate import Verdict
+    from memplan_cli.reporting.snapshot import Snapshot
 
 
 SERVING_BOUND = "serving.bound"
@@ -157,7 +157,7 @@ def _judged(models: Sequence[FilePath], terms: _Gate, request: Request) -> tuple
             recorded[case.place][case.key] = snapshot
         verdicts.append(verdict)
     changed = [place for place, entries in recorded.items() if entries != earlier[place]]
-    contents = {place: dumps(recorded[place]) for place in changed if terms.update}
+    contents = {place: baseline_text(recorded[place]) for place in changed if terms.update}
     contents |= {file.path: RENDERERS[file.form](tuple(verdicts)) for file in terms.files}
     if contents:
         write_files({place: text.encode() for place, text in contents.items()})
@@ -238,7 +238,7 @@ def _cases(paths: tuple[Path, ...], gate: _Gate, request: Request) -> tuple[_Cas
         if path.parent not in folders:
             folders[path.parent] = _terms(path, gate, request)
     found = ((path, folders[path.parent]) for path in paths)
-    return tuple(_Case(path, key_of(path, terms.baseline), terms) for path, terms in found)
+    return tuple(_Case(path, model_key(path, terms.baseline), terms) for path, terms in found)
 
 
 def _terms(model: Path, gate: _Gate, request: Request) -> _Terms:
@@ -314,7 +314,7 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     plan, stale = planned_or_stale(case.model, request)
     if stale:
         raise PlanError(
-            stale[0], hint=f"`memplan optimize {path_word(plan.report)}` makes it again"
+            stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"
         )
     say_warnings(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)

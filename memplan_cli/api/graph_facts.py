@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import MemplanError
-from memplan_cli.reporting.plans.graph_facts import (
+from memplan_cli.reporting.pages.graph_facts import (
     CACHE,
     GRADIENTS,
     INPUTS,

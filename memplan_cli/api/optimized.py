@@ -56,7 +56,7 @@ class Optimized:
     def _repr_html_(self) -> str:
         """Return the plan's report, for notebooks."""
         from memplan_cli.api.plan_sections import FEATURE_SECTIONS
-        from memplan_cli.reporting.plans.html import notebook_report
+        from memplan_cli.reporting.pages.plan_page import notebook_report
 
         return notebook_report(self.plan, FEATURE_SECTIONS)
 

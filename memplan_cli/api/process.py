@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.findings.process import ProcessStory
-    from memplan_cli.reporting.findings.snapshot import Snapshot
+    from memplan_cli.reporting.commands.why_process import ProcessBreakdown
+    from memplan_cli.reporting.snapshot import Snapshot
     from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms
     from memplan_cli.settings.settings import Settings
 
 
-def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
+def why_process(path: FilePath, request: Request | None = None) -> ProcessBreakdown:
     """Say what the process of a model is made of, under the settings that its file asks for.
 
     A file that memplan did not write has the runtime's defaults. The session is made, for the
@@ -41,7 +41,7 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     """
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
     from memplan_cli.onnx_io.wire_format import scanned_metadata
-    from memplan_cli.reporting.findings.process import ProcessStory
+    from memplan_cli.reporting.commands.why_process import ProcessBreakdown
     from memplan_cli.runtime.installed import required_version
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
@@ -61,7 +61,7 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     terms = replace(terms, conditions=conditions)
     with _leading_on(path):
         found = predict_process(path, settings, terms)
-    return ProcessStory(
+    return ProcessBreakdown(
         str(path),
         f"onnxruntime {required_version()}",
         found.process,
@@ -97,7 +97,7 @@ def with_asked(
         UnknownSizeError: the process cannot be predicted.
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
-    from memplan_cli.reporting.findings.snapshot import metrics_of, process_metrics
+    from memplan_cli.reporting.snapshot import metrics_of, process_metrics
 
     known: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
     missing = [name for name in metrics if name not in known and model.suffix != ".json"]

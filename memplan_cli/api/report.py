@@ -45,7 +45,7 @@ class NotebookPlan(Plan):
 
     def _repr_html_(self) -> str:
         from memplan_cli.api.plan_sections import FEATURE_SECTIONS
-        from memplan_cli.reporting.plans.html import notebook_report
+        from memplan_cli.reporting.pages.plan_page import notebook_report
 
         return notebook_report(self, FEATURE_SECTIONS)
 
@@ -241,10 +241,9 @@ def planned(path: FilePath, request: Request) -> Plan:
 
 def say_assumed(path: FilePath, plan: Plan, request: Request) -> None:
     """Say which dims nobody bound: the numbers are at these."""
-    from memplan_cli.reporting.findings.assumed import assumed_lines, assumed_of
-    from memplan_cli.reporting.findings.hints import free_inputs
+    from memplan_cli.reporting.hints import assumed_dims, assumed_lines, free_inputs
 
-    for line in assumed_lines(assumed_of(plan.report), free_inputs(plan.report)):
+    for line in assumed_lines(assumed_dims(plan.report), free_inputs(plan.report)):
         request.warn(f"note: {path}: {line}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memplan_cli.core.json_schema import FILE_KEYS, RESULT_KEYS, document_schema
 from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.errors import SettingsError
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media import json_text
 from memplan_cli.settings.schema import settings_schema
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _DOCUMENTS: Mapping[str, _Document] = {
     ),
     "baseline": _Document(
         "The accepted numbers of each model",
-        ("reporting.findings.baseline:Baseline",),
+        ("reporting.snapshot:Baseline",),
         is_read=True,
     ),
     "certificate": _Document(
@@ -55,7 +55,7 @@ _DOCUMENTS: Mapping[str, _Document] = {
     ),
     "diff": _Document(
         "The changes from one model or plan to another",
-        ("reporting.findings.diff:Difference",),
+        ("reporting.commands.diff:Difference",),
     ),
     "doctor": _Document(
         "Installed packages, and the providers that work", ("runtime.doctor:Diagnosis",)
@@ -63,11 +63,11 @@ _DOCUMENTS: Mapping[str, _Document] = {
     "fit": _Document(
         "The largest values of dimensions that fit a memory size", ("planning.fit:Fit",)
     ),
-    "gate": _Document("The verdicts of a gate", ("reporting.findings.gate:GateVerdicts",)),
+    "gate": _Document("The verdicts of a gate", ("reporting.commands.gate:GateVerdicts",)),
     "pack": _Document("Buffers packed into one arena", ("packing.problem_file:Packed",)),
     "settings": _Document(
         "Runtime options for a model; sizes are bytes, null is unknown",
-        ("reporting.commands.runtime:ModelSettings",),
+        ("reporting.commands.settings:ModelSettings",),
     ),
     "simulate": _Document(
         "The memory of dynamic allocators for one run",
@@ -79,7 +79,7 @@ _DOCUMENTS: Mapping[str, _Document] = {
     ),
     "sweep": _Document(
         "Rows of a sweep, in a table or one by one",
-        ("reporting.findings.sweep_rows:Row", "reporting.findings.sweep_rows:SweepTable"),
+        ("reporting.commands.sweep:Row", "reporting.commands.sweep:SweepTable"),
         is_read=True,
     ),
     "train-step": _Document(
@@ -94,15 +94,16 @@ _DOCUMENTS: Mapping[str, _Document] = {
         "The verdicts on the parts of a certificate", ("core.results.certificate:Certified",)
     ),
     "why-peak": _Document(
-        "The tensors that need the memory at the peak", ("reporting.findings.why:PeakStory",)
+        "The tensors that need the memory at the peak",
+        ("reporting.commands.why:PeakExplanation",),
     ),
     "why-process": _Document(
         "The predicted memory of a process, divided by purpose",
-        ("reporting.findings.process:ProcessStory",),
+        ("reporting.commands.why_process:ProcessBreakdown",),
     ),
     "why-tensor": _Document(
         "The lifetime of one tensor, and what else uses its memory",
-        ("reporting.findings.why:TensorStory",),
+        ("reporting.commands.why:TensorExplanation",),
     ),
 }
 

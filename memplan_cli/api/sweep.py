@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.profiles import Profiles
     from memplan_cli.api.request import FilePath
-    from memplan_cli.reporting.findings.sweep_rows import Row
+    from memplan_cli.reporting.commands.sweep import Row
 
 
 class Rows(tuple["Row", ...]):

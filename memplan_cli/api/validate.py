@@ -25,7 +25,7 @@ from memplan_cli.core.results.report import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.features.kv_cache.proved import validate_decoding
 from memplan_cli.planning.plan_file import bounds_of
-from memplan_cli.reporting.findings.hints import path_word
+from memplan_cli.reporting.hints import path_argument
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 
@@ -284,7 +284,9 @@ def _bound(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
 def _planned_with(report: Report, inputs: Inputs) -> str:
     """Return the command that plans with inputs in files; arrays have no word of their own."""
     files = " ".join(f"--inputs {quote(file)}" for file in inputs.files)
-    return f"`memplan optimize {path_word(report)} {files}` plans with them" if files else ""
+    return (
+        f"`memplan optimize {path_argument(report)} {files}` plans with them" if files else ""
+    )
 
 
 def _assumed(plan: Plan | None) -> Mapping[str, int]:

@@ -10,14 +10,14 @@ from memplan_cli.api.report import plan_and_name, reject_settings_of_plans
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.reporting.findings.why import why_peak, why_tensor
+from memplan_cli.reporting.commands.why import why_peak, why_tensor
 
 if TYPE_CHECKING:
     from memplan_cli.api.files.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
-    from memplan_cli.reporting.findings.process import ProcessStory
-    from memplan_cli.reporting.findings.why import PeakStory, TensorStory
+    from memplan_cli.reporting.commands.why import PeakExplanation, TensorExplanation
+    from memplan_cli.reporting.commands.why_process import ProcessBreakdown
 
 
 def why(
@@ -29,7 +29,7 @@ def why(
     progress: Progress | None = None,
     warn: Progress | None = None,
     **options: object,
-) -> PeakStory | TensorStory | ProcessStory:
+) -> PeakExplanation | TensorExplanation | ProcessBreakdown:
     """Explain which tensors need the memory at the peak, or what keeps one tensor alive.
 
     Args:

@@ -248,8 +248,8 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
 
 def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.api.process import with_asked
-    from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
-    from memplan_cli.reporting.findings.snapshot import snapshot_of
+    from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
+    from memplan_cli.reporting.snapshot import snapshot_of
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
@@ -279,11 +279,11 @@ def _plan(model: Path, request: Request) -> Plan:
 def _at_peak(report: Report) -> str:
     from memplan_cli.core.quantities import format_size
     from memplan_cli.reporting.escape import terminal
-    from memplan_cli.reporting.findings.assumed import assumed_of
+    from memplan_cli.reporting.hints import assumed_dims
 
     if report.peak is None:
         return ""
-    assumed = assumed_of(report)
+    assumed = assumed_dims(report)
     lines = [f"assumed dims={assumed}; the mark may say otherwise"] if assumed else []
     lines += [f"live at the peak, {terminal(report.peak.node)}:"]
     lines += [

@@ -26,7 +26,7 @@ from memplan_cli.api.optimize import optimize
 from memplan_cli.core.check import Check
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
-from memplan_cli.reporting.findings.budget import over_budget
+from memplan_cli.reporting.hints import over_budget
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

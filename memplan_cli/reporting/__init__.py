@@ -12,14 +12,14 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.print_log import print_log as log_lines
 from memplan_cli.reporting.escape import terminal
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.plans.answer import Detail
-    from memplan_cli.reporting.plans.html import Beside
+    from memplan_cli.reporting.pages.plan_page import PageContext
+    from memplan_cli.reporting.plans.report import Detail
     from memplan_cli.reporting.plans.sections import PlanSection
 
 Renderer = Callable[["Plan"], str]
@@ -37,7 +37,7 @@ def _text(
     print_log: bool = False,
 ) -> str:
     from memplan_cli.reporting.media.text import Screen, draw
-    from memplan_cli.reporting.plans.answer import text_document
+    from memplan_cli.reporting.plans.report import text_document
 
     document = text_document(plan, _MAX_TEXT_ROWS, detail, sections)
     report = draw(document, Screen(_terminal_width(), color))
@@ -54,20 +54,20 @@ def _markdown(
     plan: Plan, sections: Sequence[PlanSection] = (), *, print_log: bool = False
 ) -> str:
     from memplan_cli.reporting.media.markdown import draw
-    from memplan_cli.reporting.plans.reuse import logged
-    from memplan_cli.reporting.plans.sections import plan_document
+    from memplan_cli.reporting.plans.report import plan_document
+    from memplan_cli.reporting.plans.sections import print_log_section
 
     document = plan_document(plan, _MAX_MARKDOWN_ROWS, sections)
-    log = logged(plan) if print_log else ()
+    log = print_log_section(plan) if print_log else ()
     return draw(replace(document, blocks=(*document.blocks, *log)))
 
 
 def _html(
-    plan: Plan, sections: Sequence[PlanSection] = (), *, beside: Beside | None = None
+    plan: Plan, sections: Sequence[PlanSection] = (), *, context: PageContext | None = None
 ) -> str:
-    from memplan_cli.reporting.plans.html import render as plan_page
+    from memplan_cli.reporting.pages.plan_page import render as plan_page
 
-    return plan_page(plan, beside, sections)
+    return plan_page(plan, context, sections)
 
 
 def _svg(plan: Plan) -> str:
@@ -83,13 +83,13 @@ def _csv(plan: Plan) -> str:
 
 
 def _chrome_trace(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.chrome_trace import render as trace
+    from memplan_cli.reporting.plans.exports import chrome_trace
 
-    return trace(plan)
+    return chrome_trace(plan)
 
 
 def _c_header(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.c_header import c_header
+    from memplan_cli.reporting.plans.exports import c_header
 
     return c_header(plan)
 
@@ -129,7 +129,7 @@ def render(
     *,
     color: bool = False,
     print_log: bool = False,
-    beside: Beside | None = None,
+    page_context: PageContext | None = None,
     detail: Detail = "answer",
     sections: Sequence[PlanSection] = (),
 ) -> str:
@@ -141,7 +141,7 @@ def render(
         color: Whether text is coloured for a terminal.
         print_log: Whether to add one line per tensor: the memory that it reuses, or why it
             reuses none. For text, JSON and Markdown only.
-        beside: What an HTML page shows besides the plan: a second plan, facts of the model.
+        page_context: What an HTML page shows besides the plan: a second plan, facts of the model.
         detail: How much a text contains: the answer, the tables, or also definitions.
         sections: The features' sections of a text, a Markdown document or an HTML page.
 
@@ -161,7 +161,7 @@ def render(
         case "markdown":
             return _markdown(plan, sections, print_log=print_log)
         case "html":
-            return _html(plan, sections, beside=beside)
+            return _html(plan, sections, context=page_context)
     return RENDERERS[form](plan)
 
 

@@ -165,7 +165,7 @@ def test_a_plan_in_a_file_has_the_numbers_and_the_formula(tmp_path: Path) -> Non
     kept = read_plan(out.with_suffix(".json")).report
     assert kept.memory.total == unit_value(kept.symbolic["total"], {"b": 1})
     text = CliRunner().invoke(main, ["report", str(out.with_suffix(".json")), "-v"]).stdout
-    assert "assumed b=1; say otherwise with" in text
+    assert "assumed b=1; to change that" in text
     assert "For all dims" in text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from memplan_cli import api
 from memplan_cli.api.graph_facts import facts_for
-from memplan_cli.reporting.plans.graph_facts import category
+from memplan_cli.reporting.pages.graph_facts import category
 from memplan_cli.settings.settings import Settings
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"

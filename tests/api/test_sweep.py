@@ -24,8 +24,7 @@ from memplan_cli.api.sweeping.sweep import (
 )
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.reporting.commands.sweep import SWEEP
-from memplan_cli.reporting.findings.sweep_rows import Row
+from memplan_cli.reporting.commands.sweep import SWEEP, Row
 from memplan_cli.settings.settings import Settings
 from story import memplan, write
 

@@ -285,7 +285,7 @@ RULES = (
     rule("a file holds no more weights than bytes",
          "check_sums", always("map"), "test_weights"),
     rule("only half a row is taken from a file of rows",
-         "kept_rows", never("len"), "test_sweep"),
+         "read_rows", never("len"), "test_sweep"),
     rule("functions that call themselves are refused",
          "why_endless", never("endless"), "test_load", "test_read"),
     rule("the runtime sends nothing home",

@@ -11,7 +11,17 @@ from memplan_cli.cli import main
 from memplan_cli.features.training.losses import LOSSES
 from memplan_cli.features.training.optimizers import OPTIMISERS
 from memplan_cli.reporting import RENDERERS
-from memplan_cli.reporting.commands import diff, fit, gate, runtime, sweep, validate, why
+from memplan_cli.reporting.commands import (
+    diff,
+    doctor,
+    fit,
+    gate_report,
+    settings,
+    simulate,
+    sweep,
+    validate,
+    why,
+)
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
 
 if TYPE_CHECKING:
@@ -30,16 +40,16 @@ def choices(command: str, option: str) -> set[str]:
     ("command", "table"),
     [
         ("report", RENDERERS),
-        ("gate", gate.RENDERERS),
+        ("gate", gate_report.RENDERERS),
         ("diff", (*diff.RENDERERS, "html")),
         ("why", why.PEAK_RENDERERS),
         ("why", why.TENSOR_RENDERERS),
         ("sweep", sweep.SWEEP),
         ("fit", fit.FIT),
-        ("settings", runtime.SETTINGS),
-        ("simulate", runtime.SIMULATE),
+        ("settings", settings.SETTINGS),
+        ("simulate", simulate.SIMULATE),
         ("validate", validate.VALIDATE),
-        ("doctor", runtime.DOCTOR),
+        ("doctor", doctor.DOCTOR),
     ],
 )
 def test_every_format_that_there_is_can_be_asked_for(

@@ -281,7 +281,7 @@ def test_a_baseline_of_other_dims_says_so(folder: Path) -> None:
     assert "the baseline was made with dims n=256, this with n=512" in grown.stdout
     assert "bytes" not in grown.stdout
     free = memplan("gate", "d.onnx", "--max-memory", "1MiB")
-    assert "assumed n=1; say otherwise with --dim n=1" in free.stderr
+    assert "assumed n=1; to change that: --dim n=1" in free.stderr
     assert free.exit_code == 0
     other = memplan("gate", "d.onnx")
     assert "the baseline was made with dims n=256, this with n=1" in other.stdout

@@ -16,11 +16,10 @@ from browser import CHROMIUM, Browser
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.commands import diff_page
-from memplan_cli.reporting.findings.diff import compare
-from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.reporting.plans import html
-from memplan_cli.reporting.plans.graph_facts import GraphFacts
+from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.pages import diff_page, plan_page
+from memplan_cli.reporting.pages.graph_facts import GraphFacts
+from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,7 +144,7 @@ def test_a_page_opens_without_a_complaint_and_asks_no_network(
     browser: Browser, tmp_path: Path, name: str
 ) -> None:
     plan = plan_named(name)
-    shown(browser, tmp_path, html.render(plan))
+    shown(browser, tmp_path, plan_page.render(plan))
     assert browser.complaints() == []
     assert set(names_in_table(browser)) <= {json.loads(n) for n in names(plan)}
     assert browser.run("document.querySelectorAll('script').length") == 2
@@ -161,7 +160,7 @@ def names(plan: Plan) -> list[str]:
 def test_hovering_names_the_tensor_the_step_and_the_live_bytes(
     browser: Browser, tmp_path: Path
 ) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     assert browser.run("document.getElementById('about').textContent") == ""
     x, y = centre_of_map(browser)
     browser.mouse("mouseMoved", x, y)
@@ -174,7 +173,7 @@ def test_hovering_names_the_tensor_the_step_and_the_live_bytes(
 def test_searching_leaves_the_matching_rows_and_dims_the_rest(
     browser: Browser, tmp_path: Path
 ) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     before = picture(browser)
     browser.press("/")
     assert browser.run("document.activeElement.id") == "search"
@@ -190,7 +189,7 @@ def test_searching_leaves_the_matching_rows_and_dims_the_rest(
 
 
 def test_the_map_zooms_moves_and_comes_back(browser: Browser, tmp_path: Path) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     settle = "new Promise(done => setTimeout(done, 60))"
     browser.run(settle)
     whole = picture(browser)
@@ -214,7 +213,7 @@ def test_the_map_zooms_moves_and_comes_back(browser: Browser, tmp_path: Path) ->
 def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it(
     browser: Browser, tmp_path: Path
 ) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     head = "document.querySelector('#rows th[data-key=name]')"
     browser.run(f"{head}.firstChild.click()")
     up = names_in_table(browser)
@@ -228,7 +227,7 @@ def test_only_what_is_live_at_the_peak_can_be_asked_for(
     browser: Browser, tmp_path: Path
 ) -> None:
     plan = plan_named("branchy")
-    shown(browser, tmp_path, html.render(plan))
+    shown(browser, tmp_path, plan_page.render(plan))
     browser.run("document.getElementById('only').click()")
     assert plan.report.peak is not None
     assert {name for name, _ in plan.report.peak.tensors} <= set(names_in_table(browser))
@@ -236,7 +235,7 @@ def test_only_what_is_live_at_the_peak_can_be_asked_for(
 
 
 def test_dark_and_light_are_two_pictures_of_one_page(browser: Browser, tmp_path: Path) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     colour = "getComputedStyle(document.body).backgroundColor"
     light = browser.run(colour)
     browser.run("document.getElementById('theme').click()")
@@ -253,7 +252,7 @@ def test_dark_and_light_are_two_pictures_of_one_page(browser: Browser, tmp_path:
 def test_the_page_prints_with_its_tables_and_without_its_controls(
     browser: Browser, tmp_path: Path
 ) -> None:
-    shown(browser, tmp_path, html.render(plan_named("branchy")))
+    shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
     assert printed.startswith(b"%PDF")
     browser.call("Emulation.setEmulatedMedia", media="print")
@@ -264,20 +263,20 @@ def test_the_page_prints_with_its_tables_and_without_its_controls(
 
 def test_another_order_is_laid_over_the_live_bytes(browser: Browser, tmp_path: Path) -> None:
     plan = plan_named("branchy")
-    beside = html.Beside("the <b>other</b> order", plan_named("train_level1"))
-    shown(browser, tmp_path, html.render(plan))
+    beside = plan_page.PageContext("the <b>other</b> order", plan_named("train_level1"))
+    shown(browser, tmp_path, plan_page.render(plan))
     alone = browser.run("document.getElementById('live').toDataURL()")
-    shown(browser, tmp_path, html.render(plan, beside))
+    shown(browser, tmp_path, plan_page.render(plan, beside))
     assert browser.run("document.getElementById('live').toDataURL()") != alone
     assert "the <b>other</b> order" in browser.run("document.body.innerText")
 
 
 def test_a_thousand_tensors_are_less_than_a_megabyte() -> None:
-    assert len(html.render(staircase(1_000)).encode()) < 1_000_000
+    assert len(plan_page.render(staircase(1_000)).encode()) < 1_000_000
 
 
 def test_twenty_thousand_tensors_are_usable(browser: Browser, tmp_path: Path) -> None:
-    shown(browser, tmp_path, html.render(staircase(20_000)))
+    shown(browser, tmp_path, plan_page.render(staircase(20_000)))
     assert browser.complaints() == []
     assert len(names_in_table(browser)) < 100, "only the rows in sight exist"
     seconds = browser.run(
@@ -295,7 +294,7 @@ def test_twenty_thousand_tensors_are_usable(browser: Browser, tmp_path: Path) ->
 def test_fifty_thousand_tensors_open_in_three_seconds_and_four_megabytes(
     browser: Browser, tmp_path: Path
 ) -> None:
-    page = html.render(large_plan(50_000))
+    page = plan_page.render(large_plan(50_000))
     assert len(page.encode()) < 4_000_000
     start = time.monotonic()
     shown(browser, tmp_path, page)
@@ -316,9 +315,9 @@ def difference() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "symbolic": lambda: html.render(several_units()),
-    "plain": lambda: html.render(plan_named("branchy")),
-    "hostile": lambda: html.render(plan_named("hostile")),
+    "symbolic": lambda: plan_page.render(several_units()),
+    "plain": lambda: plan_page.render(plan_named("branchy")),
+    "hostile": lambda: plan_page.render(plan_named("hostile")),
     "diff": difference,
 }
 
@@ -378,7 +377,7 @@ def card(browser: Browser, name: str) -> str:
 def test_a_field_for_each_symbol_redraws_the_map_and_its_figures(
     browser: Browser, tmp_path: Path
 ) -> None:
-    shown(browser, tmp_path, html.render(several_units()))
+    shown(browser, tmp_path, plan_page.render(several_units()))
     labels = browser.run(
         "[...document.querySelectorAll('#fields label span')].map(l => l.innerText)"
     )
@@ -398,7 +397,7 @@ def test_a_field_for_each_symbol_redraws_the_map_and_its_figures(
 def test_a_value_that_is_no_length_changes_nothing_and_is_named(
     browser: Browser, tmp_path: Path, value: str
 ) -> None:
-    shown(browser, tmp_path, html.render(several_units()))
+    shown(browser, tmp_path, plan_page.render(several_units()))
     before = card(browser, "planned")
     enter(browser, 0, value)
     assert "batch must be a whole number" in browser.run(
@@ -410,7 +409,7 @@ def test_a_value_that_is_no_length_changes_nothing_and_is_named(
 
 
 def test_the_menu_names_the_arena_that_is_drawn(browser: Browser, tmp_path: Path) -> None:
-    shown(browser, tmp_path, html.render(several_units()))
+    shown(browser, tmp_path, plan_page.render(several_units()))
     chosen = "document.getElementById('arena').selectedOptions[0].innerText"
     assert browser.run(chosen) == "all, one after the other"
     whole = picture(browser)
@@ -437,7 +436,7 @@ def test_colours_and_groups_go_by_type_module_and_category(
     types = {
         node: node.rpartition("/")[2] or "Op" for block in plan.order for node in block.nodes
     }
-    page = html.render(plan, html.Beside(facts=GraphFacts(types)))
+    page = plan_page.render(plan, plan_page.PageContext(facts=GraphFacts(types)))
     shown(browser, tmp_path, page)
     for way in ("type", "module", "category"):
         select(browser, "colour", way)
@@ -460,7 +459,7 @@ def test_a_story_names_every_tensor_that_shares_the_bytes(
     plan = plan_named("branchy")
     base = next(t for t in plan.tensors if t.alias_of is None)
     more = tuple(base._replace(name=f"view_{n}", alias_of=base.id) for n in range(9))
-    shown(browser, tmp_path, html.render(replace(plan, tensors=(*plan.tensors, *more))))
+    shown(browser, tmp_path, plan_page.render(replace(plan, tensors=(*plan.tensors, *more))))
     browser.run("document.querySelector('#search').value = 'view_8'")
     browser.run("document.querySelector('#search').dispatchEvent(new Event('input'))")
     browser.run("document.querySelector('#rows tr[data-tensor]').click()")

@@ -14,7 +14,7 @@ import pytest
 
 from memplan_cli import Check, api
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.reporting.findings.baseline import read_baseline
+from memplan_cli.reporting.snapshot import read_baseline
 from memplan_cli.runtime.run import compare
 from memplan_cli.runtime.settings_search import written_model
 from memplan_cli.runtime.verification import confirm
@@ -86,7 +86,7 @@ def test_no_time_is_in_a_plan_or_in_json(tmp_path: Path) -> None:
     for text in (printed, settings, validated, out.with_suffix(".json").read_text()):
         assert json.loads(text)
         assert "milliseconds" not in text
-    assert "time of a run, the median: original " in memplan(*proved).stdout
+    assert "median time of a run: original " in memplan(*proved).stdout
 
 
 def test_a_plan_names_its_model_from_its_own_folder(

@@ -92,13 +92,13 @@ def read_plan(data: bytes) -> None:
 
 def read_baseline(data: bytes) -> None:
     """Read a baseline, and write what is accepted again."""
-    from memplan_cli.reporting.findings.baseline import dumps
-    from memplan_cli.reporting.findings.baseline import read_baseline as read
+    from memplan_cli.reporting.snapshot import baseline_text
+    from memplan_cli.reporting.snapshot import read_baseline as read
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"
         path.write_bytes(data)
-        dumps(read(path))
+        baseline_text(read(path))
 
 
 def read_csv(data: bytes) -> None:
@@ -217,7 +217,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
         for module in (
             "api", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
-            "reporting.findings.baseline", "planning.print_log", "reporting",
+            "reporting.snapshot", "planning.print_log", "reporting",
             "onnx_io.runs.given_inputs", "checking.certificates.verify", "core.results.certificate",
             "reporting.media.text", "onnx_io.settings_metadata", "onnx_io.wire_format",
         ):  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 
 from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.findings.diff import Kind, compare
-from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
+from memplan_cli.reporting.commands.diff import Kind, compare
+from memplan_cli.reporting.snapshot import Snapshot, TensorFacts, snapshot_of
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
 
@@ -37,7 +37,7 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
             "lives until z, 9 steps",
         ),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
-        (facts(), None, Kind.GONE, "no longer there"),
+        (facts(), None, Kind.GONE, "no longer in the model"),
         (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),
         (facts(steps=9), facts(steps=2, at_peak=0), Kind.SHORTER, "before until r, 9 steps"),
         (facts(), facts(at_peak=0), Kind.LEFT, "the peak is at top now"),
@@ -122,7 +122,7 @@ def test_level_0_is_a_level_and_no_runtime_is_said_to_be_not_known() -> None:
     assert compare(old, replace(old, level=0, runtime="")).notes == (
         "the graph is the same",
         "level was 2, is 0",
-        "runtime was ort 1, is not known",
+        "runtime was ort 1, is unknown",
     )
 
 

@@ -28,7 +28,7 @@ from memplan_cli.reporting.document import (
     parts,
     section,
 )
-from memplan_cli.reporting.media import drawn, html, markdown, text
+from memplan_cli.reporting.media import draw_document, html, markdown, text
 
 EVERYTHING = Document(
     ("about ", Name("model.onnx")),
@@ -67,7 +67,7 @@ def test_every_medium_says_everything(medium: str) -> None:
 
 
 def test_names_are_quotations_in_markdown() -> None:
-    shown = drawn(EVERYTHING, "markdown")
+    shown = draw_document(EVERYTHING, "markdown")
     assert "## about `model.onnx`\n" in shown
     assert "| `t` | 12 B |" in shown
     assert "- shares its bytes with `u`\n" in shown
@@ -80,7 +80,9 @@ def test_a_heading_begins_a_section_of_the_page() -> None:
 
 
 def test_markdown_reads_back_as_headings_tables_lists_and_code() -> None:
-    tokens = MarkdownIt("commonmark").enable("table").parse(drawn(EVERYTHING, "markdown"))
+    tokens = (
+        MarkdownIt("commonmark").enable("table").parse(draw_document(EVERYTHING, "markdown"))
+    )
     kinds = [token.type for token in tokens]
     assert kinds.count("heading_open") == 2
     assert kinds.count("table_open") == 2
@@ -92,7 +94,7 @@ def test_markdown_reads_back_as_headings_tables_lists_and_code() -> None:
 
 @pytest.mark.parametrize("line", ["```", "a ```` b"])
 def test_no_line_of_code_ends_the_code(line: str) -> None:
-    shown = drawn(Document("", (Code((line,)),)), "markdown")
+    shown = draw_document(Document("", (Code((line,)),)), "markdown")
     (token,) = MarkdownIt("commonmark").parse(shown)
     assert token.content == f"{line}\n"
 
@@ -123,7 +125,7 @@ def test_no_name_is_more_than_a_name_in_any_medium(name: str) -> None:
 
 def test_lines_of_text_are_never_broken_where_they_are_searched() -> None:
     long = "word " * 500
-    assert len(drawn(Document("", (Paragraph(long),)), "text").splitlines()) == 1
+    assert len(draw_document(Document("", (Paragraph(long),)), "text").splitlines()) == 1
 
 
 def test_names_are_cut_so_that_a_heading_is_one_line() -> None:

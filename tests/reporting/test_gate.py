@@ -12,8 +12,7 @@ from memplan_cli.core.quantities import Increase, parse_increase
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.findings.baseline import dumps, key_of, read_baseline
-from memplan_cli.reporting.findings.gate import (
+from memplan_cli.reporting.commands.gate import (
     Finding,
     RuleBook,
     Rules,
@@ -21,12 +20,15 @@ from memplan_cli.reporting.findings.gate import (
     rules_from,
     worth_recording,
 )
-from memplan_cli.reporting.findings.snapshot import (
-    MOST_TENSORS,
+from memplan_cli.reporting.snapshot import (
+    MAX_BASELINE_TENSORS,
     Snapshot,
     TensorFacts,
+    baseline_tensors,
+    baseline_text,
+    model_key,
+    read_baseline,
     read_snapshot,
-    shortened,
     snapshot_of,
 )
 
@@ -119,9 +121,9 @@ def test_a_ratchet_turns_one_way_only() -> None:
 def test_every_metric_that_is_asked_for_is_checked() -> None:
     rules = Rules(metrics=("planned", "total"), max_memory=1000)
     assert found(snapshot(1, total=1001), None, rules) == [Finding.OVER_BUDGET]
-    with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
+    with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is unknown"):
         judge(snapshot(1), None, rules)
-    told = replace(snapshot(1), to_run="run it", to_know="--dim n=1")
+    told = replace(snapshot(1), run_hint="run it", size_hint="--dim n=1")
     for metric in ("observed.held", "process.run"):
         with pytest.raises(UnknownSizeError) as caught:
             judge(told, None, Rules(metrics=(metric,)))
@@ -151,7 +153,7 @@ def test_a_baseline_of_level_0_is_said_to_be_of_level_0() -> None:
     verdict = judge(replace(snapshot(), runtime=""), replace(snapshot(), level=0), Rules())
     assert [result.message for result in verdict.results] == [
         "the baseline was made with level 0, this with 2",
-        "the baseline was made with runtime ort 1, this with not known",
+        "the baseline was made with runtime ort 1, this with unknown",
     ]
 
 
@@ -178,7 +180,7 @@ def test_partial_totals_are_marked_and_do_not_fail() -> None:
 
 
 def test_an_unknown_total_says_what_would_make_it_known() -> None:
-    unknown = replace(snapshot(), metrics={}, to_know="bind every dim: --dim n=1")
+    unknown = replace(snapshot(), metrics={}, size_hint="bind every dim: --dim n=1")
     with pytest.raises(UnknownSizeError) as caught:
         judge(unknown, None, Rules(max_memory=1))
     assert caught.value.hint == "bind every dim: --dim n=1"
@@ -213,11 +215,11 @@ def test_rules_of_one_model_win_over_those_of_all_and_later_globs_over_earlier()
 def test_a_baseline_reads_back_as_it_was_written(tmp_path: Path) -> None:
     taken = snapshot_of(read_plan(PLANS / "branchy.memplan.json"), "a.onnx", "ort")
     path = tmp_path / "b.json"
-    path.write_text(dumps({"b.onnx": snapshot(), "a.onnx": taken}))
+    path.write_text(baseline_text({"b.onnx": snapshot(), "a.onnx": taken}))
     back = read_baseline(path)
     assert list(back) == ["a.onnx", "b.onnx"]
-    assert back["a.onnx"] == replace(taken, tensors=shortened(taken))
-    assert dumps(back) == path.read_text()
+    assert back["a.onnx"] == replace(taken, tensors=baseline_tensors(taken))
+    assert baseline_text(back) == path.read_text()
     assert taken.runtime == "onnxruntime 1.31.1 CPUExecutionProvider"
 
 
@@ -229,8 +231,8 @@ def test_a_plan_is_a_baseline_of_its_own_model(tmp_path: Path) -> None:
 
 
 def test_a_baseline_names_models_from_its_own_folder(tmp_path: Path) -> None:
-    assert key_of(tmp_path / "m" / "a.onnx", tmp_path / "b.json") == "m/a.onnx"
-    assert key_of(tmp_path / "a.onnx", tmp_path / "ci" / "b.json") == "../a.onnx"
+    assert model_key(tmp_path / "m" / "a.onnx", tmp_path / "b.json") == "m/a.onnx"
+    assert model_key(tmp_path / "a.onnx", tmp_path / "ci" / "b.json") == "../a.onnx"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def test_what_is_no_baseline_is_refused_without_a_traceback(tmp_path: Path, text
 
 
 def test_a_baseline_with_a_wrong_type_names_the_entry(tmp_path: Path) -> None:
-    data = json.loads(dumps({"m.onnx": snapshot()}))
+    data = json.loads(baseline_text({"m.onnx": snapshot()}))
     data["models"]["m.onnx"]["metrics"]["planned"] = "many"
     path = tmp_path / "b.json"
     path.write_text(json.dumps(data))
@@ -277,7 +279,7 @@ def test_a_baseline_with_anything_anywhere_is_read_or_refused(
     tmp_path: Path, data: st.DataObject
 ) -> None:
     taken = replace(snapshot(), tensors={"t": TensorFacts(8, 2, "w", "r", 8)})
-    whole = json.loads(dumps({"m.onnx": taken}))
+    whole = json.loads(baseline_text({"m.onnx": taken}))
     place, key = whole, data.draw(st.sampled_from(sorted(whole)))
     while isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
         place = place[key]
@@ -289,20 +291,24 @@ def test_a_baseline_with_anything_anywhere_is_read_or_refused(
         read = read_baseline(path)
     except MemplanError:
         return
-    assert json.loads(dumps(read))["models"].keys() == whole["models"].keys()
+    assert json.loads(baseline_text(read))["models"].keys() == whole["models"].keys()
 
 
 def test_a_baseline_keeps_what_is_at_the_peak_and_drops_the_smallest() -> None:
-    large = {f"big{n:04}": TensorFacts(10**6, 2, "w", "r") for n in range(2 * MOST_TENSORS)}
+    large = {
+        f"big{n:04}": TensorFacts(10**6, 2, "w", "r") for n in range(2 * MAX_BASELINE_TENSORS)
+    }
     tensors = {
         **large,
         "tiny": TensorFacts(1, 1, "w", "r"),
         "at": TensorFacts(1, 1, "w", "r", 1),
     }
     taken = replace(snapshot(10**6), tensors=tensors)
-    kept = shortened(taken)
-    assert len(kept) == MOST_TENSORS
+    kept = baseline_tensors(taken)
+    assert len(kept) == MAX_BASELINE_TENSORS
     assert "at" in kept
     assert "tiny" not in kept
-    few = shortened(replace(taken, tensors={k: tensors[k] for k in ("tiny", "big0001")}))
+    few = baseline_tensors(
+        replace(taken, tensors={k: tensors[k] for k in ("tiny", "big0001")})
+    )
     assert list(few) == ["big0001"]

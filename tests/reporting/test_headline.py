@@ -37,25 +37,29 @@ def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
         sides = {"original": before, "optimized": after}
         runtime = RuntimeFacts("onnxruntime", "1", CPU, dict(sides), sides)
         plan = plan.with_report(replace(plan.report, runtime=runtime))
-    return render(plan, "text", detail="details").splitlines()[1:5]
+    return render(plan, "text", detail="details").splitlines()[1:]
 
 
 def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> None:
     lines = first_lines(
         observed(200_000_000, 300_000_000, 5120), observed(50_000_000, 150_000_000, 3072)
     )
-    assert lines[0] == (
-        "process, observed: load 200.0 -> 50.0 MB (-75.0%), run 300.0 -> 150.0 MB (-50.0%)"
-    )
-    assert lines[1].startswith("plan: ")
-    assert lines[2].startswith("proved: ")
-    assert lines[3].startswith("next: ")
+    assert [line.split() for line in lines[:3]] == [
+        ["process,", "observed", "before", "after", "change"],
+        ["load", "200.0", "MB", "50.0", "MB", "-75.0%"],
+        ["run", "300.0", "MB", "150.0", "MB", "-50.0%"],
+    ]
+    starts = [
+        line.partition(":")[0] for line in lines if line.startswith(("plan", "proved", "next"))
+    ]
+    assert starts == ["plan", "proved", "next"]
 
 
 @pytest.mark.parametrize("after", [200_000_000, 199_000_000, 230_000_000])
 def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
-    (line, *_) = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
-    assert line.startswith("process, observed: nothing won: load 200.0 -> ")
+    lines = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
+    assert lines[0].startswith("process, observed ")
+    assert any(line.startswith("No saving: ") for line in lines)
 
 
 def test_what_was_not_measured_is_not_said() -> None:
@@ -74,7 +78,8 @@ def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
     report = replace(plan.report, runtime=RuntimeFacts("onnxruntime", "1", CPU, sides))
     lines = render(plan.with_report(report), "text").splitlines()
-    assert lines[1].startswith("process, predicted: load 10.0 -> 0.0 MB")
+    assert lines[1].startswith("process, predicted ")
+    assert lines[2].split() == ["load", "10.0", "MB", "0.0", "MB", "-100.0%"]
 
 
 def test_the_answer_is_five_lines_and_the_options_for_more() -> None:
@@ -130,5 +135,5 @@ def test_a_partial_plan_claims_no_least_order() -> None:
     plan = plan_of_text(TEXT)
     report = replace(plan.report, coverage=0.5)
     shown = render(plan.with_report(report), "text")
-    assert "proved: nothing of sizes that are not known" in shown
+    assert "proved: nothing on unknown sizes" in shown
     assert "needs less" not in shown

@@ -9,10 +9,10 @@ import pytest
 
 from memplan_cli import api
 from memplan_cli.errors import PlanError, UnknownSizeError
-from memplan_cli.reporting.findings.gate import Rules, judge
-from memplan_cli.reporting.findings.hints import command_with_numbers, how_to_know, symbols_in
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.commands.gate import Rules, judge
+from memplan_cli.reporting.hints import report_command, symbols_in, unknown_sizes_hint
 from memplan_cli.reporting.plans.exports import fixed_arena
+from memplan_cli.reporting.snapshot import snapshot_of
 from memplan_cli.settings.settings import Settings
 from story import write
 
@@ -61,13 +61,13 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
 
 def test_what_was_counted_already_is_not_offered_again(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", UNKNOWN)
-    offered = "--allow-partial counts the rest alone"
+    offered = "--allow-partial counts the known sizes only"
     alone = api.plan(path, Settings(run=False))
-    assert offered in how_to_know(alone)
+    assert offered in unknown_sizes_hint(alone)
     counted = api.plan(path, Settings(run=False, allow_partial=True))
     assert counted.report.partial
     assert counted.report.memory.planned is not None
-    assert offered not in how_to_know(counted)
+    assert offered not in unknown_sizes_hint(counted)
 
 
 def test_dims_that_were_assumed_in_vain_are_not_offered(tmp_path: Path) -> None:
@@ -77,20 +77,20 @@ def test_dims_that_were_assumed_in_vain_are_not_offered(tmp_path: Path) -> None:
     assert "n" in plan.report.bindings
     with pytest.raises(UnknownSizeError) as told:
         judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
-    assert told.value.hint == "--allow-partial counts the rest alone"
+    assert told.value.hint == "--allow-partial counts the known sizes only"
 
 
 def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
     report = planned(tmp_path, MADE_UP).report
     odd = replace(report, model=replace(report.model, path="-my model.onnx"))
     wanted = "memplan report './-my model.onnx' --dim batch=1"
-    assert command_with_numbers(odd) == wanted
+    assert report_command(odd) == wanted
 
 
 def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> None:
     text = "g (float[batch,n,4] x) => (float[batch,n,4] y) { a = Neg(x) y = Neg(a) }"
     path = write(tmp_path / "m.onnx", text)
     given = api.plan(path, Settings(dims={"batch": 3})).report
-    assert command_with_numbers(given).endswith("m.onnx --dim batch=3 --dim n=1")
+    assert report_command(given).endswith("m.onnx --dim batch=3 --dim n=1")
     whole = api.plan(path, Settings(dims={"batch": 3, "n": 2})).report
-    assert not command_with_numbers(whole)
+    assert not report_command(whole)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
-from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
+from memplan_cli.reporting.snippets import c_snippet, cpp_snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,18 +21,17 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
-from memplan_cli.reporting.commands import diff_page
-from memplan_cli.reporting.findings.diff import compare
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.media.html import broken
-from memplan_cli.reporting.plans import html
-from memplan_cli.reporting.plans.evaluable import evaluable, symbols_in
-from memplan_cli.reporting.plans.graph_facts import (
+from memplan_cli.reporting.pages import diff_page, plan_page
+from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
     region_of,
     regions,
 )
+from memplan_cli.reporting.pages.page_data import evaluable, symbols_in
+from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,16 +115,18 @@ def test_an_expression_of_another_symbol_is_not_evaluated() -> None:
 def test_a_symbolic_page_has_a_field_for_each_symbol_and_bytes_for_each_arena() -> None:
     plan = plan_named("dynamic")
     bound = {"batch": BoundDim(8, "given")}
-    data = data_of(html.render(replace(plan, report=replace(plan.report, bindings=bound))))
+    data = data_of(
+        plan_page.render(replace(plan, report=replace(plan.report, bindings=bound)))
+    )
     assert data["symbols"] == [{"name": "batch", "value": 8, "source": "given"}]
     assert [value_of(unit, [8]) for unit in data["units"]] == [8]
     assert value_of(data["figures"]["planned"], [8]) == 8 * 32768
-    free = data_of(html.render(plan))["symbols"][0]
-    assert free["source"] == "not known", "nobody said a number: the page must not pretend"
+    free = data_of(plan_page.render(plan))["symbols"][0]
+    assert free["source"] == "unknown", "nobody said a number: the page must not pretend"
 
 
 def test_a_page_without_symbols_hides_their_fields() -> None:
-    page = html.render(plan_named("branchy"))
+    page = plan_page.render(plan_named("branchy"))
     assert re.search(r'<section id="values"[^>]* hidden>', page)
     assert 'data-key="size"' not in page
 
@@ -134,7 +135,7 @@ def test_a_long_expression_has_its_own_line_and_breaks_at_operators() -> None:
     plan = plan_named("dynamic")
     text = "528*(s15 + 1)*s25 + 16*(s48 + s69) + 2048*s25"
     report = replace(plan.report, symbolic={**plan.report.symbolic, "planned": text})
-    page = html.render(replace(plan, report=report))
+    page = plan_page.render(replace(plan, report=report))
     assert f"<code>{broken(text)}</code>" in page
     assert re.sub("<wbr>", "", broken(text)) == text
     assert broken("a<b*c") == "a&lt;b*<wbr>c"
@@ -177,7 +178,7 @@ class _Outline(HTMLParser):
 @pytest.mark.parametrize("name", ["branchy", "dynamic", "train_level1"])
 def test_every_control_has_a_name_and_headings_skip_no_level(name: str) -> None:
     plan = plan_named(name)
-    for page in (html.render(plan), difference(plan, plan)):
+    for page in (plan_page.render(plan), difference(plan, plan)):
         outline = _Outline()
         outline.feed(page)
         assert outline.unnamed == []
@@ -230,7 +231,7 @@ def test_copies_and_pieces_have_the_type_of_their_node() -> None:
 
 def test_what_shares_bytes_is_one_group_with_all_its_names() -> None:
     tensors = (tensor("a"), tensor("b", 1, 2, alias_of="a"), tensor("c", 2, 3, alias_of="a"))
-    data = data_of(html.render(in_pieces(("n", "o", "p"), tensors)))
+    data = data_of(plan_page.render(in_pieces(("n", "o", "p"), tensors)))
     assert data["tensors"]["alias"] == [-1, 0, 0]
 
 
@@ -278,5 +279,5 @@ def test_a_difference_of_hostile_names_has_no_element_of_theirs() -> None:
 
 def test_a_difference_without_totals_says_so() -> None:
     page = difference(plan_named("dynamic"), plan_named("dynamic"))
-    assert "no total is known of both" in page
+    assert "no total is known on both sides" in page
     assert "sizes x batch" in page

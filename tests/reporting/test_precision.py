@@ -11,7 +11,7 @@ import pytest
 from memplan_cli import Settings, api
 from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Name, Paragraph, Table
-from memplan_cli.reporting.plans.reuse import left_at_32_bits
+from memplan_cli.reporting.plans.sections import float32_section
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def shown(text: str, folder: Path, **dims: int) -> str:
     path = folder / "net.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     plan = api.plan(path, Settings(dims=dims))
-    blocks = tuple(left_at_32_bits(plan, 9))
+    blocks = tuple(float32_section(plan, 9))
     assert ("Not at 16 bits" in render(plan, "text", detail="details")) == bool(blocks)
     lines = []
     for block in blocks:

@@ -26,13 +26,11 @@ from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS as FORMATS
 from memplan_cli.reporting import render
 from memplan_cli.reporting.media import text
-from memplan_cli.reporting.media.bars import bars, sampled
+from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.text import Screen
-from memplan_cli.reporting.plans import html
-from memplan_cli.reporting.plans.answer import text_document
-from memplan_cli.reporting.plans.c_header import c_header
-from memplan_cli.reporting.plans.exports import Interface, Port
-from memplan_cli.reporting.plans.sections import plan_document
+from memplan_cli.reporting.pages import plan_page
+from memplan_cli.reporting.plans.exports import Interface, Port, c_header
+from memplan_cli.reporting.plans.report import plan_document, text_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -362,19 +360,19 @@ def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
 
 def test_the_page_takes_a_plan_to_lay_over() -> None:
     plan = plan_named("branchy")
-    beside = html.Beside("laid over", plan_named("train_level1"))
-    assert "laid over" in render(plan, "html", beside=beside)
+    beside = plan_page.PageContext("laid over", plan_named("train_level1"))
+    assert "laid over" in render(plan, "html", page_context=beside)
     assert "laid over" not in render(plan, "html")
 
 
 def test_a_bar_shows_the_highest_of_each_stretch() -> None:
     points = [(0, 1), (2, 8), (3, 0), (10, 0)]
-    assert sampled(points, 10, 5) == [1, 8, 0, 0, 0]
-    assert sampled(points, 10, 10) == [1, 1, 8, 0, 0, 0, 0, 0, 0, 0]
-    assert bars([1, 8, 0], rows=1) == ["▁█"]
-    assert bars([1, 16, 8], rows=2) == [" █", "▁██"]
-    assert bars([0, 0], rows=2) == []
-    assert bars([1, 10**12], rows=1) == ["▁█"], "what is not zero shows"
+    assert sampled_maxima(points, 10, 5) == [1, 8, 0, 0, 0]
+    assert sampled_maxima(points, 10, 10) == [1, 1, 8, 0, 0, 0, 0, 0, 0, 0]
+    assert bar_lines([1, 8, 0], rows=1) == ["▁█"]
+    assert bar_lines([1, 16, 8], rows=2) == [" █", "▁██"]
+    assert bar_lines([0, 0], rows=2) == []
+    assert bar_lines([1, 10**12], rows=1) == ["▁█"], "what is not zero shows"
 
 
 def test_the_picture_names_what_has_room() -> None:

@@ -15,8 +15,7 @@ from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.findings.baseline import dumps
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.snapshot import baseline_text, snapshot_of
 from memplan_cli.settings.keys import KEYS, METRICS
 from memplan_cli.settings.sources import read_yaml
 
@@ -39,7 +38,7 @@ def test_every_plan_report_and_baseline_is_valid(path: Path) -> None:
     plan = read_plan(path)
     assert mistakes("plan", to_json(plan)) == []
     assert mistakes("report", to_json(plan.report)) == []
-    baseline = dumps({"m.onnx": snapshot_of(plan, "m.onnx", "onnxruntime 1.0")})
+    baseline = baseline_text({"m.onnx": snapshot_of(plan, "m.onnx", "onnxruntime 1.0")})
     assert mistakes("baseline", json.loads(baseline)) == []
 
 
@@ -77,7 +76,7 @@ def test_the_schema_of_settings_has_every_key_and_no_other() -> None:
 def test_the_schemas_of_settings_and_baselines_have_every_metric() -> None:
     assert mistakes("config", {"gate": {"metric": list(METRICS)}}) == []
     assert mistakes("config", {"gate": {"models": {"a": {"metric": METRICS[-1]}}}}) == []
-    baseline = json.loads(dumps({"a": snapshot_of(read_plan(PLANS[0]), "a")}))
+    baseline = json.loads(baseline_text({"a": snapshot_of(read_plan(PLANS[0]), "a")}))
     baseline["models"]["a"]["metrics"] = dict.fromkeys(METRICS, 1)
     assert mistakes("baseline", baseline) == []
 

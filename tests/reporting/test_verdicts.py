@@ -14,11 +14,11 @@ from jsonschema import Draft7Validator
 
 from memplan_cli.core.quantities import Increase
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.commands import diff, gate, why
-from memplan_cli.reporting.findings.diff import compare
-from memplan_cli.reporting.findings.gate import Rules, Verdict, judge
-from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
-from memplan_cli.reporting.findings.why import why_peak, why_tensor
+from memplan_cli.reporting.commands import diff, gate_report, why
+from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.commands.gate import Rules, Verdict, judge
+from memplan_cli.reporting.commands.why import why_peak, why_tensor
+from memplan_cli.reporting.snapshot import Snapshot, TensorFacts, snapshot_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -64,9 +64,9 @@ def hostile() -> tuple[Verdict, ...]:
     return (judge(worse, base, Rules()),)
 
 
-@pytest.mark.parametrize("form", gate.RENDERERS)
+@pytest.mark.parametrize("form", gate_report.RENDERERS)
 def test_a_verdict_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) -> None:
-    got = gate.RENDERERS[form](judged())
+    got = gate_report.RENDERERS[form](judged())
     path = GOLDEN / f"gate.{form}"
     if update_golden:
         path.write_text(got, encoding="utf-8")
@@ -96,14 +96,14 @@ def test_a_story_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) 
         assert got == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", gate.RENDERERS)
+@pytest.mark.parametrize("form", gate_report.RENDERERS)
 def test_every_format_names_the_tensor_that_did_it(form: str) -> None:
-    assert "stem_relu" in gate.RENDERERS[form](judged())
+    assert "stem_relu" in gate_report.RENDERERS[form](judged())
 
 
-@pytest.mark.parametrize("form", gate.RENDERERS)
+@pytest.mark.parametrize("form", gate_report.RENDERERS)
 def test_no_format_lets_a_name_steer_anything(form: str) -> None:
-    got = gate.RENDERERS[form](hostile())
+    got = gate_report.RENDERERS[form](hostile())
     assert not [c for c in got if not c.isprintable() and c != "\n"]
     commands = [line for line in got.splitlines() if line.startswith("::")]
     assert all(re.match(r"::(error|warning) file=[^:,]*,title=[^:,]*::", c) for c in commands)
@@ -127,9 +127,9 @@ def test_stories_and_differences_let_no_name_steer_the_terminal() -> None:
 def test_sarif_is_valid_and_points_at_the_tensors() -> None:
     schema = json.loads((GOLDEN / "sarif-2.1.0.subset.json").read_text())
     for shown in (judged(), hostile(), ()):
-        log = json.loads(gate.RENDERERS["sarif"](shown))
+        log = json.loads(gate_report.RENDERERS["sarif"](shown))
         assert [e.message for e in Draft7Validator(schema).iter_errors(log)] == []
-    log = json.loads(gate.RENDERERS["sarif"](judged()))
+    log = json.loads(gate_report.RENDERERS["sarif"](judged()))
     results = log["runs"][0]["results"]
     rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
@@ -141,7 +141,7 @@ def test_sarif_is_valid_and_points_at_the_tensors() -> None:
 
 def test_junit_counts_what_it_holds() -> None:
     for shown in (judged(), hostile(), ()):
-        root = ET.fromstring(gate.RENDERERS["junit"](shown))  # noqa: S314 - our own
+        root = ET.fromstring(gate_report.RENDERERS["junit"](shown))  # noqa: S314 - our own
         cases = list(root.iter("testcase"))
         failed = [case for case in cases if case.find("failure") is not None]
         assert root.get("tests") == str(len(cases))
@@ -151,8 +151,8 @@ def test_junit_counts_what_it_holds() -> None:
 
 
 def test_json_says_whether_all_passed() -> None:
-    assert json.loads(gate.RENDERERS["json"](judged()))["passed"] is False
-    assert json.loads(gate.RENDERERS["json"](judged()[:1]))["passed"] is True
+    assert json.loads(gate_report.RENDERERS["json"](judged()))["passed"] is False
+    assert json.loads(gate_report.RENDERERS["json"](judged()[:1]))["passed"] is True
 
 
 def many(count: int) -> tuple[Verdict, ...]:
@@ -164,7 +164,7 @@ def many(count: int) -> tuple[Verdict, ...]:
 
 
 def test_a_step_summary_stays_below_64_kb_whatever_fails() -> None:
-    got = gate.RENDERERS["markdown"](many(1000))
+    got = gate_report.RENDERERS["markdown"](many(1000))
     assert len(got.encode()) < 64_000
     assert "Memory gate: 1000 failed, 0 passed" in got
     assert re.search(r"and \d+ more models", got)
@@ -172,8 +172,8 @@ def test_a_step_summary_stays_below_64_kb_whatever_fails() -> None:
 
 def test_github_gets_ten_annotations_and_the_worst_comes_first() -> None:
     worst = replace(judged()[0], results=(replace(judged()[1].results[0], actual=2**40),))
-    got = gate.RENDERERS["github"]((*many(30), worst)).splitlines()
+    got = gate_report.RENDERERS["github"]((*many(30), worst)).splitlines()
     assert len(got) == 10
     assert got[0].startswith("::error file=models/branchy.onnx,title=memplan%3A increase::")
     assert got[-1] == "::warning title=memplan::52 more findings; see the job's log"
-    assert len(gate.RENDERERS["github"](judged()).splitlines()) == 4
+    assert len(gate_report.RENDERERS["github"](judged()).splitlines()) == 4

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.findings.why import why_peak, why_tensor
+from memplan_cli.reporting.commands.why import why_peak, why_tensor
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan

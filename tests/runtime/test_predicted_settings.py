@@ -9,7 +9,7 @@ import onnx.parser
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.reporting.snippet import settings_snippet
+from memplan_cli.reporting.snippets import settings_snippet
 from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings

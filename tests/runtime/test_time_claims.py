@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.plans.answer import Detail
+    from memplan_cli.reporting.plans.report import Detail
 
 SIZED = RuntimeSettings(
     session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
@@ -110,7 +110,7 @@ def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_tak
         said = " ".join(render(plan, form, detail=whole(form)).split())
         assert "initial_chunk_size_bytes = 4096 (observed)" in said
         assert "execution_order = PRIORITY_BASED (observed)" not in said
-        assert "1.08 (1.05 to 1.12, the quartiles of 5 rounds in turn)" in said
+        assert "1.08 (quartiles 1.05 and 1.12 of 5 alternating rounds)" in said
     found = json.loads(render(plan, "json"))["runtime"]
     assert found["settings_sources"] == OBSERVED
     assert found["time"] == {"median": 1.08, "low": 1.05, "high": 1.12, "rounds": ROUNDS}
@@ -119,7 +119,7 @@ def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_tak
 def test_nothing_is_said_of_what_no_run_has_told() -> None:
     plan = told({}, None)
     assert "observed)" not in render(plan, "text", detail="details")
-    assert "against the original's" not in render(plan, "text", detail="details")
+    assert "relative to the original" not in render(plan, "text", detail="details")
     found = json.loads(render(plan, "json"))["runtime"]
     assert not {"settings_sources", "time"} & found.keys()
 

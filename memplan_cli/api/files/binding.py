@@ -113,7 +113,7 @@ def refuse_run(settings: Settings, what: str) -> None:
 
 def assumed_in(settings: Settings) -> tuple[str, ...]:
     """Return the line that says what was assumed of dims, if anything was."""
-    from memplan_cli.reporting.findings.assumed import assumed_lines
+    from memplan_cli.reporting.hints import assumed_lines
 
     binding = binding_of(settings)
     return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))

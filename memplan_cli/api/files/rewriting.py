@@ -249,7 +249,7 @@ class RewrittenFiles(OutputFiles):
 
     def _settings(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
         """Yield the settings of the written model as Python and as JSON, if asked for."""
-        from memplan_cli.reporting.snippet import settings_json, settings_snippet
+        from memplan_cli.reporting.snippets import settings_json, settings_snippet
 
         if self._targets.settings is None:
             return

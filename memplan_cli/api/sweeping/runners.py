@@ -13,7 +13,7 @@ from itertools import islice
 
 from memplan_cli.api.sweeping.sweep import Job, Runner, do_job, failed
 from memplan_cli.core.children import end_with_parent
-from memplan_cli.reporting.findings.sweep_rows import Row
+from memplan_cli.reporting.commands.sweep import Row
 
 Numbered = Iterator[tuple[int, Row]]
 

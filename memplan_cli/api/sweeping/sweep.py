@@ -25,9 +25,8 @@ from memplan_cli.api.sweeping.names import (
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import MemplanError, ModelError
 from memplan_cli.onnx_io.interface import known_dims
-from memplan_cli.reporting.findings.assumed import assumed_of
-from memplan_cli.reporting.findings.budget import over_budget
-from memplan_cli.reporting.findings.sweep_rows import NUMBERS, Row, append_row, kept_rows
+from memplan_cli.reporting.commands.sweep import NUMBERS, Row, append_row, read_rows
+from memplan_cli.reporting.hints import assumed_dims, over_budget
 
 if TYPE_CHECKING:
     from memplan_cli.api.profiles import Profiles
@@ -159,7 +158,7 @@ def do_job(job: Job) -> Row:
             error=missed,
             missing_dims=job.missing_dims,
             missing_inputs=left,
-            assumed=assumed_of(report),
+            assumed=assumed_dims(report),
         )
     except MemplanError as error:
         return failed(job, str(error), key)
@@ -243,7 +242,7 @@ def run_jobs(
         SettingsError: the file is no file of rows, or cannot be written.
     """
     keys = [job.key for job in jobs]
-    rows = {} if resume is None else kept_rows(resume)
+    rows = {} if resume is None else read_rows(resume)
     left = [at for at, key in enumerate(keys) if key not in rows]
     for place, row in runner([jobs[at] for at in left]):
         rows[keys[left[place]]] = row

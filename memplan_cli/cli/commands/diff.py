@@ -36,7 +36,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     from memplan_cli.api.diff import diff
     from memplan_cli.api.report import reject_unused_settings
     from memplan_cli.reporting.commands.diff import RENDERERS
-    from memplan_cli.reporting.commands.diff_page import render
+    from memplan_cli.reporting.pages.diff_page import render
 
     reject_unused_settings((before, after), settings.given)
     changed = diff(before, after, **settings.keywords(output))

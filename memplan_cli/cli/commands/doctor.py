@@ -27,7 +27,7 @@ def doctor(*, file: Path | None, form: str, output: Output) -> None:
     memplan doctor model.memplan.onnx
     """
     from memplan_cli import api
-    from memplan_cli.reporting.commands.runtime import DOCTOR
+    from memplan_cli.reporting.commands.doctor import DOCTOR
 
     output.progress("trying each provider")
     found = api.doctor(file)

@@ -83,7 +83,7 @@ def gate(
     """
     from memplan_cli.api.gate import VerdictFile, gate
     from memplan_cli.api.report import reject_unused_settings
-    from memplan_cli.reporting.commands.gate import RENDERERS
+    from memplan_cli.reporting.commands.gate_report import RENDERERS
 
     rules: dict[str, object] = {
         "max_memory": max_memory,

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.cli.options.validation import Validation
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.plans.answer import Detail
+    from memplan_cli.reporting.plans.report import Detail
 
 
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
-    from memplan_cli.reporting.findings.budget import over_budget
+    from memplan_cli.reporting.hints import over_budget
 
     missed, found = over_budget(plan.report), plan.report.validation
     if missed:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.profiles import Profiles
     from memplan_cli.api.report import ReportExtra
     from memplan_cli.cli.common import Output
-    from memplan_cli.reporting.plans.answer import Detail
+    from memplan_cli.reporting.plans.report import Detail
 
 FORMATS = (
     "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
@@ -71,9 +71,9 @@ def report(
         reject_unused_settings,
     )
     from memplan_cli.reporting import check_detail, render
-    from memplan_cli.reporting.findings.budget import over_budget
-    from memplan_cli.reporting.plans.c_header import c_header
-    from memplan_cli.reporting.plans.html import Beside
+    from memplan_cli.reporting.hints import over_budget
+    from memplan_cli.reporting.pages.plan_page import PageContext
+    from memplan_cli.reporting.plans.exports import c_header
 
     check_detail(detail, form)
     path = path or api.newest_plan(Path.cwd())
@@ -90,10 +90,10 @@ def report(
         # JSON holds all numbers. The predicted ones need a session, which runs nothing.
         extras.append("process")
     plan = api.report(path, chosen, output.progress, profiles=profiles, extras=extras)
-    beside = Beside(facts=facts_for(path, plan)) if form == "html" else None
-    if beside and chosen and plan.report.chosen_order != "file":
+    page_context = PageContext(facts=facts_for(path, plan)) if form == "html" else None
+    if page_context and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)
-        beside = replace(beside, label="in the order of the file", plan=kept)
+        page_context = replace(page_context, label="in the order of the file", plan=kept)
     color = output.color and out is None
     if form == "c-header" and chosen and not print_log:
         text = c_header(plan, interface_of(path, chosen))
@@ -104,7 +104,7 @@ def report(
             form,
             color=color,
             print_log=print_log,
-            beside=beside,
+            page_context=page_context,
             detail=detail,
             sections=FEATURE_SECTIONS,
         )

@@ -67,7 +67,7 @@ def settings(
     from memplan_cli.api.files.output_files import refuse_targets
     from memplan_cli.api.serving import range_settings
     from memplan_cli.features.serving.report import RANGE_SETTINGS
-    from memplan_cli.reporting.commands.runtime import SETTINGS
+    from memplan_cli.reporting.commands.settings import SETTINGS
 
     if tune:
         refuse_run(binding, "--tune")

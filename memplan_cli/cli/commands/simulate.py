@@ -55,7 +55,7 @@ def simulate(
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
     from memplan_cli import api
-    from memplan_cli.reporting.commands.runtime import SIMULATE
+    from memplan_cli.reporting.commands.simulate import SIMULATE
 
     output.progress("running the original")
     found = api.simulate(

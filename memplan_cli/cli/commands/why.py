@@ -44,10 +44,10 @@ def why(
     form: str,
     output: Output,
 ) -> None:
-    """Say who needs the memory at the peak, or who keeps one tensor alive.
+    """Show which tensors need the memory at the peak, or what keeps one tensor alive.
 
-    With --process: what a process with MODEL is predicted to hold, largest first, and which
-    option would remove each part; it is run only where data decides sizes.
+    With --process: the predicted memory of a process with MODEL, largest part first, and the
+    option that removes each part. The model is run only if sizes depend on data.
 
     \b
     memplan why model.onnx
@@ -56,14 +56,26 @@ def why(
     """
     from memplan_cli.api.report import reject_unused_settings
     from memplan_cli.api.why import why
-    from memplan_cli.reporting.commands.why import render
+    from memplan_cli.reporting.commands.why import (
+        PEAK_RENDERERS,
+        TENSOR_RENDERERS,
+        PeakExplanation,
+        TensorExplanation,
+    )
+    from memplan_cli.reporting.commands.why_process import PROCESS_RENDERERS
 
     reject_unused_settings((path,), settings.given)
     if of_process and tensor is not None:
         raise SettingsError(
             "--tensor explains a tensor, and --process a process", hint="give one of them"
         )
-    story = why(
+    explanation = why(
         path, tensor, of="process" if of_process else "peak", **settings.keywords(output)
     )
-    say(render(story, form))
+    match explanation:
+        case PeakExplanation():
+            say(PEAK_RENDERERS[form](explanation))
+        case TensorExplanation():
+            say(TENSOR_RENDERERS[form](explanation))
+        case _:
+            say(PROCESS_RENDERERS[form](explanation))

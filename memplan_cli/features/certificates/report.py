@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.certificate import VERIFIED, Certified, PartVerdict
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.reporting.media import renderers, result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.snippet import binding_lines
+from memplan_cli.reporting.snippets import binding_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

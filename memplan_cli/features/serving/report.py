@@ -10,12 +10,10 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import SORTED, to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
-from memplan_cli.reporting.media import drawn, renderers
-from memplan_cli.reporting.media.bars import bars, sampled
+from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
+from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.html import draw
-from memplan_cli.reporting.media.json_text import json_text, result_json
-from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
-from memplan_cli.reporting.snippet import settings_snippet
+from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -74,11 +72,11 @@ def settings_text(
     serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
 ) -> str:
     """Return the session as Python, what its arena holds at most as comments on top."""
-    table = drawn(doc.Document("", (_candidates(serving),)), "text").splitlines()
+    table = draw_document(doc.Document("", (_candidates(serving),)), "text").splitlines()
     comments = (f"for {bounds_text(bounds)}: {bound_text(serving)}", *notes, *table)
     lines = [f"# {comment}".rstrip() for comment in comments]
     snippet = settings_snippet(serving.chosen.settings, model).splitlines()
-    return drawn(doc.Document("", (doc.Code((*lines, *snippet)),)), "text")
+    return draw_document(doc.Document("", (doc.Code((*lines, *snippet)),)), "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +200,8 @@ def _points(course: Course) -> tuple[tuple[int, int], ...]:
 
 def _spark(course: Course, most: int) -> str:
     """Return private memory over the requests in one line, on the scale of all curves."""
-    columns = sampled(_points(course), course.requests, min(_SPARK, course.requests))
-    drawn_line = bars([*columns, most], 1)
+    columns = sampled_maxima(_points(course), course.requests, min(_SPARK, course.requests))
+    drawn_line = bar_lines([*columns, most], 1)
     return drawn_line[0][: len(columns)] if drawn_line else ""
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.memory import DEFINITIONS
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_line
+from memplan_cli.reporting.media import renderers, result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -10,7 +10,7 @@ from memplan_cli.core.results.memory import Memory  # noqa: TC001 - a type to re
 from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
-from memplan_cli.reporting.findings.budget import missed
+from memplan_cli.reporting.hints import budget_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class WrittenStep:
     @property
     def missed(self) -> str:
         """Return by how much the smallest step exceeds its budget; empty: it was written."""
-        return missed(self.memory.resident or 0, self.recompute)
+        return budget_message(self.memory.resident or 0, self.recompute)
 
     @property
     def written(self) -> bool:

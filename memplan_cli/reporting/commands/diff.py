@@ -1,45 +1,243 @@
-"""What `memplan diff` found, as a document and as JSON."""
+"""`memplan diff`: what changed between two plans, attributed to tensors; as data and as text.
+
+The change of the peak is explained to the byte: every tensor that is live at one of the two
+peaks contributes its bytes at the peak after the change, less its bytes at the peak before.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_change, format_share, format_size
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.reporting.findings.diff import Change, Difference, MetricChange
+    from memplan_cli.reporting.snapshot import TensorFacts
 
-_MOST_CHANGES = 25
-"""Tensors that a comparison names."""
+_MAX_CHANGES = 25
+"""Tensors that a comparison lists; JSON has all."""
 
 
-def document(found: Difference) -> doc.Document:
-    """Return the numbers that changed, and the tensors that changed them."""
-    sides = (found.before, found.after)
-    # Totals of a partial one leave out what has no size.
-    marks = [" (partial)" if side.partial else "" for side in sides]
-    before, after = (doc.Name(side.model) for side in sides)
-    unchanged = doc.Paragraph("No tensor at the peak changed")
-    changed = doc.section("What changed the peak", changes(found, _MOST_CHANGES))
-    blocks = (
-        doc.Table(
-            doc.columns("", ">before", ">after", ">change"),
-            tuple(map(metric_cells, found.metrics)),
-        ),
-        *(changed if found.changes else (unchanged,)),
-        *doc.section("Notes", doc.Items(found.notes) if found.notes else None),
+class Kind(Enum):
+    """What happened to a tensor, from the peak's point of view."""
+
+    NEW = "new"
+    GREW = "grew"
+    LONGER = "lives longer"
+    ENTERED = "entered the peak"
+    GONE = "gone"
+    SHRANK = "shrank"
+    SHORTER = "dies earlier"
+    LEFT = "left the peak"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One tensor's part in the change of the peak.
+
+    Attributes:
+        tensor: its name.
+        kind: what happened to it.
+        effect: bytes that it adds to the peak; below zero: that it takes off.
+        reason: the same in words, with the nodes that matter.
+    """
+
+    tensor: str
+    kind: Kind
+    effect: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """One metric before and after; null: unknown."""
+
+    json_keys: ClassVar[Keys] = ("name", "before", "after", "change")
+
+    name: str
+    before: int | None
+    after: int | None
+
+    @property
+    def change(self) -> int | None:
+        """Return the difference, None if one of the two is unknown."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Everything that changed from one snapshot to another.
+
+    Attributes:
+        before: the earlier snapshot.
+        after: the later snapshot.
+        metrics: the metrics of both.
+        changes: the tensors that changed the peak, largest effect first.
+        notes: sentences on the graph, the conditions and unknown sizes.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        ("before", "before.model"),
+        ("after", "after.model"),
+        "nodes",
+        ("partial.before", "before.partial"),
+        ("partial.after", "after.partial"),
+        ("peak_node.before", "before.peak_node"),
+        ("peak_node.after", "after.peak_node"),
+        "metrics",
+        "changes",
+        "notes",
     )
-    return doc.Document((before, f"{marks[0]} -> ", after, marks[1]), blocks)
+
+    before: Snapshot
+    after: Snapshot
+    metrics: tuple[MetricChange, ...]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes were added; below zero: removed."""
+        return self.after.nodes - self.before.nodes
 
 
-def changes(found: Difference, most: int) -> doc.Table:
-    """Return the tensors that changed the peak, largest effect first."""
+def compare(before: Snapshot, after: Snapshot) -> Difference:
+    """Return what changed from one snapshot to another."""
+    metric_names = dict.fromkeys((*before.metrics, *after.metrics))
+    changes = sorted(
+        _peak_changes(before, after), key=lambda change: (-abs(change.effect), change.tensor)
+    )
+    return Difference(
+        before=before,
+        after=after,
+        metrics=tuple(
+            MetricChange(name, before.metrics.get(name), after.metrics.get(name))
+            for name in metric_names
+        ),
+        changes=tuple(changes),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """Yield a change for every tensor whose bytes at the peak differ."""
+    for name in sorted({*before.tensors, *after.tensors}):
+        old, new = before.tensors.get(name), after.tensors.get(name)
+        effect = (new.at_peak if new else 0) - (old.at_peak if old else 0)
+        if not effect:
+            continue
+        if new is None:
+            yield Change(name, Kind.GONE, effect, "no longer in the model")
+        elif old is None:
+            yield Change(name, Kind.NEW, effect, f"new, made by {_node_text(new.made_by)}")
+        elif effect > 0:
+            yield _increase(name, old, new, after)
+        else:
+            yield _decrease(name, old, new, after)
+
+
+def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
+    """Return the change of a tensor that has more bytes at the peak than before."""
+    effect = new.at_peak - old.at_peak
+    if new.bytes > old.bytes:
+        reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
+        return Change(name, Kind.GREW, effect, reason)
+    if new.read_by != old.read_by or new.steps > old.steps:
+        return Change(name, Kind.LONGER, effect, _lifetime_change(old, new))
+    return Change(name, Kind.ENTERED, effect, _moved_peak(after))
+
+
+def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
+    """Return the change of a tensor that has fewer bytes at the peak than before."""
+    effect = new.at_peak - old.at_peak
+    if new.bytes < old.bytes:
+        reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
+        return Change(name, Kind.SHRANK, effect, reason)
+    if new.steps < old.steps:
+        return Change(name, Kind.SHORTER, effect, _lifetime_change(old, new))
+    return Change(name, Kind.LEFT, effect, _moved_peak(after))
+
+
+def _lifetime_change(old: TensorFacts, new: TensorFacts) -> str:
+    now = f"lives until {_node_text(new.read_by)}, {new.steps} steps"
+    return f"{now}; before until {_node_text(old.read_by)}, {old.steps} steps"
+
+
+def _moved_peak(after: Snapshot) -> str:
+    return f"unchanged, but the peak is at {_node_text(after.peak_node)} now"
+
+
+def _node_text(name: str) -> str:
+    return name or "no node"
+
+
+def _notes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    if before.graph_sha256 == after.graph_sha256:
+        yield "the graph is the same"
+    elif before.nodes != after.nodes:
+        yield f"{after.nodes - before.nodes:+d} nodes: {before.nodes} before, {after.nodes} now"
+    for condition in changed_conditions(before, after):
+        yield f"{condition.name} was {condition.before}, is {condition.after}"
+    for snapshot in (before, after):
+        if snapshot.partial:
+            yield f"totals of {snapshot.model} are partial: {known_share(snapshot.coverage)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of two snapshots that differs, so that their metrics may not compare."""
+
+    name: str
+    before: str
+    after: str
+
+
+def changed_conditions(before: Snapshot, after: Snapshot) -> Iterator[Condition]:
+    """Yield the conditions that differ. Dims are compared if both snapshots recorded them."""
+    for name in ("level", "phase", "memplan", "runtime"):
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            yield Condition(name, _condition_text(old), _condition_text(new))
+    if before.coverage != after.coverage:
+        yield Condition("coverage", f"{before.coverage:.3g}", f"{after.coverage:.3g}")
+    if before.dims is not None and after.dims is not None and before.dims != after.dims:
+        yield Condition("dims", dims_text(before.dims), dims_text(after.dims))
+
+
+def _condition_text(value: str | int) -> str:
+    return "unknown" if value == "" else str(value)
+
+
+def difference_document(difference: Difference) -> doc.Document:
+    """Return the metrics of both sides, and the tensors that changed the peak."""
+    before, after = difference.before, difference.after
+    before_mark, after_mark = (" (partial)" if s.partial else "" for s in (before, after))
+    metrics = doc.Table(
+        doc.columns("", ">before", ">after", ">change"),
+        tuple(metric_cells(metric) for metric in difference.metrics),
+    )
+    if difference.changes:
+        table = change_table(difference, _MAX_CHANGES)
+        peak = tuple(doc.section("What changed the peak", table))
+    else:
+        peak = (doc.Paragraph("No tensor at the peak changed."),)
+    notes = doc.Items(difference.notes) if difference.notes else None
+    title = (doc.Name(before.model), f"{before_mark} -> ", doc.Name(after.model), after_mark)
+    return doc.Document(title, (metrics, *peak, *doc.section("Notes", notes)))
+
+
+def change_table(difference: Difference, max_rows: int) -> doc.Table:
+    """Return the tensors that changed the peak; the caption sums up those beyond ``max_rows``."""
     rows = tuple(
         (
             format_change(change.effect),
@@ -47,22 +245,27 @@ def changes(found: Difference, most: int) -> doc.Table:
             change.kind.value,
             change.reason,
         )
-        for change in found.changes[:most]
+        for change in difference.changes[:max_rows]
     )
-    rest = found.changes[most:]
-    effect = format_change(sum(change.effect for change in rest))
-    caption = f"{effect}: {len(rest)} more tensors" if rest else ""
+    caption = hidden_changes_text(difference, max_rows)
     return doc.Table(doc.columns(">effect", "tensor", "what", "why"), rows, caption)
 
 
+def hidden_changes_text(difference: Difference, max_rows: int) -> str:
+    """Return the number and total effect of the changes beyond ``max_rows``; empty if none."""
+    hidden = difference.changes[max_rows:]
+    effect = format_change(sum(change.effect for change in hidden))
+    return f"{effect}: {len(hidden)} more tensors" if hidden else ""
+
+
 def change_line(change: Change) -> str:
-    """Return one tensor's part in one line, for formats that know no tables."""
+    """Return one tensor's part in the change as one line, for formats without tables."""
     name, reason = shortened(change.tensor, 60), terminal(change.reason)
     return f"{format_change(change.effect)} {name}: {reason}"
 
 
 def metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
-    """Return a number's name, what it was, what it is, and the change, where it is known."""
+    """Return a metric's name, its value before and after, and the change if it is known."""
     before, after = (
         "unknown" if size is None else format_size(size)
         for size in (metric.before, metric.after)
@@ -74,6 +277,6 @@ def metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
 
 
 RENDERERS: Mapping[str, Callable[[Difference], str]] = {
-    **renderers(document, "text", "markdown"),
-    "json": lambda found: result_json("diff", found),
+    **renderers(difference_document, "text", "markdown"),
+    "json": lambda difference: result_json("diff", difference),
 }

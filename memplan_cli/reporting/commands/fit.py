@@ -1,4 +1,4 @@
-"""What fits into memory, as a document: values of dims, and what each needs."""
+"""`memplan fit`: the largest values of dims that fit a memory size, and what each needs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_line
+from memplan_cli.reporting.media import renderers, result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,70 +16,76 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Fit, Need
 
 
-def document(fit: Fit) -> doc.Document:
-    """Return the answer, what it needs, and what the next value would need."""
-    fixed = "".join(f", {name}={value}" for name, value in fit.dims.items())
-    overhead = format_size(fit.overhead)
+def fit_document(fit: Fit) -> doc.Document:
+    """Return the largest values, their memory and that of the next larger value, and the run."""
+    fixed_dims = "".join(f", {name}={value}" for name, value in fit.dims.items())
+    limit = f"memory: {format_size(fit.memory)}, of which {format_size(fit.overhead)} overhead"
     return doc.Document(
-        (doc.Name(fit.model), fixed),
+        (doc.Name(fit.model), fixed_dims),
         (
-            doc.Paragraph(f"{format_size(fit.memory)} of memory, {overhead} of it overhead"),
-            *_answer(fit),
-            *_confirmed(fit),
+            doc.Paragraph(limit),
+            *_largest_values(fit),
+            *_confirmation(fit),
             *(doc.Note("warning", warning) for warning in fit.warnings),
         ),
     )
 
 
-def _answer(fit: Fit) -> Iterator[doc.Block]:
+def _largest_values(fit: Fit) -> Iterator[doc.Block]:
+    """Yield a row for each point of the answer, or what the smallest values need if none fits."""
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
         (
             *(str(point.dims[name]) for name in fit.unknown),
-            _needed(point.need, fit),
-            _needed(point.beyond, fit),
+            _total(point.need, fit),
+            _total(point.beyond, fit),
         )
         for point in fit.points
     )
     if rows:
-        parts = _terms(fit.points[0].need) if len(rows) == 1 else ""
-        yield doc.Table(doc.columns(*heads), rows, parts)
+        caption = _breakdown(fit.points[0].need) if len(rows) == 1 else ""
+        yield doc.Table(doc.columns(*heads), rows, caption)
     elif fit.least is not None:
         smallest = binding_text(dict.fromkeys(fit.unknown, 1))
         yield doc.Paragraph(
-            f"nothing fits: {smallest} needs {_needed(fit.least, fit)}", "verdict"
+            f"nothing fits: {smallest} needs {_total(fit.least, fit)}", "verdict"
         )
-        yield doc.Paragraph(_terms(fit.least), "soft")
+        yield doc.Paragraph(_breakdown(fit.least), "soft")
     else:
         yield doc.Paragraph("nothing fits", "verdict")
     if fit.expressions:
         yield doc.Paragraph(f"one plan for all values: {expression(fit.expressions)} bytes")
 
 
-def _confirmed(fit: Fit) -> Iterator[doc.Block]:
-    seen = fit.confirmed
-    if seen is None:
-        return
-    total = seen.total(fit.overhead)
-    verdict = "fits" if total <= fit.memory else "does not fit"
-    dims, size = binding_text(seen.dims), format_size(total)
-    tried = f", after {seen.runs - 1} larger" if seen.runs > 1 else ""
-    yield doc.Paragraph(f"run on {seen.provider} with {dims}{tried}: {size}, {verdict}")
-    what = _TAKEN[seen.of]
-    yield doc.Paragraph(f"{format_size(seen.taken)} {what}", "soft")
-
-
-_TAKEN: Mapping[str, str] = {
+_MEASURED: Mapping[str, str] = {
     "process": "of the process at its highest",
     "arena": "reserved by the arena, weights included",
 }
+"""What the confirming run measured."""
 
 
-def _needed(need: Need | None, fit: Fit) -> str:
+def _confirmation(fit: Fit) -> Iterator[doc.Block]:
+    """Yield the result of the confirming run, if there was one."""
+    run = fit.confirmed
+    if run is None:
+        return
+    total = run.total(fit.overhead)
+    verdict = "fits" if total <= fit.memory else "does not fit"
+    larger = f" (after {run.runs - 1} larger values that did not fit)" if run.runs > 1 else ""
+    yield doc.Paragraph(
+        f"confirmed by a run on {run.provider} with {binding_text(run.dims)}{larger}: "
+        f"{format_size(total)}, {verdict}"
+    )
+    yield doc.Paragraph(f"{format_size(run.taken)} {_MEASURED[run.of]}", "soft")
+
+
+def _total(need: Need | None, fit: Fit) -> str:
+    """Return the bytes of a need with the overhead, or a dash."""
     return "-" if need is None else format_size(need.total + fit.overhead)
 
 
-def _terms(need: Need) -> str:
+def _breakdown(need: Need) -> str:
+    """Return the terms of a need: the process, or the parts of the tensors' memory."""
     if need.process is not None:
         return f"process {format_size(need.process)}, inputs {format_size(need.inputs)}"
     return ", ".join(
@@ -90,6 +95,6 @@ def _terms(need: Need) -> str:
 
 
 FIT: Mapping[str, Callable[[Fit], str]] = {
-    **renderers(document, "text"),
+    **renderers(fit_document, "text"),
     "json": lambda fit: result_line("fit", fit),
 }

@@ -1,107 +1,319 @@
-"""What `memplan gate` found, as a document: the models at a glance, then what was found."""
+"""The verdict of `memplan gate` on one model: a snapshot is checked against rules and a baseline.
+
+Nothing here reads a file or prints. A check that fails is a result, never an exception.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan_cli.core.quantities import format_change, format_size
-from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.commands.diff import changes
-from memplan_cli.reporting.commands.gate_formats import (
-    MOST_CHANGES,
-    github_commands,
-    junit,
-    sarif,
-)
-from memplan_cli.reporting.findings.gate import GateVerdicts
-from memplan_cli.reporting.media import drawn, renderers
-from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.core.quantities import Increase, format_change, format_size
+from memplan_cli.core.serialization import Keys, json_form
+from memplan_cli.errors import UnknownSizeError
+from memplan_cli.reporting.commands.diff import Difference, changed_conditions, compare
+from memplan_cli.reporting.snapshot import Snapshot, known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from memplan_cli.reporting.findings.gate import Verdict
+DEFAULT_METRIC = "planned"
 
-_LARGEST_MARKDOWN = 60_000
-"""Bytes; GitHub refuses comments of 64 KiB, and people add words of their own."""
-
-_HEADS = ("", "model", "metric", ">baseline", ">now", ">change")
+NO_INCREASE = Increase()
+"""The increase that a baseline allows by default: none, because plans are deterministic."""
 
 
-def document(verdicts: tuple[Verdict, ...], most: int | None = None) -> doc.Document:
-    """Return a row for each metric of a model, failed ones first, and what was found.
+_NOISE_SHARE, _NOISE_BYTES = 0.02, 1_000_000
+"""Process memory of one model differs between two processes by up to the larger of both."""
 
-    Args:
-        verdicts: One a model.
-        most: Models that are shown; None: all of them.
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The limits of one model.
+
+    Attributes:
+        metrics: the metrics that are checked.
+        max_memory: the most bytes of each metric; None: no limit.
+        max_increase: the most that each metric may grow since the baseline.
+        ratchet: whether a gain must be recorded in the baseline, so that it is not lost again.
     """
-    ordered = sorted(verdicts, key=lambda verdict: (verdict.passed, verdict.snapshot.model))
-    shown, left = ordered[:most], len(ordered[most:]) if most is not None else 0
-    caption = f"and {left} more models; --format json has all" if left else ""
-    rows = tuple(row for verdict in shown for row in _rows(verdict))
-    failed = sum(not verdict.passed for verdict in verdicts)
-    found = (block for verdict in shown for block in _found(verdict))
-    return doc.Document(
-        f"Memory gate: {failed} failed, {len(verdicts) - failed} passed",
-        (doc.Table(doc.columns(*_HEADS), rows, caption), *found),
+
+    metrics: tuple[str, ...] = (DEFAULT_METRIC,)
+    max_memory: int | None = None
+    max_increase: Increase | None = None
+    ratchet: bool = False
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether a rule compares with a baseline."""
+        return self.max_increase is not None or self.ratchet
+
+
+class Finding(Enum):
+    """A kind of finding; its value is the rule id in every machine-readable format."""
+
+    OVER_BUDGET = "over-budget"
+    INCREASE = "increase"
+    NOT_RECORDED = "gain-not-recorded"
+    NO_BASELINE = "no-baseline"
+    OTHER_CONDITIONS = "other-conditions"
+    PARTIAL = "partial"
+
+    @property
+    def fails(self) -> bool:
+        """Whether a finding of this kind makes the gate fail; the other kinds are remarks."""
+        return self not in (Finding.OTHER_CONDITIONS, Finding.PARTIAL)
+
+
+MEANINGS: Mapping[Finding, str] = {
+    Finding.OVER_BUDGET: "A metric is above its limit, or the plan is over its budget.",
+    Finding.INCREASE: "A metric grew by more than allowed since the baseline.",
+    Finding.NOT_RECORDED: "A metric is below the baseline, and with a ratchet the gain must be recorded.",
+    Finding.NO_BASELINE: "The baseline has no entry for the model.",
+    Finding.OTHER_CONDITIONS: "The baseline was made under different conditions.",
+    Finding.PARTIAL: "Some sizes are unknown, so that totals are too small.",
+}
+
+
+_EMPTY_AS_NULL = json_form(kind=str | None, write=lambda name: name or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finding about a model.
+
+    Attributes:
+        finding: the rule that it is about.
+        message: the finding in a sentence.
+        metric: the metric that it is about; null: no single metric.
+        actual: the value of the metric.
+        limit: the largest value that is allowed.
+        before: the value in the baseline.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        ("rule", "finding"),
+        "level",
+        "message",
+        "metric",
+        "actual",
+        "limit",
+        "before",
+    )
+
+    finding: Finding
+    message: str
+    metric: str = field(default="", metadata=_EMPTY_AS_NULL)
+    actual: int | None = None
+    limit: int | None = None
+    before: int | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether the finding makes the gate fail."""
+        return self.finding.fails
+
+    @property
+    def level(self) -> str:
+        """Return the severity, as machine-readable formats name it."""
+        return "error" if self.fails else "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict of the gate on one model.
+
+    Attributes:
+        snapshot: the model's numbers.
+        rules: the rules that they were checked against.
+        results: the findings.
+        difference: the changes since the baseline; null: there is no baseline.
+        recorded: whether the model's numbers were written to the baseline.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        ("model", "snapshot.model"),
+        "passed",
+        "recorded",
+        ("coverage", "snapshot.coverage"),
+        ("partial", "snapshot.partial"),
+        "metrics",
+        "results",
+        "difference",
+    )
+
+    snapshot: Snapshot
+    rules: Rules
+    results: tuple[Result, ...] = ()
+    difference: Difference | None = None
+    recorded: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether no finding makes the gate fail."""
+        return not any(result.fails for result in self.results)
+
+    @property
+    def metrics(self) -> Mapping[str, int | None]:
+        """Return the metrics that the rules are about; None: unknown."""
+        return {name: self.snapshot.metrics.get(name) for name in self.rules.metrics}
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdicts:
+    """The verdicts of a gate on several models."""
+
+    json_keys: ClassVar[Keys] = ("passed", "models")
+
+    models: tuple[Verdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the gate passes for every model."""
+        return all(verdict.passed for verdict in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """The rules of several models.
+
+    Attributes:
+        common: the rules of every model.
+        special: path or glob -> settings that replace the common ones, as in a settings file.
+    """
+
+    common: Rules = field(default_factory=Rules)
+    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def rules_for(self, model: str) -> Rules:
+        """Return the rules of a model. If several globs match, later ones override earlier ones."""
+        rules = self.common
+        for pattern, own in self.special.items():
+            if pattern in (model, model.rpartition("/")[2]) or fnmatchcase(model, pattern):
+                rules = rules_from(own, rules)
+        return rules
+
+
+def rules_from(values: Mapping[str, Any], base: Rules) -> Rules:
+    """Return ``base`` with the values of a settings file or the command line; others are ignored."""
+    field_names = {
+        "metric": "metrics",
+        "metrics": "metrics",
+        "max_memory": "max_memory",
+        "max_increase": "max_increase",
+        "ratchet": "ratchet",
+    }
+    return replace(
+        base,
+        **{field_names[key]: value for key, value in values.items() if key in field_names},
     )
 
 
-def _rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
-    before = verdict.difference.before.metrics if verdict.difference else {}
-    after = verdict.snapshot.metrics
-    partial = " (partial)" if verdict.snapshot.partial else ""
-    recorded = ", recorded" if verdict.recorded else ""
-    head = (f"{_word(verdict)}{recorded}", doc.Name(verdict.snapshot.model))
-    names = [name for name in verdict.rules.metrics if name in after]
-    for name in names:
-        now = format_size(after[name]) + partial
-        if name in before:
-            change = format_change(after[name] - before[name])
-            yield (*head, name, format_size(before[name]), now, change)
-        else:
-            yield (*head, name, "-", now, "-")
-    if not names:
-        yield (*head, "", "-", "-", "-")
+def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict:
+    """Check a model's snapshot against its rules and its earlier snapshot.
+
+    Args:
+        snapshot: The model's metrics.
+        earlier: The entry of the baseline; None: there is none.
+        rules: The rules of the model.
+
+    Raises:
+        UnknownSizeError: a metric of the rules is unknown.
+    """
+    results = [*_budget_results(snapshot, rules)]
+    difference = None
+    if earlier is not None:
+        difference = compare(earlier, snapshot)
+        results += _baseline_results(snapshot, earlier, rules)
+        for condition in changed_conditions(earlier, snapshot):
+            message = (
+                f"the baseline was made with {condition.name} {condition.before}, "
+                f"this with {condition.after}"
+            )
+            results.append(Result(Finding.OTHER_CONDITIONS, message))
+    elif rules.needs_baseline:
+        message = f"the baseline has no entry for {snapshot.model}: run with --update-baseline"
+        results.append(Result(Finding.NO_BASELINE, message))
+    if snapshot.partial:
+        message = f"totals are partial: {known_share(snapshot.coverage)}"
+        results.append(Result(Finding.PARTIAL, message))
+    return Verdict(snapshot, rules, tuple(results), difference)
 
 
-def _found(verdict: Verdict) -> Iterator[doc.Block]:
-    """Yield what was found of a model, and of one that failed who did it."""
-    notes = [
-        doc.Note("error" if result.fails else "note", result.message)
-        for result in verdict.results
-    ]
-    difference, table = verdict.difference, None
-    if difference is not None and not (verdict.passed and not verdict.recorded):
-        notes += [doc.Note("note", note) for note in difference.notes[:1]]
-        table = changes(difference, MOST_CHANGES) if difference.changes else None
-    title = (f"{_word(verdict)}: ", doc.Name(verdict.snapshot.model))
-    yield from doc.section(title, *notes, table)
+def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> bool:
+    """Whether a snapshot may replace the baseline: without a ratchet always, else if none grew."""
+    if earlier is None or not rules.ratchet:
+        return True
+    return all(
+        _value(snapshot, name) <= before + noise(name, before)
+        for name in rules.metrics
+        if (before := earlier.metrics.get(name)) is not None
+    )
 
 
-def _word(verdict: Verdict) -> str:
-    return "pass" if verdict.passed else "FAIL"
+def noise(name: str, value: int) -> int:
+    """Return the bytes by which a metric of one model differs between two processes."""
+    if not name.startswith("process."):
+        return 0
+    return max(int(_NOISE_SHARE * value), _NOISE_BYTES)
 
 
-def _markdown(verdicts: tuple[Verdict, ...]) -> str:
-    """Return a step summary of less than 64 KB, whatever the models and their names are."""
-    most = len(verdicts)
-    while (
-        len((text := drawn(document(verdicts, most), "markdown")).encode()) > _LARGEST_MARKDOWN
-    ):
-        most //= 2
-    return text
+def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
+    """Yield a result for each metric above ``max_memory``, and one for a missed budget."""
+    for name in rules.metrics:
+        value = _value(snapshot, name)
+        if rules.max_memory is not None and value > rules.max_memory:
+            over = format_change(value - rules.max_memory)
+            message = (
+                f"{name} is {format_size(value)}, the budget is "
+                f"{format_size(rules.max_memory)} ({over})"
+            )
+            yield Result(Finding.OVER_BUDGET, message, name, value, rules.max_memory)
+    if snapshot.budget_message:
+        yield Result(Finding.OVER_BUDGET, snapshot.budget_message)
 
 
-def _json(verdicts: tuple[Verdict, ...]) -> str:
-    return result_json("gate", GateVerdicts(verdicts))
+def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Result]:
+    """Yield a result for each metric that grew beyond its limit, or fell and was not recorded."""
+    allowed = rules.max_increase or NO_INCREASE
+    for name in rules.metrics:
+        value, before = _value(snapshot, name), earlier.metrics.get(name)
+        if before is None:
+            message = f"the baseline of {snapshot.model} has no {name}"
+            yield Result(Finding.NO_BASELINE, message, name, value)
+            continue
+        limit = max(allowed.limit(before), before + noise(name, before))
+        change = f"{format_change(value - before)} ({_percent(value, before)})"
+        if value > limit:
+            message = (
+                f"{name} grew from {format_size(before)} to {format_size(value)}, {change}; "
+                f"{allowed} more is allowed"
+            )
+            yield Result(Finding.INCREASE, message, name, value, limit, before)
+        elif value < before - noise(name, before) and rules.ratchet:
+            message = (
+                f"{name} fell from {format_size(before)} to {format_size(value)}, {change}: "
+                "record it with --update-baseline"
+            )
+            yield Result(Finding.NOT_RECORDED, message, name, value, before, before)
 
 
-RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {
-    **renderers(document, "text"),
-    "json": _json,
-    "markdown": _markdown,
-    "github": github_commands,
-    "junit": junit,
-    "sarif": sarif,
-}
+def _value(snapshot: Snapshot, name: str) -> int:
+    """Return a metric's value.
+
+    Raises:
+        UnknownSizeError: the value is unknown.
+    """
+    value = snapshot.metrics.get(name)
+    if value is None:
+        hint = snapshot.size_hint
+        if name.partition(".")[0] in ("predicted", "observed", "process"):
+            hint = snapshot.run_hint
+        raise UnknownSizeError(f"{name} of {snapshot.model} is unknown", hint=hint)
+    return value
+
+
+def _percent(value: int, before: int) -> str:
+    return f"{100 * (value - before) / before:+.1f}%" if before else "from nothing"

@@ -1,96 +1,247 @@
-"""Plans of many models, as a document and as rows."""
+"""`memplan sweep`: the numbers of many models as rows; their file, table and CSV."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.quantities import format_size
-from memplan_cli.core.serialization import to_json
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.quantities import counted, format_size
+from memplan_cli.core.serialization import SPARSE, Keys, to_json
+from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
-from memplan_cli.reporting.findings.assumed import named_dims
-from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SweepTable
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.hints import dims_summary
+from memplan_cli.reporting.media import json_text, renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from memplan_cli.reporting.findings.sweep_rows import Row
+SCHEMA = "memplan.sweep/1"
 
-_SHOWN = ("weights", "naive", "planned", "total")
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The numbers of one model under one binding, or why there are none.
+
+    Attributes:
+        key: identifies the row in its file.
+        model: the model's file.
+        dims: the binding.
+        status: ``ok``, or what failed.
+        nodes: the number of nodes.
+        intermediates: the number of intermediates.
+        coverage: the share of intermediates whose size is known.
+        weights, inputs, outputs, naive, live_peak, planned, total: as in a report.
+        error: why there are no numbers.
+        missing_dims: dimensions of the sweep's binding that the model does not have.
+        missing_inputs: inputs of the sweep's binding that the model does not have.
+        assumed: the numbers that were assumed for other dimensions.
+    """
+
+    schema: ClassVar[str] = SCHEMA
+    json_keys: ClassVar[Keys] = (
+        "key",
+        "model",
+        "dims",
+        "status",
+        "partial",
+        "nodes",
+        "intermediates",
+        "coverage",
+        "weights",
+        "inputs",
+        "outputs",
+        "naive",
+        "live_peak",
+        "planned",
+        "total",
+        "error",
+        "missing_dims",
+        "missing_inputs",
+        "assumed",
+    )
+
+    key: str
+    model: str
+    dims: Mapping[str, int | str]
+    status: str
+    nodes: int | None = None
+    intermediates: int | None = None
+    coverage: float | None = None
+    weights: int | None = None
+    inputs: int | None = None
+    outputs: int | None = None
+    naive: int | None = None
+    live_peak: int | None = None
+    planned: int | None = None
+    total: int | None = None
+    error: str = ""
+    missing_dims: tuple[str, ...] = ()
+    missing_inputs: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    assumed: Mapping[str, int] = field(default_factory=dict, metadata=SPARSE)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are numbers, within the budget if there is one."""
+        return self.status == "ok"
+
+    @property
+    def partial(self) -> bool:
+        """Whether some sizes are unknown, so that the totals are partial."""
+        return (self.coverage or 0) < 1 if self.passed else False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTable:
+    """All rows of a sweep."""
+
+    schema: ClassVar[str] = SCHEMA
+
+    rows: tuple[Row, ...]
+
+
+NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)
+"""Columns of numbers, None if unknown; from ``weights`` on they are bytes."""
+
+COLUMNS = (
+    "model",
+    "dims",
+    "status",
+    *NUMBERS,
+    "error",
+    "missing_dims",
+    "missing_inputs",
+    "assumed",
+)
+
+_ROW_START = b'{"coverage": '
+"""The start of every line of a rows file, because keys are sorted."""
+
+
+def read_rows(path: Path) -> dict[str, Row]:
+    """Read the rows of a file by key; none if the file does not exist.
+
+    An incomplete last line, left by a killed process, is removed from the file.
+
+    Raises:
+        SettingsError: the file has other content, or cannot be read.
+    """
+    if not path.exists():
+        return {}
+    refuse_endless(path, SettingsError)
+    try:
+        content = path.read_bytes()
+        complete = content[: content.rfind(b"\n") + 1]
+        rows = [
+            from_json(Row, json.loads(line), "a row")
+            for line in complete.splitlines()
+            if line.strip()
+        ]
+        incomplete = content[len(complete) :]
+        if incomplete[: len(_ROW_START)] != _ROW_START[: len(incomplete)]:
+            raise ValueError("not the start of a row")  # noqa: TRY301 - another program's file
+        if incomplete:
+            path.write_bytes(complete)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(
+            f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
+        ) from error
+    return {row.key: row for row in rows}
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Append a row to a file as one line.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(_json_line(row))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _json_line(row: Row) -> str:
+    return json.dumps(to_json(row), sort_keys=True) + "\n"
+
+
+_TABLE_SIZES = ("weights", "naive", "planned", "total")
 """Sizes in the table of a sweep."""
 
 
-def document(rows: Sequence[Row]) -> doc.Document:
-    """Return a line for each model and binding, and how many failed."""
-    bad = sum(not row.passed for row in rows)
-    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-    heads = doc.columns(
-        "model", "dims", ">nodes", ">coverage", *(f">{name}" for name in _SHOWN), ""
+def sweep_document(rows: Sequence[Row]) -> doc.Document:
+    """Return a table with a row for each model and binding, and the number of failures."""
+    size_heads = (f">{name}" for name in _TABLE_SIZES)
+    heads = doc.columns("model", "dims", ">nodes", ">coverage", *size_heads, "")
+    failed = sum(not row.passed for row in rows)
+    summary = counted(len(rows), "row") + (f", {failed} failed" if failed else "")
+    return doc.Document(
+        "", (doc.Table(heads, tuple(map(_table_row, rows))), doc.Paragraph(summary))
     )
-    table = doc.Table(heads, tuple(map(_sweep_row, rows)))
-    return doc.Document("", (table, doc.Paragraph(count + (f", {bad} failed" if bad else ""))))
 
 
-def _sweep_row(row: Row) -> tuple[doc.Prose, ...]:
-    head = row.model, _dims(row)  # paths are never cut
+def _table_row(row: Row) -> tuple[doc.Prose, ...]:
+    # The model is text and not a `doc.Name`, because long names are cut, and a path must not be.
+    head = row.model, _binding_text(row.dims)
     if not row.passed:
-        return (*head, *[""] * (2 + len(_SHOWN)), f"failed: {row.error}")
+        return (*head, *[""] * (2 + len(_TABLE_SIZES)), f"failed: {row.error}")
+    sizes = (getattr(row, name) for name in _TABLE_SIZES)
     return (
         *head,
         str(row.nodes),
         f"{100 * (row.coverage or 0):.0f}%",
-        *(
-            "-" if (n := getattr(row, name)) is None else format_size(int(n))
-            for name in _SHOWN
-        ),
-        ", ".join((*(["partial"] if row.partial else []), *_missing(row))),
+        *("-" if size is None else format_size(int(size)) for size in sizes),
+        ", ".join(_remarks(row)),
     )
 
 
-def _missing(row: Row) -> Iterator[str]:
+def _remarks(row: Row) -> Iterator[str]:
+    """Yield what limits the numbers of a row: unknown sizes, unused bindings, assumed dims."""
+    if row.partial:
+        yield "partial"
     if row.missing_dims:
         yield f"has no dim {', '.join(row.missing_dims)}"
     if row.missing_inputs:
         yield f"has no input {', '.join(row.missing_inputs)}"
     if row.assumed:
-        yield f"assumed {named_dims(row.assumed)}"
+        yield f"assumed {dims_summary(row.assumed)}"
 
 
-def _dims(row: Row) -> str:
+def _binding_text(dims: Mapping[str, int | str]) -> str:
     """Return a binding as text: ``batch=8 seq=1..128``."""
-    return " ".join(f"{name}={value}" for name, value in row.dims.items())
+    return " ".join(f"{name}={value}" for name, value in dims.items())
 
 
-def _sweep_csv(rows: Sequence[Row]) -> str:
-    """Return a header and one line a row; bytes as numbers, nothing where unknown."""
-    lines = [csv_row(COLUMNS)]
-    for row in rows:
-        numbers = (getattr(row, name) for name in NUMBERS)
-        lines.append(
-            csv_row(
-                [
-                    row.model,
-                    _dims(row),
-                    row.status,
-                    *numbers,
-                    row.error,
-                    " ".join(row.missing_dims),
-                    " ".join(row.missing_inputs),
-                    " ".join(f"{name}={value}" for name, value in row.assumed.items()),
-                ]
-            )
+def _csv(rows: Sequence[Row]) -> str:
+    """Return a header and a line per row; unknown numbers are empty."""
+    lines = [
+        csv_row(
+            [
+                row.model,
+                _binding_text(row.dims),
+                row.status,
+                *(getattr(row, name) for name in NUMBERS),
+                row.error,
+                " ".join(row.missing_dims),
+                " ".join(row.missing_inputs),
+                _binding_text(row.assumed),
+            ]
         )
-    return "".join(lines)
+        for row in rows
+    ]
+    return "".join([csv_row(COLUMNS), *lines])
 
 
 SWEEP: Mapping[str, Callable[[Sequence[Row]], str]] = {
-    **renderers(document, "text"),
+    **renderers(sweep_document, "text"),
     "json": lambda rows: json_text(to_json(SweepTable(tuple(rows)))),
-    "jsonl": lambda rows: "".join(
-        json.dumps(to_json(row), sort_keys=True) + "\n" for row in rows
-    ),
-    "csv": _sweep_csv,
+    "jsonl": lambda rows: "".join(map(_json_line, rows)),
+    "csv": _csv,
 }

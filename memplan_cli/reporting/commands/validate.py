@@ -1,4 +1,4 @@
-"""A comparison of two models' outputs, as a document: what differs and what was measured."""
+"""`memplan validate`: the comparison of a written model with its original."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import Validation
 from memplan_cli.core.results.report import RuntimeFacts  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.plans.runtime import evidence
 
 if TYPE_CHECKING:
@@ -18,57 +17,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Difference, Peaks
     from memplan_cli.core.results.report import Proof
 
-_MOST_DIFFERENCES = 20
-"""Outputs that are named where a validation fails; JSON has all."""
-
-
-def document(proof: Proof) -> doc.Document:
-    """Return the verdict, what differs, what else was noticed, and the memory measured."""
-    found = proof.validation
-    lines = doc.Items((*_checks(found), *found.notes))
-    observed = proof.runtime.observed if proof.runtime else {}
-    before, after = (_time(observed.get(side)) for side in ("original", "optimized"))
-    times = f"time of a run, the median: original {before}; written {after}"
-    return doc.Document(
-        f"{found.status} on {found.provider}",
-        (
-            *([lines] if lines.lines else []),
-            *evidence(proof.runtime),
-            *([doc.Paragraph(times)] if before and after else []),
-        ),
-    )
-
-
-def _time(observed: Peaks | None) -> str:
-    """Return how long a run took; nothing where no time was taken."""
-    if observed is None or observed.milliseconds is None:
-        return ""
-    return f"{observed.milliseconds:.3g} ms"
-
-
-def _checks(found: Validation) -> Iterator[doc.Prose]:
-    if found.bit_identical:
-        yield "outputs are the same, bit for bit"
-    elif found.max_abs_diff is not None:
-        yield f"largest difference {found.max_abs_diff:g}"
-    if found.replay is not None:
-        yield f"replay in one poisoned arena: {found.replay}"
-    if found.donated is not None:
-        yield f"two steps with each donated pair in one buffer: {found.donated}"
-    for difference in found.differences[:_MOST_DIFFERENCES]:
-        yield doc.Name(difference.output), f": {_described(difference)}"
-    left = len(found.differences) - _MOST_DIFFERENCES
-    if left > 0:
-        yield f"and {left} more outputs"
-
-
-def _described(difference: Difference) -> str:
-    if difference.reason:
-        return difference.reason
-    return (
-        f"{difference.elements} elements have other bits, {difference.beyond} beyond the "
-        f"tolerance, largest difference {difference.max_abs_diff:g}"
-    )
+_MAX_DIFFERENCES = 20
+"""Differing outputs that a text lists; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +34,63 @@ class ValidationResult(Validation):
     runtime: RuntimeFacts | None = None
 
 
-def _proof_json(proof: Proof) -> str:
-    verdict = {item.name: getattr(proof.validation, item.name) for item in fields(Validation)}
-    return result_json("validate", ValidationResult(**verdict, runtime=proof.runtime))
+def validation_document(proof: Proof) -> doc.Document:
+    """Return the verdict, the outputs that differ, the notes, and the memory and time measured."""
+    validation = proof.validation
+    lines = (*_verdict_lines(validation), *validation.notes)
+    observed = proof.runtime.observed if proof.runtime else {}
+    before = _milliseconds(observed.get("original"))
+    after = _milliseconds(observed.get("optimized"))
+    times = f"median time of a run: original {before}; written {after}"
+    return doc.Document(
+        f"{validation.status} on {validation.provider}",
+        (
+            *([doc.Items(lines)] if lines else []),
+            *evidence(proof.runtime),
+            *([doc.Paragraph(times)] if before and after else []),
+        ),
+    )
+
+
+def _milliseconds(peaks: Peaks | None) -> str:
+    """Return the time of a run; empty if it was not measured."""
+    if peaks is None or peaks.milliseconds is None:
+        return ""
+    return f"{peaks.milliseconds:.3g} ms"
+
+
+def _verdict_lines(validation: Validation) -> Iterator[doc.Prose]:
+    """Yield the result of each check that was made, then the outputs that differ."""
+    if validation.bit_identical:
+        yield "outputs are bit-identical"
+    elif validation.max_abs_diff is not None:
+        yield f"largest difference: {validation.max_abs_diff:g}"
+    if validation.replay is not None:
+        yield f"replay in one poisoned arena: {validation.replay}"
+    if validation.donated is not None:
+        yield f"two steps with each donated pair in one buffer: {validation.donated}"
+    for difference in validation.differences[:_MAX_DIFFERENCES]:
+        yield doc.Name(difference.output), f": {_difference_text(difference)}"
+    hidden = len(validation.differences) - _MAX_DIFFERENCES
+    if hidden > 0:
+        yield f"and {hidden} more outputs"
+
+
+def _difference_text(difference: Difference) -> str:
+    if difference.reason:
+        return difference.reason
+    return (
+        f"{difference.elements} elements differ, {difference.beyond} of them beyond the "
+        f"tolerance; largest difference: {difference.max_abs_diff:g}"
+    )
+
+
+def _validation_json(proof: Proof) -> str:
+    values = {item.name: getattr(proof.validation, item.name) for item in fields(Validation)}
+    return result_json("validate", ValidationResult(**values, runtime=proof.runtime))
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {
-    **renderers(document, "text"),
-    "json": _proof_json,
+    **renderers(validation_document, "text"),
+    "json": _validation_json,
 }

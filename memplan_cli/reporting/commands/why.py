@@ -1,185 +1,426 @@
-"""What `memplan why` found, as documents: the live set at the peak, or one tensor's story."""
+"""`memplan why`: which buffers are live at the peak, or what keeps one tensor alive."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import accumulate
+from shlex import quote
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.results.bound_plan import with_bound_symbols
+from memplan_cli.core.results.placements import Placement  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.rewrites import Chunks
+from memplan_cli.core.results.timeline import (
+    curve,
+    main_arena,
+    nodes_at,
+    occupancies,
+    peak_tick,
+)
+from memplan_cli.core.serialization import SPARSE, Keys
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.planning.print_log import reuses, why_not
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
-from memplan_cli.reporting.findings.assumed import assumed_lines
-from memplan_cli.reporting.findings.snapshot import known_share
-from memplan_cli.reporting.findings.why import PeakStory, TensorStory
-from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from memplan_cli.reporting.findings.process import ProcessStory
-    from memplan_cli.reporting.findings.why import AtPeak
-    from memplan_cli.runtime.process.parts import Part
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.timeline import Occupancy
 
-_MOST_ROWS = 20
-"""Tensors of the peak that are listed; JSON has all."""
+MAX_LATER_TENSORS = 20
+"""Tensors that are listed as reusing one tensor's memory, in JSON too."""
 
-_MOST_NAMES = 6
+_MAX_ROWS = 20
+"""Buffers and regions that a text lists; JSON has all."""
+
+_MAX_NAMES = 6
+"""Names in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer:
+    """A buffer that is live at the peak.
+
+    Attributes:
+        tensor: the tensor that is live (of several that share the bytes).
+        bytes: its size.
+        made_by: the node that wrote it, or why it is live for the whole run.
+        read_by: the node that keeps it alive.
+        waits: the number of steps between its producer and its last reader.
+        peak_without: the live peak if it were live at its producer and its last reader only: the
+            most that recomputing it can gain.
+    """
+
+    tensor: str
+    bytes: int
+    made_by: str
+    read_by: str
+    waits: int
+    peak_without: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakExplanation:
+    """The step at which most bytes are live.
+
+    Attributes:
+        step: the step.
+        node: the node that runs at it.
+        bytes: the live bytes, in multiples of ``unit``.
+        unit: the unit of the arena.
+        rows: the live buffers, largest first.
+        coverage: the share of intermediates whose size is known; the others are in no row.
+        chunked: regions that are computed piece by piece, which lowered the peak.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "step",
+        "node",
+        "bytes",
+        "unit",
+        "coverage",
+        "partial",
+        ("tensors", "rows"),
+        "lowers_most",
+        "chunked",
+    )
+
+    step: int
+    node: str
+    bytes: int
+    unit: str
+    rows: tuple[LiveBuffer, ...]
+    coverage: float = 1.0
+    chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
+
+    @property
+    def best(self) -> LiveBuffer | None:
+        """Return the buffer without which the peak would be lowest; None if none lowers it."""
+        rows = sorted(self.rows, key=lambda row: (row.peak_without, row.tensor))
+        return rows[0] if rows and rows[0].peak_without < self.bytes else None
+
+    @property
+    def partial(self) -> bool:
+        """Whether the size of some intermediate is unknown."""
+        return self.coverage < 1.0
+
+    @property
+    def lowers_most(self) -> str | None:
+        """Return the tensor of the best candidate for recomputation."""
+        return self.best.tensor if self.best else None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExplanation:
+    """The lifetime of one tensor, and what else uses its memory.
+
+    Attributes:
+        place: its place and its live range.
+        unit: the unit of its bytes and its offset.
+        made_by: the node that writes it.
+        read_by: its last reader.
+        shares: tensors on the same bytes, as views or in place.
+        held_by: of those, the one whose live range ends last.
+        before: the tensor that used the memory just before; null: none did.
+        reason: why none did.
+        after: tensors that use some of these bytes later.
+        at_peak: whether it is live at the peak.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        ("tensor", "place"),
+        "unit",
+        "made_by",
+        "read_by",
+        "shares",
+        "held_by",
+        "before",
+        "reason",
+        "after",
+        "at_peak",
+    )
+
+    place: Placement
+    unit: str
+    made_by: str
+    read_by: str
+    shares: tuple[str, ...]
+    held_by: str
+    before: str | None
+    reason: str
+    after: tuple[str, ...]
+    at_peak: bool
+
+
+def why_peak(plan: Plan) -> PeakExplanation:
+    """Return the buffers that are live at the peak of a plan's main arena.
+
+    Raises:
+        PlanError: nothing is planned.
+    """
+    plan = with_bound_symbols(plan)
+    arena = main_arena(plan)
+    points = curve(plan, arena)
+    if arena is None or not points:
+        raise PlanError(
+            "nothing is planned, so there is no peak",
+            hint="no intermediate has any bytes;"
+            f" `memplan report {quote(plan.report.model.path)}` shows inputs, outputs and weights",
+        )
+    tick, nodes, live_bytes = peak_tick(points), nodes_at(plan), _LiveBytes.of(points)
+    buffers = [
+        _live_buffer(occupancy, tick, live_bytes, nodes)
+        for occupancy in occupancies(plan)
+        if occupancy.tensor.arena == arena.id and occupancy.live_at(tick) and occupancy.bytes
+    ]
+    return PeakExplanation(
+        step=tick,
+        node=nodes.get(tick, ""),
+        bytes=live_bytes.peak,
+        unit=arena.unit,
+        rows=tuple(sorted(buffers, key=lambda row: (-row.bytes, row.tensor))),
+        coverage=plan.report.coverage,
+        chunked=plan.report.chunked,
+    )
+
+
+def _live_buffer(
+    occupancy: Occupancy, tick: int, live_bytes: _LiveBytes, nodes: Mapping[int, str]
+) -> LiveBuffer:
+    """Return the buffer of an occupancy under the name of its newest tensor live at ``tick``."""
+    tensor = max(
+        (member for member in occupancy.members if member.first <= tick < member.last),
+        key=lambda member: (member.first, member.id),
+        default=occupancy.tensor,
+    )
+    pinned = tensor.pinned
+    return LiveBuffer(
+        tensor=tensor.id,
+        bytes=occupancy.bytes,
+        made_by=f"whole run: {pinned}" if pinned else nodes.get(tensor.first, ""),
+        read_by="" if pinned else nodes.get(tensor.last - 1, ""),
+        waits=max(occupancy.last - occupancy.first - 2, 0),
+        peak_without=live_bytes.peak_without(occupancy),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveBytes:
+    """A step curve of live bytes with its running maxima.
+
+    Attributes:
+        ticks: the ticks at which the curve changes, ascending.
+        max_before: at index i, the maximum of the points before point i; 0 at index 0.
+        max_from: at index i, the maximum of the points from point i on; 0 at the end.
+        peak: the maximum of the curve.
+    """
+
+    ticks: tuple[int, ...]
+    max_before: tuple[int, ...]
+    max_from: tuple[int, ...]
+    peak: int
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, int]]) -> _LiveBytes:
+        """Return the curve of ``(tick, live bytes from this tick on)``."""
+        sizes = [size for _, size in points]
+        max_before = (0, *accumulate(sizes, max))
+        max_from = (*reversed((*accumulate(reversed(sizes), max),)), 0)
+        return cls(tuple(tick for tick, _ in points), max_before, max_from, max(sizes))
+
+    def peak_without(self, occupancy: Occupancy) -> int:
+        """Return the peak if a buffer were live at its first and last tick only.
+
+        The curve is constant between two points, so it is lower only in intervals that lie
+        wholly between the buffer's first and last tick. The subtraction is exact there if the
+        peak is in these intervals; otherwise the maximum before or after them is the peak.
+        """
+        low = bisect_left(self.ticks, occupancy.first + 1)
+        high = bisect_right(self.ticks, occupancy.last - 1) - 1
+        return max(self.max_before[low], self.max_from[high], self.peak - occupancy.bytes)
+
+
+def why_tensor(plan: Plan, name: str) -> TensorExplanation:
+    """Return the place and lifetime of one tensor, and the tensors that share or reuse its bytes.
+
+    Raises:
+        SettingsError: the plan has no such tensor; the hint gives the reason or similar names.
+    """
+    plan = with_bound_symbols(plan)
+    place = plan.by_id.get(name)
+    if place is None:
+        raise _unknown_tensor_error(plan, name)
+    nodes = nodes_at(plan)
+    (occupancy,) = (item for item in occupancies(plan) if place in item.members)
+    (reuse,) = (
+        item for item in reuses(plan.tensors, plan.report.level) if item.tensor == place
+    )
+    last_member = max(occupancy.members, key=lambda tensor: (tensor.last, tensor.id))
+    peak = peak_tick(curve(plan, main_arena(plan)))
+    return TensorExplanation(
+        place=place,
+        unit=next(arena.unit for arena in plan.arenas if arena.id == place.arena),
+        made_by="" if place.pinned else nodes.get(place.first, ""),
+        read_by="" if place.pinned else nodes.get(place.last - 1, ""),
+        shares=tuple(tensor.id for tensor in occupancy.members if tensor != place),
+        held_by=last_member.id,
+        before=reuse.donor.id if reuse.donor else None,
+        reason=why_not(plan, reuse),
+        after=tuple(_later_tensors(plan, occupancy)[:MAX_LATER_TENSORS]),
+        at_peak=place.first <= peak < place.last,
+    )
+
+
+def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
+    """Return the error for a tensor without a place: not planned, chunked, or misspelt."""
+    refusal_reasons = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
+    if name in refusal_reasons:
+        return SettingsError(f"{name!r} is not planned: {refusal_reasons[name]}")
+    for region in plan.report.chunked.regions:
+        if region.tensor == name:
+            return SettingsError(
+                f"{name!r} is never whole: its region is computed in {region.pieces} pieces "
+                f"along axis {region.axis}",
+                hint=f"pieces are tensors of their own: --tensor {name}__chunk1",
+            )
+    names = tuple(dict.fromkeys((*plan.by_id, *refusal_reasons)))
+    similar = [other for other in names if other.endswith(f"/{name}")][:3]
+    similar = similar or get_close_matches(name, names, n=3)
+    hint = (
+        f"did you mean {', '.join(similar)}?"
+        if similar
+        else "graph inputs, graph outputs and weights are never planned; see `report --format csv`"
+    )
+    return SettingsError(f"the plan has no tensor {name!r}", hint=hint)
+
+
+def _later_tensors(plan: Plan, occupancy: Occupancy) -> list[str]:
+    """Return the tensors that use some of the occupancy's bytes after it, in order of time."""
+    low, high = occupancy.tensor.offset, occupancy.tensor.offset + occupancy.bytes
+    return [
+        tensor.id
+        for tensor in sorted(plan.tensors, key=lambda tensor: (tensor.first, tensor.id))
+        if tensor.arena == occupancy.tensor.arena
+        and tensor.first >= occupancy.last
+        and tensor.offset < high
+        and low < tensor.offset + tensor.bytes
+    ]
+
 
 _HEADS = ("tensor", ">bytes", ">share", "made by", "last read by", ">peak without")
 
 _PEAK_WITHOUT = (
-    "peak without: the highest the live bytes would come if the tensor were kept only while "
-    "it is written and last read; the most that recomputing it could gain"
+    "peak without: the live peak if the tensor were live only when it is written and last read. "
+    "Recomputing the tensor cannot lower the peak further"
 )
 
 
-_PROCESS_HEADS = ("part", ">load", ">run", ">private", "removed by")
-
-_PROCESS_MEANS = (
-    "load: at the highest while the session is made; run: at the highest of all, runs "
-    "included; private: after the runs, shared with no other process. Predicted for one thread, "
-    "beyond a process that has imported the runtime"
-)
-
-
-def process(story: ProcessStory) -> doc.Document:
-    """Return what a process is made of as a table, and what would remove each part."""
-    sizes = story.process
-    rows = tuple(map(_part, story.parts))
-    words = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _NUMBERS)
-    return doc.Document(
-        (doc.Name(story.model), f": {words}"),
+def peak_document(explanation: PeakExplanation) -> doc.Document:
+    """Return the live buffers as a table, and the one whose recomputation would gain most."""
+    partial = f" (partial: {known_share(explanation.coverage)})" if explanation.partial else ""
+    unit = per_unit(explanation.unit)
+    hidden = explanation.rows[_MAX_ROWS:]
+    hidden_size = format_size(sum(row.bytes for row in hidden)) + unit
+    caption = f"and {len(hidden)} more tensors, {hidden_size}" if hidden else ""
+    rows = tuple(
         (
-            doc.Table(doc.columns(*_PROCESS_HEADS), rows),
-            doc.Paragraph(f"{_PROCESS_MEANS} ({story.runtime})", "soft"),
-            *map(doc.Paragraph, assumed_lines(story.assumed)),
-        ),
+            doc.Name(row.tensor),
+            format_size(row.bytes) + unit,
+            format_share(row.bytes, explanation.bytes),
+            doc.Name(row.made_by),
+            doc.Name(row.read_by),
+            format_size(row.peak_without) + unit,
+        )
+        for row in explanation.rows[:_MAX_ROWS]
     )
-
-
-_NUMBERS = ("load", "run", "private", "file")
-
-
-def _part(part: Part) -> tuple[doc.Prose, ...]:
-    sizes = (part.load, part.run, part.private)
-    known = (format_size(size) if size else "-" for size in sizes)
-    return (doc.Name(part.name), *known, part.remedy or "-")
-
-
-def peak(story: PeakStory) -> doc.Document:
-    """Return the live set at the peak as a table, and what would lower it most."""
-    partial = f" (partial: {known_share(story.coverage)})" if story.coverage < 1.0 else ""
-    rest = story.rows[_MOST_ROWS:]
-    size = _size(sum(row.bytes for row in rest), story)
-    caption = f"and {len(rest)} more tensors, {size}" if rest else ""
-    rows = tuple(_row(row, story) for row in story.rows[:_MOST_ROWS])
-    where = f"{_size(story.bytes, story)} live at the peak{partial}: step {story.step}, "
+    live = f"{format_size(explanation.bytes)}{unit} live at the peak{partial}"
     return doc.Document(
-        (where, doc.Name(story.node)),
+        (f"{live}: step {explanation.step}, ", doc.Name(explanation.node)),
         (
             doc.Table(doc.columns(*_HEADS), rows, caption),
-            doc.Paragraph(_advice(story)),
+            doc.Paragraph(_advice(explanation)),
             doc.Paragraph(_PEAK_WITHOUT, "soft"),
-            *_chunked_regions(story),
+            *_chunked_regions(explanation),
         ),
     )
 
 
-def _chunked_regions(story: PeakStory) -> Iterator[doc.Block]:
+def _advice(explanation: PeakExplanation) -> doc.Prose:
+    best = explanation.best
+    if best is None:
+        return "No single tensor lowers the peak: another step is as high."
+    peak = format_size(best.peak_without) + per_unit(explanation.unit)
+    return (
+        "Recomputing ",
+        doc.Name(best.tensor),
+        f" instead of keeping it would lower the peak most, to {peak} at best.",
+    )
+
+
+def _chunked_regions(explanation: PeakExplanation) -> Iterator[doc.Block]:
     """Yield the regions that are computed in pieces, which lowered the peak."""
     lines: list[doc.Prose] = []
-    for region in story.chunked.regions[:_MOST_ROWS]:
+    for region in explanation.chunked.regions[:_MAX_ROWS]:
         saved = format_size(max(region.before - region.after, 0))
         pieces = f": {region.pieces} pieces along axis {region.axis}, {saved} saved"
         lines.append((doc.Name(region.tensor), pieces))
     yield from doc.section("In pieces", doc.Items(tuple(lines)) if lines else None)
 
 
-def _row(row: AtPeak, story: PeakStory) -> tuple[doc.Prose, ...]:
-    return (
-        doc.Name(row.tensor),
-        _size(row.bytes, story),
-        format_share(row.bytes, story.bytes),
-        doc.Name(row.made_by),
-        doc.Name(row.read_by),
-        _size(row.peak_without, story),
-    )
-
-
-def _size(size: int, story: PeakStory) -> str:
-    return format_size(size) + per_unit(story.unit)
-
-
-def _advice(story: PeakStory) -> doc.Prose:
-    best = story.best
-    if best is None:
-        return "No single tensor lowers the peak: something else is as high without it."
-    lower = _size(best.peak_without, story)
-    return (
-        doc.Name(best.tensor),
-        f" would lower the peak most: to {lower}, if it were recomputed instead of kept.",
-    )
-
-
-def tensor(story: TensorStory) -> doc.Document:
-    """Return where a tensor is placed, who keeps it alive, whose memory it reuses."""
-    place = story.place
+def tensor_document(explanation: TensorExplanation) -> doc.Document:
+    """Return the place of a tensor, its producer and last reader, and its reuse of memory."""
+    place = explanation.place
     dims = ",".join(str(dim) for dim in place.shape)
-    size = f"{format_size(place.bytes)}{per_unit(story.unit)}"
+    size = f"{format_size(place.bytes)}{per_unit(explanation.unit)}"
     title = (doc.Name(place.id), f": {place.dtype} [{dims}], {size}")
-    return doc.Document(title, (doc.Items(tuple(_lines(story))),))
+    return doc.Document(title, (doc.Items(tuple(_tensor_lines(explanation))),))
 
 
-def _lines(story: TensorStory) -> Iterator[doc.Prose]:
-    place = story.place
+def _tensor_lines(explanation: TensorExplanation) -> Iterator[doc.Prose]:
+    place = explanation.place
     slot = "" if place.slot is None else f", slot {place.slot}"
     where = f"arena {place.arena} at offset {place.offset}{slot}"
     yield f"placed in {where}, steps {place.first} to {place.last - 1}"
     if place.pinned:
         yield f"has a buffer of its own for the whole run: {place.pinned}"
     else:
-        yield "made by ", doc.Name(story.made_by)
-        yield "kept alive by ", doc.Name(story.read_by), ", which reads it last"
-    if story.shares:
-        yield "shares its bytes with ", *_names(story.shares)
-        if story.held_by != place.id:
-            yield "the bytes stay in use for ", doc.Name(story.held_by)
-    if story.before is None:
-        yield f"reuses no memory: {story.reason}"
+        yield "made by ", doc.Name(explanation.made_by)
+        yield "kept alive by ", doc.Name(explanation.read_by), ", which reads it last"
+    if explanation.shares:
+        yield "shares its bytes with ", *_name_list(explanation.shares)
+        if explanation.held_by != place.id:
+            yield "the bytes stay in use for ", doc.Name(explanation.held_by)
+    if explanation.before is None:
+        yield f"reuses no memory: {explanation.reason}"
     else:
-        yield "reuses the memory of ", doc.Name(story.before)
-    if story.after:
-        yield "its memory is reused by ", *_names(story.after)
-    yield "is live at the peak" if story.at_peak else "is not live at the peak"
+        yield "reuses the memory of ", doc.Name(explanation.before)
+    if explanation.after:
+        yield "its memory is reused by ", *_name_list(explanation.after)
+    yield "is live at the peak" if explanation.at_peak else "is not live at the peak"
 
 
-def _names(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
-    shown = (part for name in names[:_MOST_NAMES] for part in (", ", doc.Name(name)))
-    left = len(names) - _MOST_NAMES
-    return (*tuple(shown)[1:], *((f" and {left} more",) if left > 0 else ()))
+def _name_list(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
+    """Return the first names separated by commas, and the number of the others."""
+    parts: list[str | doc.Name] = []
+    for name in names[:_MAX_NAMES]:
+        parts += [", ", doc.Name(name)] if parts else [doc.Name(name)]
+    hidden = len(names) - _MAX_NAMES
+    return (*parts, f" and {hidden} more") if hidden > 0 else tuple(parts)
 
 
-PEAK_RENDERERS: Mapping[str, Callable[[PeakStory], str]] = {
-    **renderers(peak, "text", "markdown"),
-    "json": lambda story: result_json("why-peak", story),
+PEAK_RENDERERS: Mapping[str, Callable[[PeakExplanation], str]] = {
+    **renderers(peak_document, "text", "markdown"),
+    "json": lambda explanation: result_json("why-peak", explanation),
 }
 
-TENSOR_RENDERERS: Mapping[str, Callable[[TensorStory], str]] = {
-    **renderers(tensor, "text", "markdown"),
-    "json": lambda story: result_json("why-tensor", story),
+TENSOR_RENDERERS: Mapping[str, Callable[[TensorExplanation], str]] = {
+    **renderers(tensor_document, "text", "markdown"),
+    "json": lambda explanation: result_json("why-tensor", explanation),
 }
-
-PROCESS_RENDERERS: Mapping[str, Callable[[ProcessStory], str]] = {
-    **renderers(process, "text", "markdown"),
-    "json": lambda story: result_json("why-process", story),
-}
-
-
-def render(story: PeakStory | TensorStory | ProcessStory, form: str) -> str:
-    """Return a story in one of the formats ``text``, ``json`` and ``markdown``."""
-    match story:
-        case PeakStory():
-            return PEAK_RENDERERS[form](story)
-        case TensorStory():
-            return TENSOR_RENDERERS[form](story)
-    return PROCESS_RENDERERS[form](story)

@@ -1,33 +1,58 @@
-"""The media that draw documents: text, Markdown, parts of HTML pages; and JSON for data."""
+"""The media of documents: text, Markdown and parts of HTML pages; and JSON for results."""
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeVar
+
+from memplan_cli.core.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.reporting.document import Document
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 Medium = Literal["text", "markdown"]
 
 
-def drawn(document: Document, medium: Medium) -> str:
-    """Return a document in one medium, whose module is loaded when it draws."""
+def draw_document(document: Document, medium: Medium) -> str:
+    """Return a document as text or Markdown. The medium's module is imported here, when needed."""
     text = import_module(f"memplan_cli.reporting.media.{medium}").draw(document)
     assert isinstance(text, str)  # noqa: S101 - our own modules
     return text
 
 
 def renderers(
-    document: Callable[[Found], Document], *media: Medium
-) -> Mapping[str, Callable[[Found], str]]:
-    """Return, for each medium, a renderer of what a document can be made of."""
-    return {medium: _renderer(document, medium) for medium in media}
+    make_document: Callable[[Result], Document], *media: Medium
+) -> Mapping[str, Callable[[Result], str]]:
+    """Return a renderer for each medium: it makes the document of a result and draws it."""
+    return {medium: _renderer(make_document, medium) for medium in media}
 
 
-def _renderer(document: Callable[[Found], Document], medium: Medium) -> Callable[[Found], str]:
-    return lambda found: drawn(document(found), medium)
+def _renderer(
+    make_document: Callable[[Result], Document], medium: Medium
+) -> Callable[[Result], str]:
+    return lambda result: draw_document(make_document(result), medium)
+
+
+def json_text(content: Json) -> str:
+    """Return indented JSON in ASCII, with a newline at the end."""
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+
+
+def result_json(name: str, result: object) -> str:
+    """Return the record of a command's result as JSON; `memplan schema NAME` describes it."""
+    return json_text(_with_schema(name, result))
+
+
+def result_line(name: str, result: object) -> str:
+    """Return the record of a command's result as JSON on one line."""
+    return json.dumps(_with_schema(name, result))
+
+
+def _with_schema(name: str, result: object) -> Json:
+    return {"schema": f"memplan.{name}/1", **to_json(result)}

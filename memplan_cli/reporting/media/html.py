@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
-from memplan_cli.reporting.media.bars import sampled
+from memplan_cli.reporting.media.chart import sampled_maxima
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +114,7 @@ def _cells(tag: str, cells: Iterable[doc.Prose], kinds: Iterable[str]) -> Iterat
 
 def _chart(chart: doc.Chart) -> str:
     """Return the curve as a picture, a line at its mark."""
-    heights = sampled(chart.points, chart.end, _POINTS)
+    heights = sampled_maxima(chart.points, chart.end, _POINTS)
     most = max(1, *heights)
     curve = "".join(f"V{100 - 100 * y / most:.1f}H{x}" for x, y in enumerate(heights, start=1))
     mark = _POINTS * chart.mark / max(chart.end, 1)

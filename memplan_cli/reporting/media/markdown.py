@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import markdown, markdown_prose, printable
-from memplan_cli.reporting.media.bars import drawn
+from memplan_cli.reporting.media.chart import chart_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ def _block(block: doc.Block) -> str:
         case doc.Figures(rows):
             return _figures(rows)
         case doc.Chart():
-            return _fenced((*drawn(block, _CHART_WIDTH), block.caption), "text")
+            return _fenced((*chart_lines(block, _CHART_WIDTH), block.caption), "text")
         case doc.Items(lines):
             return "\n".join(f"- {_said(line)}" for line in lines)
         case doc.Code(lines, language):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import printable, shortened, terminal
-from memplan_cli.reporting.media.bars import drawn
+from memplan_cli.reporting.media.chart import chart_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ def _block(block: doc.Block, width: int) -> RenderableType:
         case doc.Table():
             return _table(block, width)
         case doc.Chart():
-            lines = drawn(block, min(max(width - 2, 10), _WIDEST_CHART))
+            lines = chart_lines(block, min(max(width - 2, 10), _WIDEST_CHART))
             caption = Text(terminal(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):

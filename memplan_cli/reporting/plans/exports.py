@@ -1,4 +1,4 @@
-"""Plans as tables for other programs: CSV, MiniMalloc's CSV, TFLite Micro's words."""
+"""Plans as files for other programs: CSV, MiniMalloc, TFLite Micro, C header, Chrome trace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import align
+from memplan_cli.core.results.timeline import curve, moments, occupancies
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.escape import csv_row, terminal
-from memplan_cli.reporting.findings.hints import how_to_know
+from memplan_cli.reporting.escape import c_identifier, c_string, csv_row, per_unit, terminal
+from memplan_cli.reporting.hints import unknown_sizes_hint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.problem import Problem
     from memplan_cli.core.program import Dim
     from memplan_cli.core.results.placements import ArenaFacts
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A graph input or output; of its shape and bytes, what is known."""
+    """A graph input or output; shape and bytes are None if unknown."""
 
     name: str
     dtype: str
@@ -31,7 +35,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What goes into a model and what comes out, in the model's own order."""
+    """The graph inputs and outputs of a model, in its own order."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -48,7 +52,7 @@ _COLUMNS = (
 
 
 def tensors_csv(plan: Plan) -> str:
-    """Return one line a tensor: what it is, where it is placed, when it is live."""
+    """Return a CSV line per tensor: its type, its place in an arena, and its live range."""
     units = {arena.id: arena.unit for arena in plan.arenas}
     lines = [csv_row(_COLUMNS)]
     for tensor in plan.tensors:
@@ -60,7 +64,7 @@ def tensors_csv(plan: Plan) -> str:
 
 
 def minimalloc(plan: Plan) -> str:
-    """Return the plan's packing problem; sizes are rounded up to the arena's alignment.
+    """Return the plan's packing problem in MiniMalloc's CSV, sizes rounded up to the alignment.
 
     Raises:
         PlanError: sizes depend on symbols.
@@ -77,33 +81,34 @@ def minimalloc(plan: Plan) -> str:
 
 
 def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
-    """Return the one arena of fixed sizes, None where nothing is planned.
+    """Return the arena of fixed sizes with its problem; None if nothing is planned.
 
     Raises:
-        PlanError: there are others, whose sizes are no numbers.
+        PlanError: sizes of another arena depend on symbols.
     """
     open_units = sorted({arena.unit for arena in plan.arenas} - {"1"})
     if open_units:
         raise PlanError(
-            f"this format holds numbers, but sizes depend on {', '.join(open_units)[:200]}",
-            hint=how_to_know(plan),
+            f"this format needs fixed sizes, but sizes depend on {', '.join(open_units)[:200]}",
+            hint=unknown_sizes_hint(plan),
         )
     pairs = zip(plan.arenas, plan.problems, strict=True)
     return next(((arena, problem) for arena, (problem, _) in pairs), None)
 
 
 def element_alignment(plan: Plan) -> int:
-    """Return the bytes of the widest element, once every tensor lies on its own.
+    """Return the bytes of the widest element type; every offset must be aligned to its type.
 
     Raises:
-        PlanError: one does not; many microcontrollers fault on reading it.
+        PlanError: an offset is not a multiple of its element size. Many microcontrollers
+            cannot read such an element.
     """
     widest = 1
     for tensor in plan.tensors:
         width = max(BITS.get(tensor.dtype, 8) // 8, 1)
         if tensor.offset % width:
             raise PlanError(
-                f"{tensor.id!r} of {tensor.dtype} lies at byte {tensor.offset}, which is no "
+                f"{tensor.id!r} of {tensor.dtype} is at byte {tensor.offset}, which is no "
                 f"multiple of {width}",
                 hint=f"plan with --alignment {max(16, width)}",
             )
@@ -119,19 +124,183 @@ def tflm(plan: Plan) -> str:
 
     Raises:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
-            would lie off its own address.
+            would not be aligned.
     """
     fixed_arena(plan)
     element_alignment(plan)
     if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
         raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
     placed = {tensor.id for tensor in plan.tensors}
-    left = [r.name for r in plan.report.unplanned if r.name not in placed]
-    names = [*(tensor.id for tensor in plan.tensors), *left]
-    offsets = [*(tensor.offset for tensor in plan.tensors), *(-1 for _ in left)]
+    unplaced = [item.name for item in plan.report.unplanned if item.name not in placed]
+    names = [*(tensor.id for tensor in plan.tensors), *unplaced]
+    offsets = [*(tensor.offset for tensor in plan.tensors), *(-1 for _ in unplaced)]
     data = {
         "metadata": "OfflineMemoryAllocation",
         "words": [_TFLM_VERSION, _TFLM_SUBGRAPH, len(offsets), *offsets],
         "tensors": [terminal(name) for name in names],
     }
     return json.dumps(data, ensure_ascii=True) + "\n"
+
+
+_TYPES = """\
+/* Bytes [offset, offset + bytes) belong to the tensor at steps [first, last); alias_of is
+   the index of the tensor whose bytes it shares, or -1. */
+typedef struct {
+  const char *name;
+  uint64_t offset;
+  uint64_t bytes;
+  uint32_t first;
+  uint32_t last;
+  int32_t alias_of;
+} memplan_tensor;
+
+/* A node runs at step first; one with subgraphs ends at step last, its subgraph between them. */
+typedef struct {
+  const char *name;
+  uint32_t first;
+  uint32_t last;
+} memplan_step;
+
+/* A graph input or output, which has no place in the arena; bytes are 0 where unknown. */
+typedef struct {
+  const char *name;
+  const char *dtype;
+  const char *shape;
+  uint64_t bytes;
+} memplan_port;
+
+"""
+
+
+def c_header(plan: Plan, interface: Interface | None = None) -> str:
+    """Return a header for C99 and C++: the tensors' places, the steps, and the interface if given.
+
+    Raises:
+        PlanError: sizes depend on symbols, or an element would not be aligned.
+    """
+    return "".join(_header_parts(plan, interface))
+
+
+def _header_parts(plan: Plan, interface: Interface | None) -> Iterator[str]:
+    arena_and_problem = fixed_arena(plan)
+    arena = arena_and_problem[0] if arena_and_problem else None
+    height = arena.height if arena else 0
+    alignment = max(element_alignment(plan), arena.alignment if arena else 1)
+    yield "/* Written by memplan; do not edit.\n"
+    yield f"   model sha256 {plan.report.model.sha256 or 'unknown'} */\n"
+    yield "#ifndef MEMPLAN_PLAN_H\n#define MEMPLAN_PLAN_H\n\n#include <stdint.h>\n\n"
+    yield f"#define MEMPLAN_ARENA_BYTES UINT64_C({height})\n"
+    yield f"#define MEMPLAN_ARENA_ALIGNMENT UINT64_C({alignment})\n"
+    yield f"#define MEMPLAN_TENSOR_COUNT {len(plan.tensors)}\n\n"
+    yield _TYPES
+    yield from _index_macros(plan)
+    yield from _tensor_table(plan)
+    yield from _step_table(plan)
+    if interface is None:
+        yield "/* A plan file holds no graph inputs and outputs: write this from the model. */\n"
+    else:
+        yield from _port_table("INPUT", interface.inputs)
+        yield from _port_table("OUTPUT", interface.outputs)
+    yield "\n#endif\n"
+
+
+def _tensor_table(plan: Plan) -> Iterator[str]:
+    indices = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
+    rows = (
+        f"{c_string(t.id)}, UINT64_C({t.offset}), UINT64_C({t.bytes}), {t.first}u, {t.last}u, "
+        f"{indices[t.alias_of] if t.alias_of else -1}"
+        for t in plan.tensors
+    )
+    yield from _c_array("memplan_tensor", "TENSORS", rows, "0, 0, 0, 0u, 0u, -1")
+
+
+def _step_table(plan: Plan) -> Iterator[str]:
+    nodes = moments(plan)
+    yield f"#define MEMPLAN_STEP_COUNT {len(nodes)}\n"
+    rows = (f"{c_string(node.label)}, {node.start}u, {node.end}u" for node in nodes)
+    yield from _c_array("memplan_step", "STEPS", rows, "0, 0u, 0u")
+
+
+def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
+    yield f"#define MEMPLAN_{kind}_COUNT {len(ports)}\n"
+    rows = (
+        f"{c_string(port.name)}, {c_string(port.dtype)}, {c_string(_shape(port))}, "
+        f"UINT64_C({port.bytes or 0})"
+        for port in ports
+    )
+    yield from _c_array("memplan_port", f"{kind}S", rows, "0, 0, 0, 0")
+
+
+def _shape(port: Port) -> str:
+    return "?" if port.shape is None else "x".join(str(dim or "?") for dim in port.shape)
+
+
+def _c_array(kind: str, name: str, rows: Iterable[str], zeros: str) -> Iterator[str]:
+    """Yield a C array. The last entry is zeros, because C has no empty arrays."""
+    yield f"static const {kind} MEMPLAN_{name}[] = {{\n"
+    yield from (f"  {{{row}}},\n" for row in rows)
+    yield f"  {{{zeros}}}\n}};\n\n"
+
+
+def _index_macros(plan: Plan) -> Iterator[str]:
+    """Yield a macro per tensor with its index in the array; equal names get a suffix."""
+    used: set[str] = set()
+    for index, tensor in enumerate(plan.tensors):
+        name = c_identifier(tensor.id)
+        if name in used:
+            name = f"{name}__{index}"
+        used.add(name)
+        yield f"#define MEMPLAN_INDEX_{name} {index}\n"
+    yield "\n"
+
+
+_NODES, _TENSORS = 0, 1
+"""Process ids of the trace; viewers show one process below the other."""
+
+
+def chrome_trace(plan: Plan) -> str:
+    """Return events for chrome://tracing and Perfetto as JSON: one tick is one microsecond."""
+    lines = ",\n".join(json.dumps(event, ensure_ascii=True) for event in _trace_events(plan))
+    return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
+
+
+def _trace_events(plan: Plan) -> Iterator[Json]:
+    yield _process_name(_NODES, "nodes, one tick each")
+    yield _process_name(_TENSORS, "tensors")
+    for moment in moments(plan):
+        yield {
+            "name": terminal(moment.label),
+            "ph": "X",
+            "ts": moment.start,
+            "dur": moment.end + 1 - moment.start,
+            "pid": _NODES,
+            "tid": 0,
+        }
+    for number, item in enumerate(occupancies(plan)):
+        shared = {
+            "name": terminal(item.tensor.id),
+            "cat": "tensor",
+            "id": number,
+            "pid": _TENSORS,
+            "tid": item.tensor.arena,
+        }
+        facts = {
+            "bytes": item.bytes,
+            "offset": item.tensor.offset,
+            "tensors": [terminal(tensor.id) for tensor in item.members],
+        }
+        yield {**shared, "ph": "b", "ts": item.first, "args": facts}
+        yield {**shared, "ph": "e", "ts": item.last}
+    for arena in plan.arenas:
+        for tick, size in curve(plan, arena):
+            yield {
+                "name": f"live bytes{per_unit(arena.unit)}",
+                "ph": "C",
+                "ts": tick,
+                "pid": _NODES,
+                "args": {"live": size},
+            }
+
+
+def _process_name(process: int, name: str) -> Json:
+    return {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}

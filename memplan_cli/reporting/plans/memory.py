@@ -1,4 +1,4 @@
-"""What a plan needs, in figures: each level, the bounds, the whole model; and the verdict."""
+"""The memory of a plan: the verdict in a line, the process, and the figures with definitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from memplan_cli.reporting import document as doc
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.report import Report
 
 LEVELS: Mapping[str, str] = {
@@ -42,8 +41,8 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
 }
 
 
-def training_words(report: Report) -> Iterator[str]:
-    """Yield what a training step of the model takes, where a dry run was asked for."""
+def training_lines(report: Report) -> Iterator[str]:
+    """Yield the memory of a training step of the model, if ``--dry-run`` planned one."""
     for key, (name, _) in _TRAINING.items():
         size = report.training_estimate.get(key)
         if size is not None:
@@ -51,7 +50,7 @@ def training_words(report: Report) -> Iterator[str]:
 
 
 def headline(report: Report) -> str:
-    """Return the one line that says what was planned."""
+    """Return one line with the phase, the level and the size of the planned graph."""
     model = report.model
     nodes = counted(model.nodes, "node")
     if model.blocks > 1:
@@ -65,13 +64,13 @@ def headline(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Return what the plan saves, in one line, or why there is no such number."""
+    """Return the planned bytes against the bytes without reuse, or why there are no totals."""
     memory = report.memory
     if memory.naive is None or memory.planned is None:
         if report.partial:
             share = f"{100 * report.coverage:.1f}%"
             return f"only {share} of the intermediates have a known size: no totals"
-        return "sizes depend on dims that have no number"
+        return "sizes depend on dims without a value: no totals"
     if not memory.naive and not memory.planned and not report.partial:
         return "no intermediate has any bytes"
     planned, naive = format_size(memory.planned), format_size(memory.naive)
@@ -82,55 +81,44 @@ def verdict(report: Report) -> str:
     return f"plan: {planned} for the intermediates{graph}, {naive} without reuse{partial}"
 
 
-def paid(report: Report) -> Iterator[str]:
-    """Yield the process and the arena, before and after: what somebody pays for."""
-    if line := process_line(report):
-        yield line
-    sides = report.runtime.observed if report.runtime is not None else {}
-    before, after = sides.get("original"), sides.get("optimized")
-    if before is None or after is None:
-        return
-    held = before.held, after.held, before.weights, after.weights
-    if None not in held:
-        old, new = ((each.held or 0) - (each.weights or 0) for each in (before, after))
-        change = _change(old, new)
-        yield f"arena, weights left out: {format_size(old)} -> {format_size(new)} ({change})"
+_MIN_SAVING = 0.01
+"""Share of the process memory; smaller differences are within the noise of measuring."""
 
 
-def process_line(report: Report) -> str:
-    """Return the process before and after, observed or else predicted; empty if neither."""
+def process_blocks(report: Report) -> Iterator[doc.Block]:
+    """Yield the memory of the process before and after, and a sentence if nothing is saved.
+
+    Observed sizes are preferred to predicted ones. Nothing is yielded if neither are known.
+    """
     runtime = report.runtime
     if runtime is None:
-        return ""
+        return
     for source, sides in (("observed", runtime.observed), ("predicted", runtime.predicted)):
-        before, after = (sides.get(side) for side in ("original", "optimized"))
-        if before and after and before.process and after.process:
-            return _process_line(source, before.process, after.process)
-    return ""
+        before, after = sides.get("original"), sides.get("optimized")
+        if not before or not after or not before.process or not after.process:
+            continue
+        sizes = {
+            "load": (before.process.load, after.process.load),
+            "run": (before.process.run, after.process.run),
+        }
+        is_saving = any(new < (1 - _MIN_SAVING) * old for old, new in sizes.values())
+        rows = tuple(
+            (name, f"{old / 1e6:.1f} MB", f"{new / 1e6:.1f} MB", _percent_change(old, new))
+            for name, (old, new) in sizes.items()
+        )
+        heads = doc.columns(f"process, {source}", ">before", ">after", ">change")
+        yield doc.Table(heads, rows)
+        if not is_saving:
+            yield doc.Paragraph("No saving: the process needs as much memory as before.")
+        return
 
 
-_NOTHING = 0.01
-"""Share of a process below which nothing was won: measurements differ by as much."""
-
-
-def _process_line(source: str, before: ProcessBytes, after: ProcessBytes) -> str:
-    """Return the process at its highest, while loading and in the first runs."""
-    pairs = {"load": (before.load, after.load), "run": (before.run, after.run)}
-    words = ", ".join(
-        f"{name} {old / 1e6:.1f} -> {new / 1e6:.1f} MB ({_change(old, new)})"
-        for name, (old, new) in pairs.items()
-    )
-    won = any(new < (1 - _NOTHING) * old for old, new in pairs.values())
-    return f"process, {source}: {'' if won else 'nothing won: '}{words}"
-
-
-def _change(old: int, new: int) -> str:
-    """Return by how many per cent something changed."""
+def _percent_change(old: int, new: int) -> str:
     return f"{100 * (new - old) / old:+.1f}%" if old else "-"
 
 
 def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
-    """Return naive, the levels and the bounds: the intermediates' memory."""
+    """Return the memory of the intermediates: without reuse, at each level, and its bounds."""
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
     for level, meaning in LEVELS.items():
@@ -143,36 +131,41 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
     if memory.foldable:
         meaning = DEFINITIONS["foldable"]
         figure = doc.Figure("foldable", format_size(memory.foldable), meaning)
-        figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
+        figures.append(
+            replace(figure, certainty=_certainty(report, "live_peak", figure.value))
+        )
     if report.slot_bound is not None:
         figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
-        figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
+        figures.append(
+            replace(figure, certainty=_certainty(report, "live_peak", figure.value))
+        )
     if memory.order_bound is not None and not memory.order_proved:
         meaning = f"{DEFINITIONS['order_bound']} of these nodes (fusion may go lower)"
         figures.append(
             _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
         )
     if report.original_planned is not None:
-        whose = "the file" if report.target == "portable" else "the runtime's own graph"
-        meaning = f"what this level needs in the order of {whose}"
+        owner = "the file" if report.target == "portable" else "the runtime's own graph"
+        meaning = f"what this level needs in the node order of {owner}"
         figures.append(
             _figure(report, "file order", report.original_planned, meaning, memory.naive)
         )
     return tuple(figures)
 
 
-def whose_order(report: Report) -> str:
-    """Return in which order of nodes each row of the figures is."""
+def order_note(report: Report) -> str:
+    """Return the node orders that the rows of the memory figures are for."""
     line = f"all rows in the planned order ({report.chosen_order.replace('_', ' ')})"
     if report.original_planned is not None:
-        line += ", 'file order' in that of the "
-        line += "file" if report.target == "portable" else "runtime's own graph"
+        owner = "file" if report.target == "portable" else "runtime's own graph"
+        line += f", 'file order' in that of the {owner}"
     if report.chosen_order == "file":
         return line
-    return f"{line}; another level, if planned for, may have another order"
+    return f"{line}; a plan for another level may use another order"
 
 
 def _lower_bound(report: Report) -> doc.Figure:
+    """Return the live peak: no plan of this order is smaller. It may be an expression."""
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
         meaning += "; no order of these nodes needs less (fusion may)"
@@ -181,21 +174,24 @@ def _lower_bound(report: Report) -> doc.Figure:
         figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)
     else:
         figure = _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
-    return replace(figure, certainty=_sure(report, "live_peak", figure.value))
+    return replace(figure, certainty=_certainty(report, "live_peak", figure.value))
 
 
 def _resident(report: Report) -> doc.Figure:
+    """Return the peak with graph outputs counted. It may be an expression."""
     memory, meaning = report.memory, DEFINITIONS["resident"]
     size = report.symbolic.get("resident", "")
     if memory.resident is not None:
         size = format_size(memory.resident)
         if report.original_resident not in (None, memory.resident):
             meaning += f"; {format_size(report.original_resident or 0)} in the file's order"
-    return doc.Figure("resident", size, meaning, certainty=_sure(report, "resident", size))
+    return doc.Figure(
+        "resident", size, meaning, certainty=_certainty(report, "resident", size)
+    )
 
 
 def total_figures(report: Report) -> tuple[doc.Figure, ...]:
-    """Return the whole model's memory, term by term; of a forward one, what training takes."""
+    """Return the terms of the model's total, the workspace, and the estimate of a training step."""
     terms = (
         _figure(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
         for name in ("weights", "inputs", "outputs", "planned", "total")
@@ -209,7 +205,7 @@ def total_figures(report: Report) -> tuple[doc.Figure, ...]:
 
 
 def _workspace(report: Report) -> doc.Figure:
-    """Return what kernels take besides, which nobody knows before a run."""
+    """Return the scratch memory of kernels, which only a run can measure."""
     peaks = report.runtime and report.runtime.observed.get("optimized")
     if not peaks or peaks.scratch is None:
         return doc.Figure("workspace", UNKNOWN, WORKSPACE)
@@ -217,7 +213,7 @@ def _workspace(report: Report) -> doc.Figure:
 
 
 def certainty_lines(report: Report) -> tuple[str, ...]:
-    """Return what the words beside the numbers mean, those that are there."""
+    """Return the definition of each certainty that the figures of a report have."""
     rows = (*memory_figures(report), *total_figures(report))
     words = {row.certainty for row in rows} | {row.value for row in rows}
     return tuple(f"{word}: {meaning}" for word, meaning in CERTAINTY.items() if word in words)
@@ -226,14 +222,23 @@ def certainty_lines(report: Report) -> tuple[str, ...]:
 def _figure(
     report: Report, name: str, size: int | None, meaning: str, naive: int | None
 ) -> doc.Figure:
+    """Return a figure; an unknown size is shown as its expression, if the report has one.
+
+    Args:
+        report: The report, for expressions and certainty.
+        name: The key of the figure in both.
+        size: The bytes; None: unknown.
+        meaning: The definition.
+        naive: The bytes that the saving is relative to; None: no saving is shown.
+    """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
     known = size is not None and naive is not None and name != "naive"
     saved = format_share((naive or 0) - (size or 0), naive or 0) if known else ""
-    return doc.Figure(name, text, meaning, saved, _sure(report, name, text))
+    return doc.Figure(name, text, meaning, saved, _certainty(report, name, text))
 
 
-def _sure(report: Report, name: str, text: str) -> str:
-    """Return how sure a number is; levels are as sure as the plan, unknown says so itself."""
-    if text == UNKNOWN or name == "order bound":
+def _certainty(report: Report, name: str, value: str) -> str:
+    """Return the certainty of a figure, empty for unknown ones. Levels have that of the plan."""
+    if value == UNKNOWN or name == "order bound":
         return ""
     return report.certainty.get(name, report.certainty.get("planned", ""))

@@ -1,4 +1,4 @@
-"""What a runtime needs, predicted and observed, before and after; and how it is set up."""
+"""The sections on the runtime: memory predicted and observed, settings, and validation."""
 
 from __future__ import annotations
 
@@ -19,130 +19,133 @@ _MEASURES: Mapping[str, str] = {
     "steady peak": "the same from the second run on, the memory pattern's block included",
     "reserved": "what the runtime's arena reserved from the system, weights included",
     "reserved, no weights": "the same without the weights that are in the arena",
-    "process, load": "highest resident bytes beyond a process that has loaded nothing, when the "
-    "session stands",
-    "process, run": "the same with the first runs",
-    "process, private": "anonymous bytes after them, which no other process shares",
-    "process, file": "bytes of mapped files after them, shared and dropped where room is needed",
-    "process, device": "bytes on CUDA devices after them, the context included",
+    "process, load": "highest resident bytes until the session is created, beyond a process "
+    "that has loaded nothing",
+    "process, run": "the same including the first runs",
+    "process, private": "anonymous bytes after these runs, which no other process shares",
+    "process, file": "bytes of mapped files after these runs, shared with other processes and "
+    "evictable",
+    "process, device": "bytes on CUDA devices after these runs, the context included",
 }
 
 _HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")
 
 
 def size_or_dash(size: int | None) -> str:
-    """Return a size for people; a dash where there is none."""
+    """Return a size as text; a dash if it is None."""
     return "-" if size is None else format_size(size)
 
 
 def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
-    """Yield predicted and observed side by side; nothing where nothing was run."""
-    if runtime is None or not (runtime.predicted or runtime.observed):
+    """Yield a table of predicted and observed memory of the original and the written model.
+
+    Nothing is yielded if nothing was predicted or observed.
+    """
+    if runtime is None:
         return
-    sides = (
-        (found, runtime_side.get(side))
-        for side in ("original", "optimized")
-        for found, runtime_side in (
-            (_predicted, runtime.predicted),
-            (_observed, runtime.observed),
-        )
-    )
-    known = [found(peaks) if peaks else {} for found, peaks in sides]
-    rows = [
-        (name, *(size_or_dash(side.get(name)) for side in known))
+    columns: list[Mapping[str, int | None]] = []
+    for side in ("original", "optimized"):
+        predicted, observed = runtime.predicted.get(side), runtime.observed.get(side)
+        columns.append(_predicted_sizes(predicted) if predicted else {})
+        columns.append(_observed_sizes(observed) if observed else {})
+    rows = tuple(
+        (name, *(size_or_dash(sizes.get(name)) for sizes in columns))
         for name in _MEASURES
-        if any(side.get(name) is not None for side in known)
-    ]
+        if any(sizes.get(name) is not None for sizes in columns)
+    )
+    if not rows:
+        return
     title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
-    if rows:
-        table = doc.Table(doc.columns(*_HEADS), tuple(rows))
-        line = time_line(runtime)
-        time = doc.Items((line,)) if line else None
-        yield from doc.section(title, table, doc.Meanings(meanings), time, _together(runtime))
-
-
-def _together(runtime: RuntimeFacts) -> doc.Block | None:
-    """Return what several processes take that hold a model at once, where it was measured."""
-    found = runtime.processes
-    if found is None:
-        return None
-    sizes = f"{size_or_dash(found.original)} -> {size_or_dash(found.optimized)}"
-    return doc.Paragraph(
-        f"{found.count} processes that hold the model at once: {sizes} together (PSS, Python and "
-        "the runtime included)"
+    yield from doc.section(
+        title,
+        doc.Table(doc.columns(*_HEADS), rows),
+        doc.Meanings(meanings),
+        _time_block(runtime),
+        _shared_memory_block(runtime),
     )
 
 
-def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
-    """Return a prediction: of the arena, it leaves the weights out."""
+def _time_block(runtime: RuntimeFacts) -> doc.Block | None:
+    """Return the relative time of a run, if both models were timed in alternation."""
+    time = runtime.time
+    if time is None:
+        return None
+    line = (
+        f"time of a run relative to the original: {time.median:.2f} (quartiles {time.low:.2f} "
+        f"and {time.high:.2f} of {time.rounds} alternating rounds)"
+    )
+    return doc.Items((line,))
+
+
+def _shared_memory_block(runtime: RuntimeFacts) -> doc.Block | None:
+    """Return the total memory of several processes with the same model, if it was measured."""
+    processes = runtime.processes
+    if processes is None:
+        return None
+    before, after = size_or_dash(processes.original), size_or_dash(processes.optimized)
+    return doc.Paragraph(
+        f"{processes.count} processes with the model loaded: {before} -> {after} together (PSS, "
+        "including Python and the runtime)"
+    )
+
+
+def _predicted_sizes(peaks: Peaks) -> Mapping[str, int | None]:
+    """Return predicted bytes by measure. The predicted arena is without weights."""
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved, no weights": peaks.held,
-        **_process(peaks),
+        **_process_sizes(peaks),
     }
 
 
-def _observed(peaks: Peaks) -> Mapping[str, int | None]:
-    known = peaks.held is not None and peaks.weights is not None
-    aside = (peaks.held or 0) - (peaks.weights or 0)
+def _observed_sizes(peaks: Peaks) -> Mapping[str, int | None]:
+    """Return observed bytes by measure. The observed arena is with weights, and without if known."""
+    without_weights = (
+        None if peaks.held is None or peaks.weights is None else peaks.held - peaks.weights
+    )
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved": peaks.held,
-        "reserved, no weights": aside if known else None,
-        **_process(peaks),
+        "reserved, no weights": without_weights,
+        **_process_sizes(peaks),
     }
 
 
-def _process(peaks: Peaks) -> Mapping[str, int | None]:
+def _process_sizes(peaks: Peaks) -> Mapping[str, int | None]:
     sizes = {} if peaks.process is None else to_json(peaks.process)
     return {f"process, {name}": size for name, size in sizes.items()}
 
 
-def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
-    """Yield the runtime's options for the written model, ``scope.key = value``."""
+def settings_section(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
+    """Yield the runtime options of the written model as ``scope.key = value (source)``."""
     if runtime is None or runtime.settings is None:
         return
-    lines = tuple(
-        doc.Name(f"{scope}.{key} = {value}{_source(runtime, f'{scope}.{key}')}")
-        for scope, options in to_json(runtime.settings).items()
-        if scope != "io_binding"  # a line for each donated pair is in its own section
-        for key, value in options.items()
-    )
+    lines = []
+    for scope, options in to_json(runtime.settings).items():
+        if scope == "io_binding":  # the section on donated buffers lists these
+            continue
+        for key, value in options.items():
+            source = runtime.settings_sources.get(f"{scope}.{key}")
+            source_text = f" ({source})" if source else ""
+            lines.append(doc.Name(f"{scope}.{key} = {value}{source_text}"))
     yield from doc.section(
-        "Settings of the written model", doc.Items(lines) if lines else None
+        "Settings of the written model", doc.Items(tuple(lines)) if lines else None
     )
 
 
-def _source(runtime: RuntimeFacts, key: str) -> str:
-    """Return who said a setting, where that was a run."""
-    source = runtime.settings_sources.get(key)
-    return f" ({source})" if source else ""
-
-
-def time_line(runtime: RuntimeFacts | None) -> str:
-    """Return how long a run of the written model takes, where both were timed in turn."""
-    if runtime is None or runtime.time is None:
-        return ""
-    found = runtime.time
-    return (
-        f"time of a run against the original's: {found.median:.2f} ({found.low:.2f} to "
-        f"{found.high:.2f}, the quartiles of {found.rounds} rounds in turn)"
-    )
-
-
-def validation(report: Report) -> Iterator[doc.Block]:
-    """Yield the verdict of the comparison, or that there was none."""
-    checked = report.validation
-    words = ["not validated"]
-    if checked is not None:
-        words = [f"{checked.status} on {checked.provider}"]
-        if checked.bit_identical is not None:
-            words.append("bit for bit" if checked.bit_identical else "outputs differ")
-        if checked.replay is not None:
-            words.append(f"replay {checked.replay}")
-        if checked.donated is not None:
-            words.append(f"two steps with donated buffers {checked.donated}")
-    yield from doc.section("Validation", doc.Paragraph(", ".join(words)))
+def validation_section(report: Report) -> Iterator[doc.Block]:
+    """Yield the result of comparing outputs, of the replay and of donated steps."""
+    validation = report.validation
+    results = ["not validated"]
+    if validation is not None:
+        results = [f"{validation.status} on {validation.provider}"]
+        if validation.bit_identical is not None:
+            results.append("bit-identical" if validation.bit_identical else "outputs differ")
+        if validation.replay is not None:
+            results.append(f"replay {validation.replay}")
+        if validation.donated is not None:
+            results.append(f"two steps with donated buffers {validation.donated}")
+    yield from doc.section("Validation", doc.Paragraph(", ".join(results)))

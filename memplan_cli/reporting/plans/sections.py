@@ -1,31 +1,35 @@
-"""A plan's report as a document: one small function for each section."""
+"""The sections of a plan's report that every plan has; features add theirs as `PlanSection`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
-from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
+from memplan_cli.core.results.memory import DEFINITIONS
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
-from memplan_cli.planning.print_log import is_left_alone
+from memplan_cli.core.symbolic.dims import binding_text
+from memplan_cli.planning.print_log import is_left_alone, print_log, without_reuse
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
-from memplan_cli.reporting.findings.snapshot import known_share
+from memplan_cli.reporting.hints import (
+    assumed_dims,
+    dim_options,
+    dims_summary,
+    report_command,
+)
 from memplan_cli.reporting.plans import runtime
-from memplan_cli.reporting.plans.dims import bindings, for_all_dims, of_dims
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
     memory_figures,
-    paid,
+    order_note,
     total_figures,
-    training_words,
-    verdict,
-    whose_order,
 )
-from memplan_cli.reporting.plans.reuse import left_at_32_bits, not_reused
+from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
+
 
 PlanSection = Callable[["Report", int], Iterable[doc.Block]]
 """A feature's part of the plan report: the report and the most rows of a table -> blocks.
@@ -42,139 +47,253 @@ in the short answer; its soft paragraphs and tables are details.
 """
 
 
-def plan_document(plan: Plan, most: int, sections: Sequence[PlanSection] = ()) -> doc.Document:
-    """Return the whole report of a plan; long tables are cut after ``most`` rows."""
-    report = plan.report
-    first = (
-        *(doc.Paragraph(line, "verdict") for line in paid(report)),
-        doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
-    )
-    title = ("Memory of ", doc.Name(report.model.path or "model"))
-    return doc.Document(title, (*first, *details(plan, most, sections)))
-
-
-def details(
-    plan: Plan, most: int, sections: Sequence[PlanSection] = ()
+def generic_sections(
+    plan: Plan, max_rows: int, feature_sections: Sequence[PlanSection] = ()
 ) -> Iterator[doc.Block]:
-    """Yield everything below the first lines, section by section."""
-    report, given, plan = plan.report, plan, with_bound_symbols(plan)
-    yield doc.Paragraph(headline(report), "soft")
-    yield from of_dims(report)
-    yield from _memory(report)
-    yield from for_all_dims(report)
-    yield from _live_bytes(plan)
-    yield from _peak(plan, most)
-    yield from left_at_32_bits(plan, most)
-    yield from bindings(report)
-    for section in sections:
-        yield from section(report, most)
-    yield from _orders(report)
-    yield from runtime.evidence(report.runtime)
-    yield from runtime.settings(report.runtime)
-    yield from runtime.validation(report)
-    if not is_left_alone(given):
-        yield from not_reused(plan, most)
-    yield from _remarks(report)
-
-
-def said_besides(plan: Plan, sections: Sequence[PlanSection] = ()) -> Iterator[doc.Block]:
-    """Yield what no reader of the first lines may miss: dims, features in use, warnings."""
+    """Yield all sections of a plan's report, with those of features before the orders."""
     report = plan.report
-    yield from of_dims(report)
-    for section in sections:
-        for block in section(report, 0):
-            if isinstance(block, doc.Paragraph) and block.tone != "soft":
-                yield block
-    dry_run = ", ".join(training_words(report))
-    if dry_run:
-        yield doc.Paragraph(dry_run)
-    yield from bindings(report)
-    yield from _remarks(report)
+    left_alone = is_left_alone(plan)
+    plan = with_bound_symbols(plan)
+    yield doc.Paragraph(headline(report), "soft")
+    yield from dims_blocks(report)
+    yield from _memory_sections(report)
+    yield from _symbolic_section(report)
+    yield from _live_bytes_section(plan)
+    yield from _peak_section(plan, max_rows)
+    yield from float32_section(plan, max_rows)
+    yield from bindings_section(report)
+    for section in feature_sections:
+        yield from section(report, max_rows)
+    yield from _orders_section(report)
+    yield from runtime.evidence(report.runtime)
+    yield from runtime.settings_section(report.runtime)
+    yield from runtime.validation_section(report)
+    if not left_alone:
+        yield from _not_reused_section(plan, max_rows)
+    yield from remarks_sections(report)
 
 
-def _remarks(report: Report) -> Iterator[doc.Block]:
-    yield from doc.section(
-        "Fallbacks", doc.Items(_fallbacks(report)) if report.fallbacks else None
-    )
+def remarks_sections(report: Report) -> Iterator[doc.Block]:
+    """Yield the fallbacks, where a request was met in another way, and the warnings."""
+    fallbacks = tuple(map(str, report.fallbacks))
+    yield from doc.section("Fallbacks", doc.Items(fallbacks) if fallbacks else None)
     yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 
-def _fallbacks(report: Report) -> tuple[str, ...]:
-    """Return a line for each thing that was done otherwise than asked for."""
-    return tuple(map(str, report.fallbacks))
+def dims_blocks(report: Report) -> Iterator[doc.Block]:
+    """Yield the values of dims by their source, and the options or the command to change them."""
+    for source, label in (("given", "given"), ("inputs", "from the inputs")):
+        dims = {n: dim.value for n, dim in report.bindings.items() if dim.source == source}
+        if dims:
+            yield doc.Paragraph(f"{label}: {dims_summary(dims)}", "soft")
+    if assumed := assumed_dims(report):
+        label = f"assumed {dims_summary(assumed)}; to change that:"
+        code = dim_options(report)
+    else:
+        label, code = "to choose values for the dims:", report_command(report)
+    if code:
+        yield doc.Paragraph(label, "soft")
+        yield doc.Code((code,), doc.SHELL)
 
 
-def _memory(report: Report) -> Iterator[doc.Block]:
-    words = certainty_lines(report)
+def _memory_sections(report: Report) -> Iterator[doc.Block]:
+    """Yield the figures of the intermediates and of the whole model, and their certainty."""
+    certainty = certainty_lines(report)
     yield from doc.section("Intermediates", doc.Figures(memory_figures(report)))
-    yield doc.Paragraph(whose_order(report), "soft")
+    yield doc.Paragraph(order_note(report), "soft")
     yield from doc.section("Whole model", doc.Figures(total_figures(report)))
-    if words:
-        yield doc.Meaning("; ".join(words), "soft")
+    if certainty:
+        yield doc.Meaning("; ".join(certainty), "soft")
 
 
-def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
+_EXPRESSION_NAMES = {
+    "inputs": "inputs",
+    "outputs": "outputs",
+    "naive": "naive",
+    "live_peak": "lower bound",
+    "resident": "resident",
+    "planned": "planned",
+    "total": "total",
+}
+"""Key of a symbolic size -> its name in the report."""
+
+
+def _symbolic_section(report: Report) -> Iterator[doc.Block]:
+    """Yield the expressions of a symbolic plan, if the other figures are for assumed dims."""
+    if report.memory.naive is None:
+        return
+    rows = tuple(
+        doc.Figure(name, report.symbolic[key], DEFINITIONS[key])
+        for key, name in _EXPRESSION_NAMES.items()
+        if key in report.symbolic
+    )
+    if rows:
+        yield from doc.section("For all dims", doc.Figures(rows))
+
+
+def _live_bytes_section(plan: Plan) -> Iterator[doc.Block]:
+    """Yield the chart of live bytes of the main arena; nothing if no bytes are planned."""
     arena = main_arena(plan)
     points = curve(plan, arena)
-    most = max((size for _, size in points), default=0)
-    if arena is None or not most:
+    peak = max((size for _, size in points), default=0)
+    if arena is None or not peak:
         return
-    end, peak = points[-1][0], peak_tick(points)
-    caption = f"highest {format_size(most)}{per_unit(arena.unit)} at step {peak} of {end}"
+    end, tick = points[-1][0], peak_tick(points)
+    caption = f"highest {format_size(peak)}{per_unit(arena.unit)} at step {tick} of {end}"
     if len(plan.arenas) > 1:
-        # Several arenas are left only where a symbol has no number to add them up with.
-        what = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
-        caption += f"; only {what}: one of {len(plan.arenas)} arenas"
+        # Arenas of different units remain only if a symbol has no value; they cannot be added.
+        sizes = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
+        caption += f"; only {sizes}: one of {len(plan.arenas)} arenas"
     known = known_only(plan.report)
     caption += f"; {known}" if known else ""
-    yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
+    yield from doc.section("Live bytes over time", doc.Chart(points, end, tick, caption))
 
 
 def known_only(report: Report) -> str:
-    """Return in words that a picture leaves out what has no size; empty where nothing is."""
+    """Return the note that a picture leaves out unknown sizes; empty if all are known."""
     return (
         f"counts only what is known: {known_share(report.coverage)}" if report.partial else ""
     )
 
 
-def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
+def _peak_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the tensors that are live at the peak, with their producers and last readers."""
     peak = plan.report.peak
     if peak is None or not peak.tensors:
         return
-    whole = sum(size for _, size in peak.tensors)
-    shown = {VarId(name): size for name, size in peak.tensors[:most]}
-    places = {tensor.id: tensor for tensor in plan.tensors if tensor.id in shown}
+    total = sum(size for _, size in peak.tensors)
+    sizes = {VarId(name): size for name, size in peak.tensors[:max_rows]}
+    placements = {tensor.id: tensor for tensor in plan.tensors if tensor.id in sizes}
     nodes = nodes_at(plan)
     rows = (
         (
             doc.Name(name),
             format_size(size),
-            format_share(size, whole),
-            *_between(places.get(name), nodes),
+            format_share(size, total),
+            *_lifetime_cells(placements.get(name), nodes),
         )
-        for name, size in shown.items()
+        for name, size in sizes.items()
     )
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
     known = " of the sizes that are known" if plan.report.partial else ""
     title = (f"At the peak{known}: step {peak.step}, ", doc.Name(peak.node))
-    yield from doc.section(
-        title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")
-    )
+    hidden = len(peak.tensors) - max_rows
+    yield from doc.section(title, doc.first_rows(heads, rows, hidden, "tensors"))
 
 
-def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | doc.Name, ...]:
-    """Return the nodes between which a tensor is live, or why it is for the whole run."""
-    if place is None:
+def _lifetime_cells(
+    placement: Placement | None, nodes: Mapping[int, str]
+) -> tuple[str | doc.Name, ...]:
+    """Return the producer and last reader of a tensor, or the reason of a whole-run buffer."""
+    if placement is None:
         return "", ""
-    if place.pinned:
-        return "(whole run)", place.pinned
-    return doc.Name(nodes.get(place.first, "")), doc.Name(nodes.get(place.last - 1, ""))
+    if placement.pinned:
+        return "(whole run)", placement.pinned
+    producer, last_reader = nodes.get(placement.first, ""), nodes.get(placement.last - 1, "")
+    return doc.Name(producer), doc.Name(last_reader)
 
 
-def _orders(report: Report) -> Iterator[doc.Block]:
+_HALF_TYPES, _WIDE_TYPE = frozenset({"float16", "bfloat16"}), "float32"
+
+
+def float32_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the float32 intermediates of a 16-bit model, largest first; nothing for other models.
+
+    A conversion to float16 rarely halves the memory: some operators keep float32, and every
+    Cast adds a tensor (onnxconverter-common#289, onnxruntime#9949).
+    """
+    dtypes = {tensor.dtype for tensor in plan.tensors}
+    if not dtypes & _HALF_TYPES or _WIDE_TYPE not in dtypes:
+        return
+    tensors = [tensor for tensor in plan.tensors if tensor.dtype == _WIDE_TYPE]
+    tensors.sort(key=attrgetter("bytes"), reverse=True)
+    units = {arena.id: per_unit(arena.unit) for arena in plan.arenas}
+    bytes_by_unit: dict[str, int] = {}
+    for tensor in tensors:
+        unit = units[tensor.arena]
+        bytes_by_unit[unit] = bytes_by_unit.get(unit, 0) + tensor.bytes
+    total = " + ".join(f"{format_size(size)}{unit}" for unit, size in bytes_by_unit.items())
+    verb = "stays" if len(tensors) == 1 else "stay"
+    line = (
+        f"{counted(len(tensors), 'tensor')}, {total} without reuse, {verb} {_WIDE_TYPE} beside "
+        "16-bit floats"
+    )
+    rows = (
+        (
+            doc.Name(tensor.id),
+            f"{format_size(tensor.bytes)}{units[tensor.arena]}",
+            f"[{','.join(map(str, tensor.shape))}]",
+        )
+        for tensor in tensors[:max_rows]
+    )
+    heads = ("tensor", ">bytes", "shape")
+    table = doc.first_rows(heads, rows, len(tensors) - max_rows, "tensors")
+    yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
+
+
+_PROFILE_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
+
+
+def bindings_section(report: Report) -> Iterator[doc.Block]:
+    """Yield the memory of a plan of its own for each binding, if the plan holds for several."""
+    if not report.profiles:
+        return
+    planned = report.memory.planned
+    size = "" if planned is None else f" needs {format_size(planned)}, and"
+    line = f"this plan{size} was checked at each binding; a plan for one binding alone needs:"
+    rows = tuple(
+        (
+            binding_text(profile.dims),
+            *(runtime.size_or_dash(getattr(profile.memory, name)) for name in _PROFILE_SIZES),
+        )
+        for profile in report.profiles
+    )
+    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _PROFILE_SIZES))
+    yield from doc.section("Each binding", doc.Paragraph(line), doc.Table(heads, rows))
+
+
+def _orders_section(report: Report) -> Iterator[doc.Block]:
     rows = (
         (name, format_size(size), "chosen" if name == report.chosen_order else "")
         for name, size in report.orders.items()
     )
     table = doc.first_rows(("order", ">live peak", ""), rows, 0, "orders")
-    yield from doc.section("Orders that were tried", table)
+    yield from doc.section("Node orders tried", table)
+
+
+def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the reasons why tensors reuse no memory, most bytes first.
+
+    Only tensors of fixed size count in the bytes of a reason.
+    """
+    fixed_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
+    tensors_by_reason: dict[str, list[tuple[int, str]]] = {}
+    for tensor, reason in without_reuse(plan.tensors):
+        size = tensor.bytes if tensor.arena in fixed_arenas else 0
+        tensors_by_reason.setdefault(reason, []).append((size, tensor.id))
+    for refusal in plan.report.unplanned:
+        if refusal.name not in plan.by_id:
+            tensors_by_reason.setdefault(refusal.reason, []).append((0, refusal.name))
+    bytes_by_reason = {
+        reason: sum(size for size, _ in tensors)
+        for reason, tensors in tensors_by_reason.items()
+    }
+    ranked = sorted(bytes_by_reason, key=lambda reason: (-bytes_by_reason[reason], reason))
+    rows = []
+    for reason in ranked[:max_rows]:
+        tensors = sorted(tensors_by_reason[reason], key=lambda item: (-item[0], item[1]))
+        total = bytes_by_reason[reason]
+        size_cell = format_size(total) if total else "-"
+        examples: list[str | doc.Name] = [doc.Name(tensors[0][1])]
+        if len(tensors) > 1:
+            examples += [", ", doc.Name(tensors[1][1])]
+        rows.append((str(len(tensors)), size_cell, reason, tuple(examples)))
+    heads = (">tensors", ">bytes", "reason", "for example")
+    table = doc.first_rows(heads, rows, len(ranked) - max_rows, "reasons")
+    yield from doc.section("Not reused, and why", table)
+
+
+def print_log_section(plan: Plan) -> Iterator[doc.Block]:
+    """Yield the lines of ``--print-log``."""
+    lines = tuple(map(doc.Name, print_log(plan)))
+    yield from doc.section("Reuse, in the order of the plan", doc.Items(lines))

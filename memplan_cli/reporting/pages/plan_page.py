@@ -1,7 +1,7 @@
-"""One self-contained page: where the memory goes, to look at, search and print.
+"""The self-contained HTML page of a plan: a map of the memory, figures and searchable tables.
 
-The page asks for nothing from any network: its policy names the digests of its own script
-and style, so that nothing which a model's names smuggle in could run either.
+The page loads nothing from a network. Its content security policy allows the page's own script
+and style by their digests, so that text injected through a model's names cannot run.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting.escape import html
 from memplan_cli.reporting.media.html import broken, draw, said
+from memplan_cli.reporting.pages.page_data import embedded, page_data
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
-from memplan_cli.reporting.plans.page_data import embedded, page_data
-from memplan_cli.reporting.plans.sections import known_only, plan_document
+from memplan_cli.reporting.plans.report import plan_document
+from memplan_cli.reporting.plans.sections import known_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.reporting.plans.graph_facts import GraphFacts
+    from memplan_cli.reporting.pages.graph_facts import GraphFacts
     from memplan_cli.reporting.plans.sections import PlanSection
 
-_MOST_ROWS = 1000
+_MAX_ROWS = 1000
 """Rows of each table below the map."""
 
 _NOTEBOOK_ROWS = 20
@@ -40,7 +41,7 @@ _NOTEBOOK_STYLE = (
     ".memplan .verdict,.memplan .chosen{font-weight:bold}"
     ".memplan .n{text-align:right;white-space:nowrap}"
 )
-"""Rules for elements inside the report only, because a notebook is one page."""
+"""Style of the report only: all outputs of a notebook share one page."""
 
 _SCRIPTS = ("base", "values", "map", "table", "groups", "page")
 
@@ -59,13 +60,13 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What a page tells besides its plan.
+class PageContext:
+    """What a page shows besides its plan.
 
     Attributes:
-        label: what the other plan is called.
-        plan: another plan whose live bytes are laid over, in the file's order for example.
-        facts: what the model says of nodes and tensors: types, categories.
+        label: the name of the other plan, for example "in the order of the file".
+        plan: another plan, whose live bytes are drawn over those of the page's plan.
+        facts: op types and tensor categories from the model.
     """
 
     label: str = ""
@@ -74,15 +75,15 @@ class Beside:
 
 
 def render(
-    plan: Plan, beside: Beside | None = None, sections: Sequence[PlanSection] = ()
+    plan: Plan, context: PageContext | None = None, sections: Sequence[PlanSection] = ()
 ) -> str:
-    """Return the page of a plan, with what is known besides."""
-    beside = beside or Beside()
+    """Return the page of a plan as HTML, with the features' sections below the map."""
+    context = context or PageContext()
     report = plan.report
-    head, section_elements = draw(plan_document(plan, _MOST_ROWS, sections))
-    data = page_data(plan, beside.facts, beside.plan)
+    head, section_elements = draw(plan_document(plan, _MAX_ROWS, sections))
+    data = page_data(plan, context.facts, context.plan)
     symbolic = any(arena.unit != "1" for arena in plan.arenas)
-    columns = {key: c for key, c in _COLUMNS.items() if symbolic or key != "size"}
+    columns = {key: column for key, column in _COLUMNS.items() if symbolic or key != "size"}
     parts = {
         "title": html(report.model.path or "model"),
         "head": head,
@@ -91,10 +92,10 @@ def render(
         "no_symbols": "" if data["symbols"] else " hidden",
         "no_types": "" if data["type"] else " hidden",
         "no_regions": "" if data["regions"] else " hidden",
-        "arenas": "".join(_arenas(plan)),
-        "live": html(_about_live(plan)),
+        "arenas": "".join(_arena_options(plan)),
+        "live": html(_live_bytes_title(plan)),
         "known": html(known_only(report)),
-        "other": _other_key(beside),
+        "other": _other_plan_key(context),
         "columns": "".join(
             f'<th class="{kind}" data-key="{key}" data-name="{name}" scope="col">'
             f'<button type="button">{name}</button></th>'
@@ -107,7 +108,7 @@ def render(
 
 
 def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
-    """Return the figures and tables of the page as one element, for a notebook's output."""
+    """Return the figures and tables of a plan as one ``<div>``, for the output of a notebook cell."""
     document = plan_document(plan, _NOTEBOOK_ROWS, sections)
     above, section_elements = draw(document)
     head = f"<h3>{said(document.title)}</h3>"
@@ -118,8 +119,15 @@ def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
 def assembled(
     template: str, scripts: tuple[str, ...], parts: Mapping[str, str], data: Json
 ) -> str:
-    """Return a page: its template filled in, style, data and one script of several files."""
-    page = files("memplan_cli.reporting.plans") / "page"
+    """Return a page as HTML.
+
+    Args:
+        template: The file with placeholders ``{name}``.
+        scripts: The names of the script files, which become one script.
+        parts: HTML for the placeholders; style, script, policy and data are added here.
+        data: What the script reads.
+    """
+    page = files("memplan_cli.reporting.pages") / "page"
     css = (page / "page.css").read_text("utf-8")
     code = "".join((page / f"{name}.js").read_text("utf-8") for name in scripts)
     js = f'"use strict";\n(async () => {{\n{code}}})();\n'
@@ -130,7 +138,7 @@ def assembled(
         "policy": _policy(css, js),
         "data": embedded(data),
     }
-    # One pass: what is put in is never looked at again for placeholders.
+    # One pass over the template: placeholders in the inserted text are not replaced.
     text = (page / template).read_text("utf-8")
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], text)
 
@@ -146,26 +154,27 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _other_key(beside: Beside) -> str:
-    if beside.plan is None:
+def _other_plan_key(context: PageContext) -> str:
+    if context.plan is None:
         return ""
-    return f'<span class="key then"></span>{html(beside.label)} '
+    return f'<span class="key then"></span>{html(context.label)} '
 
 
-def _arenas(plan: Plan) -> Iterator[str]:
+def _arena_options(plan: Plan) -> Iterator[str]:
     yield '<option value="-1" selected>all, one after the other</option>'
     for index, arena in enumerate(plan.arenas):
         name = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
         yield f'<option value="{index}">{html(name)}</option>'
 
 
-def _about_live(plan: Plan) -> str:
+def _live_bytes_title(plan: Plan) -> str:
     peak = plan.report.peak
     where = f", highest at step {peak.step}, {peak.node}" if peak else ""
     return f"Live bytes over time{where}"
 
 
 def _cards(report: Report) -> Iterator[str]:
+    """Yield the boxes with the four main figures at the top of the page."""
     memory = {row.name: row for row in memory_figures(report)}
     totals = {row.name: row for row in total_figures(report)}
     for key, title, row in (
@@ -175,9 +184,9 @@ def _cards(report: Report) -> Iterator[str]:
         ("total", "whole model", totals["total"]),
     ):
         saved = f'<span class="saved"> ({row.saved} saved)</span>' if row.saved else ""
-        sure = f"{row.certainty}: " if row.certainty else ""
+        certainty = f"{row.certainty}: " if row.certainty else ""
         yield (
             f'<div data-figure="{key}"><span class="soft">{html(title)}</span>'
             f"<strong>{broken(row.value)}</strong>"
-            f"<small>{html(sure + row.definition)}{saved}</small></div>"
+            f"<small>{html(certainty + row.definition)}{saved}</small></div>"
         )

@@ -1,7 +1,7 @@
-"""What a plan's graph is made of: op types, categories of tensors, regions in pieces.
+"""Op types of a plan's nodes, categories of its tensors, and its regions in pieces.
 
-A plan names nodes and tensors; their types and parts are the model's to say. Without the
-model, categories follow from the names that exporters give, and types are not told.
+A plan has names only; types and the parts of a training step come from the model. Without the
+model, categories are guessed from the names that exporters give, and types are unknown.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _GRADIENT = re.compile(r"(?i)([._/]grad(ient)?s?([._/\d]|$))|^grad(ient)?[._/]")
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What a model says of its nodes and tensors.
+    """Op types, parts and sizes that are read from a model.
 
     Attributes:
         types: the op type of each node, by its label.
         parts: the tensors of the backward part and of the update, with the category.
-        given: bytes of what the caller or the file gives, by category.
+        given: bytes of weights, inputs and the like, by category.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,10 @@ class GraphFacts:
     given: Mapping[str, int] = field(default_factory=dict)
 
     def type_of(self, node: str) -> str:
-        """Return the type of a node of a plan; a copy or a piece has that of its source."""
+        """Return the op type of a plan's node, empty if unknown.
+
+        A recomputed copy or a piece of a chunked node has the type of its source.
+        """
         if _JOIN.search(node):
             return "Concat"
         for label in (node, _COPY.sub("", node), _source(node)):
@@ -55,7 +58,7 @@ class GraphFacts:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Steps ``first`` to ``last`` that compute one region piece by piece."""
+    """A region that is computed piece by piece in the steps ``first`` to ``last``."""
 
     label: str
     first: int
@@ -63,12 +66,12 @@ class Region:
 
 
 def is_cache(name: str) -> bool:
-    """Whether a name is one that exporters give to keys and values kept for later."""
+    """Whether a name is one that exporters give to a key or value cache."""
     return _CACHE.search(name) is not None
 
 
 def category(tensor: Placement, facts: GraphFacts) -> str:
-    """Return what kind of memory a planned tensor is."""
+    """Return the category of a planned tensor."""
     if _PIECE.search(tensor.name):
         return CHUNKS
     part = facts.parts.get(tensor.id) or facts.parts.get(_source(tensor.id))
@@ -82,7 +85,7 @@ def category(tensor: Placement, facts: GraphFacts) -> str:
 def regions(plan: Plan) -> tuple[Region, ...]:
     """Return the regions that are computed in pieces, in order of time.
 
-    A region's pieces, in any order, are followed by what joins them: a piece behind a join
+    The pieces of a region are followed by the node that joins them, so a piece after a join
     begins the next region.
     """
     spans: list[tuple[int, int]] = []
@@ -96,27 +99,30 @@ def regions(plan: Plan) -> tuple[Region, ...]:
                 spans.append((tick, tick))
             spans[-1] = spans[-1][0], tick
             is_open = True
-    return tuple(Region(_label(plan, at, *span), *span) for at, span in enumerate(spans))
+    return tuple(Region(_label(plan, index, *span), *span) for index, span in enumerate(spans))
 
 
-def region_of(tensor: Placement, found: Sequence[Region]) -> int:
-    """Return the place of the region that makes a piece of a tensor, or -1."""
+def region_of(tensor: Placement, chunked_regions: Sequence[Region]) -> int:
+    """Return the index of the region that computes a tensor, -1 if the tensor is no piece."""
     if not _PIECE.search(tensor.name):
         return -1
-    held = (at for at, each in enumerate(found) if each.first <= tensor.first <= each.last)
-    return next(held, -1)
+    for index, region in enumerate(chunked_regions):
+        if region.first <= tensor.first <= region.last:
+            return index
+    return -1
 
 
-def _label(plan: Plan, at: int, first: int, last: int) -> str:
-    bases = {
+def _label(plan: Plan, index: int, first: int, last: int) -> str:
+    """Return the label of the region at steps ``first`` to ``last``, with its axis if known."""
+    sources = {
         _source(t.name)
         for t in plan.tensors
         if first <= t.first <= last and _PIECE.search(t.name)
     }
-    for each in plan.report.chunked.regions:
-        if each.tensor in bases:
-            return f"{each.tensor}: {each.pieces} pieces along axis {each.axis}"
-    return f"region {at + 1} in pieces"
+    for region in plan.report.chunked.regions:
+        if region.tensor in sources:
+            return f"{region.tensor}: {region.pieces} pieces along axis {region.axis}"
+    return f"region {index + 1} in pieces"
 
 
 def _source(name: str) -> str:

@@ -94,7 +94,7 @@ const enter = (k, value) => {
 const fields = () => data.symbols.forEach(({ name, value, source }, k) => {
   const label = document.createElement("label"), number = document.createElement("input");
   const slider = document.createElement("input");
-  label.append(put("span", name), number, slider, put("small", source === "not known" ? "no number is known: any will do" : `${source}: ${value}`));
+  label.append(put("span", name), number, slider, put("small", source === "unknown" ? "no value is known: any will do" : `${source}: ${value}`));
   Object.assign(number, { type: "number", min: 0, step: 1, value });
   Object.assign(slider, { type: "range", min: 1, step: 1, max: Math.max(64, 4 * value), value });
   number.setAttribute("aria-label", name);

@@ -1,4 +1,4 @@
-"""The page of `memplan diff`: two maps, one over the other, and a table of what changed."""
+"""The HTML page of `memplan diff`: a map of each plan, and tables of metrics and tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_change, format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import main_arena, nodes_at
-from memplan_cli.reporting.commands.diff import metric_cells
+from memplan_cli.reporting.commands.diff import hidden_changes_text, metric_cells
 from memplan_cli.reporting.escape import html, per_unit, terminal
-from memplan_cli.reporting.plans.html import assembled
+from memplan_cli.reporting.pages.plan_page import assembled
 from memplan_cli.reporting.plans.sections import known_only
 
 if TYPE_CHECKING:
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.findings.diff import Difference, MetricChange
+    from memplan_cli.reporting.commands.diff import Difference, MetricChange
 
-_MOST_CHANGES = 500
+_MAX_CHANGES = 500
 """Rows of the table of tensors."""
 
 _SAME, _MORE, _LESS = 0, 1, 2
+"""How a tensor of the map is coloured."""
+
 _TOTALS = ("planned", "live_peak", "total", "naive")
-"""The number that the first line is about: the first of these that both sides know."""
+"""The first line shows the first of these metrics that is known on both sides."""
 
 
-def render(before: Plan, after: Plan, found: Difference) -> str:
-    """Return the page of what changed from one plan to another."""
+def render(before: Plan, after: Plan, difference: Difference) -> str:
+    """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
     sides = [with_bound_symbols(plan) for plan in (before, after)]
     tables = [_bytes_by_name(plan) for plan in sides]
     data = {
@@ -38,39 +40,39 @@ def render(before: Plan, after: Plan, found: Difference) -> str:
             _side(sides[1], tables[0], (_MORE, _LESS)),
         ]
     }
-    labels = [html(each.model) for each in (found.before, found.after)]
+    labels = [html(side.model) for side in (difference.before, difference.after)]
     parts = {
         "title": " &rarr; ".join(labels),
-        "verdict": _verdict(found),
-        "metrics": "".join(map(_metric_row, found.metrics)),
-        "changes": "".join(_change_rows(found)),
-        "more": html(_rest(found)),
-        "notes": "".join(f"<li>{html(note)}</li>" for note in found.notes),
-        "before": labels[0] + html(_about(sides[0])),
-        "after": labels[1] + html(_about(sides[1])),
+        "verdict": _verdict(difference),
+        "metrics": "".join(map(_metric_row, difference.metrics)),
+        "changes": "".join(_change_rows(difference)),
+        "more": html(_caption(difference)),
+        "notes": "".join(f"<li>{html(note)}</li>" for note in difference.notes),
+        "before": labels[0] + html(_omissions(sides[0])),
+        "after": labels[1] + html(_omissions(sides[1])),
         "footer": html(f"memplan {after.version}"),
     }
     return assembled("diff.html", ("base", "diff"), parts, data)
 
 
-def _about(plan: Plan) -> str:
-    """Return what a map leaves out: sizes that are not known, arenas without a number."""
+def _omissions(plan: Plan) -> str:
+    """Return what a map leaves out, in brackets: unknown sizes, other arenas; empty if nothing."""
     arena, known = main_arena(plan), known_only(plan.report)
-    words = [known] if known else []
+    notes = [known] if known else []
     if arena is None:
-        words.append("nothing is planned")
+        notes.append("nothing is planned")
     elif arena.unit != "1":
-        words.append(f"sizes{per_unit(arena.unit)}: one of {len(plan.arenas)} arenas")
-    return f" ({'; '.join(words)})" if words else ""
+        notes.append(f"sizes{per_unit(arena.unit)}: one of {len(plan.arenas)} arenas")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _verdict(found: Difference) -> str:
-    metrics = {metric.name: metric for metric in found.metrics}
+def _verdict(difference: Difference) -> str:
+    metrics = {metric.name: metric for metric in difference.metrics}
     for name in _TOTALS:
         metric = metrics.get(name)
         if metric is not None and metric.change is not None:
             return f'<p class="{_tone(metric.change) or "soft"}">{html(_sentence(metric))}</p>'
-    return '<p class="soft">no total is known of both: their sizes depend on dims</p>'
+    return '<p class="soft">no total is known on both sides: sizes depend on dims</p>'
 
 
 def _sentence(metric: MetricChange) -> str:
@@ -99,21 +101,19 @@ def _metric_row(metric: MetricChange) -> str:
     return f'<tr><th scope="row">{html(name)}</th>{row}</tr>'
 
 
-def _change_rows(found: Difference) -> Iterator[str]:
-    for each in found.changes[:_MOST_CHANGES]:
+def _change_rows(difference: Difference) -> Iterator[str]:
+    for change in difference.changes[:_MAX_CHANGES]:
         yield (
-            f'<tr><td class="n {_tone(each.effect)}">{html(format_change(each.effect))}</td>'
-            f"<td>{html(each.tensor)}</td><td>{html(each.kind.value)}</td>"
-            f"<td>{html(each.reason)}</td></tr>"
+            f'<tr><td class="n {_tone(change.effect)}">{html(format_change(change.effect))}</td>'
+            f"<td>{html(change.tensor)}</td><td>{html(change.kind.value)}</td>"
+            f"<td>{html(change.reason)}</td></tr>"
         )
 
 
-def _rest(found: Difference) -> str:
-    if not found.changes:
+def _caption(difference: Difference) -> str:
+    if not difference.changes:
         return "no tensor at the peak changed"
-    rest = found.changes[_MOST_CHANGES:]
-    effect = format_change(sum(each.effect for each in rest))
-    return f"{effect}: {len(rest)} more tensors" if rest else ""
+    return hidden_changes_text(difference, _MAX_CHANGES)
 
 
 def _bytes_by_name(plan: Plan) -> dict[str, int]:
@@ -121,9 +121,12 @@ def _bytes_by_name(plan: Plan) -> dict[str, int]:
 
 
 def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
-    """Return one map: the main arena's tensors, and how each differs from the other side's.
+    """Return the map of one plan: the tensors of its main arena, compared with the other plan.
 
-    ``tones`` are for what is larger on this side, or only here, and for what is smaller.
+    Args:
+        plan: The plan.
+        other: Bytes of the other plan's tensors by name.
+        tones: The kind of a tensor that is larger here or only here, and of a smaller one.
     """
     arena = main_arena(plan)
     tensors = tuple(t for t in plan.tensors if arena and t.arena == arena.id)
@@ -148,7 +151,7 @@ def _kind(tensor: Placement, other: Mapping[str, int], tones: tuple[int, int]) -
 
 def _columns(tensors: Iterable[Placement]) -> Json:
     rows = list(tensors)
-    positions = {tensor.id: at for at, tensor in enumerate(rows)}
+    positions = {tensor.id: index for index, tensor in enumerate(rows)}
     return {
         "name": [terminal(t.id) for t in rows],
         "bytes": [t.bytes for t in rows],

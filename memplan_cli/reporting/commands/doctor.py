@@ -1,0 +1,44 @@
+"""`memplan doctor`: installed packages, working providers and problems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.media import renderers, result_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.runtime.doctor import Diagnosis
+
+
+def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
+    """Return the versions, the state of each provider, the facts of the file, and the problems."""
+    provider_states = tuple(
+        f"{probe.provider}: works"
+        if probe.works
+        else f"{probe.provider}: does not work: {probe.reason}"
+        for probe in diagnosis.probes
+    )
+    file_facts = doc.Table(doc.columns("", ""), diagnosis.file) if diagnosis.file else None
+    problems = (
+        doc.Items(diagnosis.problems)
+        if diagnosis.problems
+        else doc.Paragraph("No problems found.")
+    )
+    return doc.Document(
+        f"Python {diagnosis.python}",
+        (
+            doc.Table(doc.columns("package", "version"), diagnosis.versions),
+            *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
+            *doc.section("The file", file_facts),
+            *doc.section("Problems", problems),
+        ),
+    )
+
+
+DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
+    **renderers(diagnosis_document, "text"),
+    "json": lambda diagnosis: result_json("doctor", diagnosis),
+}

@@ -1,0 +1,258 @@
+"""The verdicts of `memplan gate` as text, Markdown, JSON, GitHub annotations, JUnit and SARIF."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from memplan_cli.core.quantities import format_change, format_size
+from memplan_cli.core.version import VERSION
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.commands.diff import change_line, change_table
+from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
+from memplan_cli.reporting.escape import github, github_property, terminal, xml
+from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.reporting.commands.gate import Result, Verdict
+
+_MAX_MARKDOWN_BYTES = 60_000
+"""GitHub refuses comments of 64 KiB, and users add text of their own."""
+
+_MAX_CHANGES = 10
+"""Tensors listed per model, in every format but JSON."""
+
+_MAX_ANNOTATIONS = 10
+"""Annotations of one kind that GitHub shows per step."""
+
+_RULES = tuple(Finding)
+_HEADS = ("", "model", "metric", ">baseline", ">now", ">change")
+
+
+def gate_document(
+    verdicts: tuple[Verdict, ...], max_models: int | None = None
+) -> doc.Document:
+    """Return a table with a row per metric and model, and the findings of each model.
+
+    Args:
+        verdicts: One per model; failed ones are shown first.
+        max_models: The number of models to show; None: all.
+    """
+    ordered = sorted(verdicts, key=lambda verdict: (verdict.passed, verdict.snapshot.model))
+    shown = ordered[:max_models]
+    hidden = len(ordered) - len(shown)
+    caption = f"and {hidden} more models; --format json has all" if hidden else ""
+    rows = tuple(row for verdict in shown for row in _metric_rows(verdict))
+    findings = (block for verdict in shown for block in _finding_blocks(verdict))
+    failed = sum(not verdict.passed for verdict in verdicts)
+    return doc.Document(
+        f"Memory gate: {failed} failed, {len(verdicts) - failed} passed",
+        (doc.Table(doc.columns(*_HEADS), rows, caption), *findings),
+    )
+
+
+def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
+    """Yield a row for each known metric of the rules, or one row of dashes if none is known."""
+    before = verdict.difference.before.metrics if verdict.difference else {}
+    after = verdict.snapshot.metrics
+    partial = " (partial)" if verdict.snapshot.partial else ""
+    recorded = ", recorded" if verdict.recorded else ""
+    head = (f"{_pass_or_fail(verdict)}{recorded}", doc.Name(verdict.snapshot.model))
+    names = [name for name in verdict.rules.metrics if name in after]
+    for name in names:
+        now = format_size(after[name]) + partial
+        if name in before:
+            change = format_change(after[name] - before[name])
+            yield (*head, name, format_size(before[name]), now, change)
+        else:
+            yield (*head, name, "-", now, "-")
+    if not names:
+        yield (*head, "", "-", "-", "-")
+
+
+def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
+    """Yield the findings of a model; if it failed or was recorded, also the changed tensors."""
+    notes = [
+        doc.Note("error" if result.fails else "note", result.message)
+        for result in verdict.results
+    ]
+    difference, table = verdict.difference, None
+    if difference is not None and (verdict.recorded or not verdict.passed):
+        notes += [doc.Note("note", note) for note in difference.notes[:1]]
+        table = change_table(difference, _MAX_CHANGES) if difference.changes else None
+    title = (f"{_pass_or_fail(verdict)}: ", doc.Name(verdict.snapshot.model))
+    yield from doc.section(title, *notes, table)
+
+
+def _pass_or_fail(verdict: Verdict) -> str:
+    return "pass" if verdict.passed else "FAIL"
+
+
+def _markdown(verdicts: tuple[Verdict, ...]) -> str:
+    """Return a GitHub step summary. The number of models is halved until the text is small enough."""
+    max_models = len(verdicts)
+    while True:
+        text = draw_document(gate_document(verdicts, max_models), "markdown")
+        if len(text.encode()) <= _MAX_MARKDOWN_BYTES:
+            return text
+        max_models //= 2
+
+
+def _json(verdicts: tuple[Verdict, ...]) -> str:
+    return result_json("gate", GateVerdicts(verdicts))
+
+
+def github_commands(verdicts: tuple[Verdict, ...]) -> str:
+    """Return GitHub workflow commands that annotate models, at most ten, the worst first."""
+    findings = [(verdict, result) for verdict in verdicts for result in verdict.results]
+    findings.sort(key=_worst_first)
+    # If some are hidden, the last annotation gives their number.
+    count = len(findings) if len(findings) <= _MAX_ANNOTATIONS else _MAX_ANNOTATIONS - 1
+    lines = [_annotation(verdict, result) for verdict, result in findings[:count]]
+    hidden = len(findings) - count
+    if hidden:
+        lines.append(f"::warning title=memplan::{hidden} more findings; see the job's log")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _worst_first(finding: tuple[Verdict, Result]) -> tuple[bool, int, str, str]:
+    """Return a sort key: failures first, then by bytes above the limit."""
+    verdict, result = finding
+    excess = (result.actual or 0) - (result.limit or 0)
+    return not result.fails, -excess, verdict.snapshot.model, result.message
+
+
+def _annotation(verdict: Verdict, result: Result) -> str:
+    file = github_property(verdict.snapshot.model)
+    title = github_property(f"memplan: {result.finding.value}")
+    lines = [result.message]
+    if result.fails and verdict.difference is not None:
+        lines += map(change_line, verdict.difference.changes[:3])
+    message = github("\n".join(lines))
+    return f"::{result.level} file={file},title={title}::{message}"
+
+
+def junit(verdicts: tuple[Verdict, ...]) -> str:
+    """Return JUnit XML: a suite per model, a test per metric, which fails if a rule is broken."""
+    suites = [_results_by_metric(verdict) for verdict in verdicts]
+    tests = sum(map(len, suites))
+    failures = sum(map(_failure_count, suites))
+    head = f'<testsuites name="memplan gate" tests="{tests}" failures="{failures}">'
+    body = "".join(map(_suite, verdicts, suites))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}\n{body}</testsuites>\n'
+
+
+def _results_by_metric(verdict: Verdict) -> dict[str, list[Result]]:
+    """Return the failed results of each metric. Results without a metric count for the first."""
+    metrics = verdict.rules.metrics
+    results: dict[str, list[Result]] = {name: [] for name in metrics}
+    for result in verdict.results:
+        if result.fails:
+            results[result.metric or metrics[0]].append(result)
+    return results
+
+
+def _failure_count(results_by_metric: Mapping[str, list[Result]]) -> int:
+    return sum(bool(results) for results in results_by_metric.values())
+
+
+def _suite(verdict: Verdict, results_by_metric: Mapping[str, list[Result]]) -> str:
+    """Return the ``<testsuite>`` of a model; remarks that do not fail go to ``<system-out>``."""
+    remarks = [xml(result.message) for result in verdict.results if not result.fails]
+    output = "<system-out>{}</system-out>\n".format("\n".join(remarks)) if remarks else ""
+    cases = "".join(
+        _case(verdict, metric, results) for metric, results in results_by_metric.items()
+    )
+    failures = _failure_count(results_by_metric)
+    head = (
+        f'<testsuite name="{xml(verdict.snapshot.model)}" tests="{len(results_by_metric)}" '
+        f'failures="{failures}">'
+    )
+    return f"{head}\n{cases}{output}</testsuite>\n"
+
+
+def _case(verdict: Verdict, metric: str, results: list[Result]) -> str:
+    """Return the ``<testcase>`` of a metric, with a ``<failure>`` if it has failed results."""
+    head = f'<testcase classname="{xml(verdict.snapshot.model)}" name="{xml(metric)}"'
+    if not results:
+        return f"{head}/>\n"
+    lines = [result.message for result in results]
+    if verdict.difference is not None:
+        lines += map(change_line, verdict.difference.changes[:_MAX_CHANGES])
+    body = "\n".join(xml(line) for line in lines)
+    first = results[0]
+    failure = f'<failure type="{first.finding.value}" message="{xml(first.message)}">'
+    return f"{head}>\n{failure}{body}</failure>\n</testcase>\n"
+
+
+def sarif(verdicts: tuple[Verdict, ...]) -> str:
+    """Return a SARIF 2.1.0 log with a result per finding; tensors are logical locations."""
+    rules = [
+        {
+            "id": finding.value,
+            "shortDescription": {"text": MEANINGS[finding]},
+            "defaultConfiguration": {"level": "error" if finding.fails else "warning"},
+        }
+        for finding in _RULES
+    ]
+    results = [
+        _sarif_result(verdict, result) for verdict in verdicts for result in verdict.results
+    ]
+    return json_text(
+        {
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [
+                {
+                    "tool": {
+                        "driver": {"name": "memplan", "version": VERSION, "rules": rules}
+                    },
+                    "columnKind": "unicodeCodePoints",
+                    "results": results,
+                }
+            ],
+        }
+    )
+
+
+def _sarif_result(verdict: Verdict, result: Result) -> Json:
+    model = verdict.snapshot.model
+    changes = verdict.difference.changes if verdict.difference and result.fails else ()
+    lines = [terminal(result.message)]
+    lines += map(change_line, changes[:_MAX_CHANGES])
+    location: Json = {
+        "physicalLocation": {"artifactLocation": {"uri": quote(model, errors="replace")}}
+    }
+    if changes:
+        location["logicalLocations"] = [
+            {"name": terminal(change.tensor), "kind": "variable"}
+            for change in changes[:_MAX_CHANGES]
+        ]
+    return {
+        "ruleId": result.finding.value,
+        "ruleIndex": _RULES.index(result.finding),
+        "level": result.level,
+        "message": {"text": "\n".join(lines)},
+        "locations": [location],
+        "partialFingerprints": {"memplan/v1": _fingerprint(model, result)},
+    }
+
+
+def _fingerprint(model: str, result: Result) -> str:
+    """Return a digest of model, rule and metric, by which SARIF viewers match results of two runs."""
+    key = f"{model}\n{result.finding.value}\n{result.metric}"
+    return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {
+    **renderers(gate_document, "text"),
+    "json": _json,
+    "markdown": _markdown,
+    "github": github_commands,
+    "junit": junit,
+    "sarif": sarif,
+}

@@ -1,0 +1,83 @@
+"""`memplan why --process`: the predicted memory of a process, divided by purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.memory import BoundDim  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
+from memplan_cli.core.serialization import SORTED, SPARSE
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.hints import assumed_lines
+from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.runtime.process.parts import Part  # noqa: TC001 - a type to read by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessBreakdown:
+    """The predicted process of a model, divided into parts.
+
+    Attributes:
+        model: the model's file.
+        runtime: the runtime and its version.
+        process: the bytes of the process.
+        parts: the bytes by purpose, largest first.
+        bindings: the numbers of dimensions that the prediction holds for.
+    """
+
+    model: str
+    runtime: str
+    process: ProcessBytes
+    parts: tuple[Part, ...]
+    bindings: Mapping[str, BoundDim] = field(
+        default_factory=dict, metadata={**SPARSE, **SORTED}
+    )
+
+    @property
+    def assumed(self) -> dict[str, int]:
+        """Return the dimensions whose numbers are assumed."""
+        return {n: dim.value for n, dim in self.bindings.items() if dim.source == "assumed"}
+
+
+_SIZES = ("load", "run", "private", "file")
+
+_HEADS = ("part", ">load", ">run", ">private", "removed by")
+
+_MEANINGS = (
+    "load: highest resident memory while the session is created; run: the same including the "
+    "first runs; private: memory after the runs that is not shared with other processes. "
+    "Predicted for one thread, beyond a process that has imported the runtime only"
+)
+
+
+def process_document(breakdown: ProcessBreakdown) -> doc.Document:
+    """Return the memory of the process, and a row per part with the option that removes it."""
+    sizes = breakdown.process
+    totals = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _SIZES)
+    rows = tuple(map(_part_row, breakdown.parts))
+    return doc.Document(
+        (doc.Name(breakdown.model), f": {totals}"),
+        (
+            doc.Table(doc.columns(*_HEADS), rows),
+            doc.Paragraph(f"{_MEANINGS} ({breakdown.runtime})", "soft"),
+            *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
+        ),
+    )
+
+
+def _part_row(part: Part) -> tuple[doc.Prose, ...]:
+    sizes = (
+        format_size(size) if size else "-" for size in (part.load, part.run, part.private)
+    )
+    return (doc.Name(part.name), *sizes, part.remedy or "-")
+
+
+PROCESS_RENDERERS: Mapping[str, Callable[[ProcessBreakdown], str]] = {
+    **renderers(process_document, "text", "markdown"),
+    "json": lambda breakdown: result_json("why-process", breakdown),
+}

@@ -1,1 +1,0 @@
-"""Comparisons of plans as data: snapshots, diffs, verdicts of a gate, explanations."""

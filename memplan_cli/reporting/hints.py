@@ -1,0 +1,164 @@
+"""Sentences and command options that several reports share: assumed dims, budgets, next steps."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    InputShape,
+    binding_options,
+    dim_option,
+    sizing_options,
+)
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.rewrites import Chunks
+from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.rewrites import Recompute
+
+_MAX_DIMS = 6
+"""Dims that a sentence lists."""
+
+
+def assumed_dims(report: Report) -> dict[str, int]:
+    """Return the values of the dims that were assumed, because nothing bound them."""
+    return {n: dim.value for n, dim in report.bindings.items() if dim.source == "assumed"}
+
+
+def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) -> Iterator[str]:
+    """Yield one line with the assumed dims and the options that bind them; none without dims.
+
+    The options contain the assumed values, ready to copy and edit. Without ``inputs`` there is
+    one ``--dim`` for each dim; with their shapes, one ``--shape`` can bind several dims.
+    """
+    if dims:
+        dim_options = " ".join(dim_option(name, value) for name, value in dims.items())
+        options = binding_options(inputs, dims) or dim_options
+        yield f"assumed {dims_summary(dims)}; to change that: {options}"
+
+
+def dims_summary(dims: Mapping[str, int]) -> str:
+    """Return the first dims with their values, and the number of the others."""
+    hidden = len(dims) - _MAX_DIMS
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return binding_text(dict(list(dims.items())[:_MAX_DIMS])) + more
+
+
+def over_budget(report: Report) -> str:
+    """Return the sentence that the plan is over its budget, empty if it is not."""
+    smallest = report.memory.resident or 0
+    return budget_message(smallest, report.recompute, report.chunked)
+
+
+def budget_message(smallest: int, recompute: Recompute, chunks: Chunks | None = None) -> str:
+    """Return the sentence that a budget of recomputation or chunking is not met.
+
+    It gives the bytes of the smallest plan and the lower bound, if one is known. The sentence is
+    empty if the budget is met or there is none.
+    """
+    chunks = chunks or Chunks()
+    if not chunks.met and chunks.budget is not None:
+        return _budget_sentence(chunks.budget, smallest, chunks.needs)
+    if recompute.met or recompute.budget is None:
+        return ""
+    bound = recompute.resident_bound or recompute.bound
+    bound_text = "" if bound is None else f"{format_size(bound)} for any order, with outputs"
+    return _budget_sentence(recompute.budget, smallest, bound_text)
+
+
+def _budget_sentence(budget: int, smallest: int, bound: str) -> str:
+    lower_bound = f" (lower bound: {bound})" if bound else ""
+    return (
+        f"the budget of {format_size(budget)} cannot be met: the smallest plan found needs "
+        f"{format_size(smallest)}{lower_bound}"
+    )
+
+
+def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
+    """Return the symbols of units, sorted: ``batch*(new + past)`` has three."""
+    names = {name for unit in units if unit != "1" for name in symbols_of(unit)}
+    return tuple(sorted(names))
+
+
+def free_inputs(report: Report) -> tuple[InputShape, ...]:
+    """Return the inputs with a free dim: one that is neither fixed nor bound by the user.
+
+    Their shapes contain the bound values.
+    """
+    bound_values = {
+        name: dim.value for name, dim in report.bindings.items() if dim.source != "assumed"
+    }
+    inputs = (
+        InputShape(name, tuple(bind_dim(dim, bound_values) for dim in shape))
+        for name, shape in report.model.inputs
+    )
+    return tuple(
+        item for item in inputs if not all(isinstance(dim, int) for dim in item.shape)
+    )
+
+
+def dim_options(report: Report) -> str:
+    """Return options that bind every dim of the inputs; empty if no dim is free.
+
+    The options include the dims that the user bound, so that they make a complete command.
+    """
+    if not free_inputs(report):
+        return ""
+    values = {name: dim.value for name, dim in report.bindings.items()}
+    return binding_options(report.model.inputs, values)
+
+
+def report_command(report: Report) -> str:
+    """Return a ``memplan report`` command that binds every dim; empty if no dim is free."""
+    options = dim_options(report)
+    return f"memplan report {path_argument(report)} {options}" if options else ""
+
+
+def model_arguments(report: Report) -> str:
+    """Return the path of the model, and the options that repeat the bindings of the user.
+
+    Dims that the user did not bind get no option: they will be assumed again.
+    """
+    values = {name: dim.value for name, dim in report.bindings.items()}
+    is_bound = any(dim.source == "given" for dim in report.bindings.values())
+    options = binding_options(report.model.inputs, values) if is_bound else ""
+    return f"{path_argument(report)} {options}".strip()
+
+
+def path_argument(report: Report) -> str:
+    """Return the path of the report's model, quoted for a shell."""
+    name = report.model.path
+    # Without "./" a path with a leading dash would be an option.
+    return quote(f"./{name}" if name.startswith("-") else name)
+
+
+def unknown_sizes_hint(plan: Plan) -> str:
+    """Return the options that make unknown sizes known or leave them out, the better first.
+
+    Empty if no option helps.
+    """
+    report = plan.report
+    was_run = plan.settings.get("run", True)
+    units = () if was_run else [arena.unit for arena in plan.arenas]
+    assumed_or_bound = {name: dim.value for name, dim in report.bindings.items()}
+    inputs = free_inputs(report)
+    free_dims = [dim for item in inputs for dim in item.shape]
+    free_symbols = {name for dim in free_dims for name in symbols_of(dim)}
+    # If every free dim has an assumed value already, other values would not help.
+    may_help = units or None in free_dims or not free_symbols <= assumed_or_bound.keys()
+    options = sizing_options(inputs, units, assumed_or_bound) if may_help else ""
+    if report.partial and not was_run:
+        options = f"{options.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
+    hints = []
+    if options:
+        hints.append(f"{options} makes them known")
+    if report.partial and report.memory.planned is None:
+        hints.append("--allow-partial counts the known sizes only")
+    return "; ".join(hints)

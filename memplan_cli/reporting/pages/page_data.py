@@ -1,0 +1,206 @@
+"""The data of a plan's page: tensors column by column, arenas, symbols, nodes and expressions.
+
+Sizes stay multiples of their arena's unit, so that the script can evaluate them for other values
+of the symbols.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.timeline import curve, nodes_at
+from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.polynomials import call_in, names_in
+from memplan_cli.reporting.escape import script, terminal
+from memplan_cli.reporting.pages.graph_facts import (
+    GraphFacts,
+    category,
+    region_of,
+    regions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.symbolic.polynomials import Polynomial
+    from memplan_cli.reporting.pages.graph_facts import Region
+
+_LARGE = 400_000
+"""Data of more characters is compressed, so that a page opens within seconds."""
+
+FIGURES = {"naive": "naive", "planned": "planned", "total": "total"}
+"""Card of the page -> its expression. The lower bound is computed from the map instead."""
+
+
+def embedded(data: Json) -> str:
+    """Return the ``<script>`` element with a page's data, compressed if it is large."""
+    text = script(data)
+    if len(text) < _LARGE:
+        return f'<script type="application/json" id="data">{text}</script>'
+    packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode()))
+    return (
+        f'<script type="text/plain" id="data" data-packed="deflate">{packed.decode()}</script>'
+    )
+
+
+def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -> Json:
+    """Return the data of a plan's page.
+
+    Args:
+        plan: The plan.
+        facts: Op types and categories from the model; None: the model is not at hand.
+        other: A plan whose live bytes are drawn too.
+    """
+    facts = facts or GraphFacts()
+    ticks = max((tensor.last for tensor in plan.tensors), default=0)
+    labels = nodes_at(plan)
+    nodes = [labels.get(tick, "") for tick in range(ticks)]
+    chunked_regions = regions(plan)
+    names = _symbol_indices(plan, other)
+    type_indices = _indices(facts.type_of(node) for node in nodes)
+    return {
+        "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
+        "units": [evaluable(arena.unit, names) for arena in plan.arenas],
+        "symbols": [_symbol(plan, name) for name in names],
+        "figures": {
+            name: expression
+            for name, key in FIGURES.items()
+            if names and (expression := evaluable(plan.report.symbolic.get(key, "?"), names))
+        },
+        "coverage": plan.report.coverage,
+        "ticks": ticks,
+        "nodes": [terminal(node) for node in nodes],
+        "types": [terminal(op_type) for op_type in type_indices],
+        "type": (
+            [type_indices[facts.type_of(node)] for node in nodes] if any(type_indices) else []
+        ),
+        "regions": [
+            {"label": terminal(region.label), "first": region.first, "last": region.last}
+            for region in chunked_regions
+        ],
+        "given": _bytes_beside(plan, facts),
+        "other": _live_curves(other, names) if other else None,
+        **_tensor_columns(plan, facts, chunked_regions),
+    }
+
+
+def _symbol_indices(plan: Plan, other: Plan | None) -> dict[str, int]:
+    """Return the index of each symbol in the page's list; none if all sizes are fixed."""
+    texts = [arena.unit for item in (plan, other) if item for arena in item.arenas]
+    if any(text != "1" for text in texts):
+        # The expressions of figures may contain further symbols, of inputs and outputs.
+        texts += [
+            plan.report.symbolic[key]
+            for key in FIGURES.values()
+            if key in plan.report.symbolic
+        ]
+    return {name: index for index, name in enumerate(symbols_in(texts))}
+
+
+def _symbol(plan: Plan, name: str) -> Json:
+    bound = plan.report.bindings.get(name)
+    return {
+        "name": terminal(name),
+        "value": bound.value if bound else 1,
+        "source": bound.source if bound else "unknown",
+    }
+
+
+def _bytes_beside(plan: Plan, facts: GraphFacts) -> Json:
+    """Return the bytes of weights, inputs and the like by category, from the model or the totals."""
+    memory = plan.report.memory
+    totals = {"weights": memory.weights, "inputs": memory.inputs}
+    return dict(facts.given) or {name: size for name, size in totals.items() if size}
+
+
+def _indices(texts: Iterable[str]) -> dict[str, int]:
+    """Return the index of each distinct text, in the order of their first use."""
+    return {text: index for index, text in enumerate(dict.fromkeys(texts))}
+
+
+def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Region]) -> Json:
+    """Return the tensors column by column, which needs a third of the bytes of one object each.
+
+    Texts that repeat are stored once, in lists, and the columns hold indices into them.
+    """
+    positions = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
+    arenas = {arena.id: index for index, arena in enumerate(plan.arenas)}
+    tensors = tuple(plan.tensors)
+    shapes = [terminal(", ".join(map(str, t.shape))) for t in tensors]
+    words: Mapping[str, list[str]] = {
+        "reasons": [terminal(t.pinned or "") for t in tensors],
+        "categories": [category(t, facts) for t in tensors],
+        "dtypes": [terminal(t.dtype) for t in tensors],
+        "shapes": shapes,
+    }
+    places = {name: _indices(column) for name, column in words.items()}
+    return {
+        **{name: list(found) for name, found in places.items()},
+        "tensors": {
+            "name": [terminal(t.id) for t in tensors],
+            "dtype": [places["dtypes"][word] for word in words["dtypes"]],
+            "shape": [places["shapes"][word] for word in shapes],
+            "bytes": [t.bytes for t in tensors],
+            "arena": [arenas[t.arena] for t in tensors],
+            "offset": [t.offset for t in tensors],
+            "first": [t.first for t in tensors],
+            "last": [t.last for t in tensors],
+            "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
+            "pinned": [places["reasons"][word] for word in words["reasons"]],
+            "category": [places["categories"][word] for word in words["categories"]],
+            "region": [region_of(t, chunked_regions) for t in tensors]
+            if chunked_regions
+            else [],
+        },
+    }
+
+
+def _live_curves(plan: Plan, names: Mapping[str, int]) -> list[Json]:
+    """Return the live bytes of each arena of another plan, in multiples of its unit."""
+    return [
+        {
+            "unit": evaluable(arena.unit, names),
+            "ticks": [tick for tick, _ in points],
+            "bytes": [size for _, size in points],
+        }
+        for arena in plan.arenas
+        if (points := curve(plan, arena))
+    ]
+
+
+def symbols_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the symbols of expressions, sorted."""
+    symbols: set[str] = set()
+    for text in texts:
+        symbols |= names_in(parse_dim(text))
+    return tuple(sorted(symbols))
+
+
+def evaluable(text: str, indices: Mapping[str, int]) -> list[object] | None:
+    """Return an expression as nested lists for the page's script to evaluate.
+
+    A sum is a list of products ``[number, atoms]``. An atom is the index of a symbol in the
+    page's list, or a function with its arguments: ``["floor", [sum, sum]]``. None means that
+    a symbol of the expression is not in ``indices``.
+    """
+    terms = parse_dim(text)
+    return _sum(terms, indices) if names_in(terms) <= indices.keys() else None
+
+
+def _sum(terms: Polynomial, indices: Mapping[str, int]) -> list[object]:
+    return [
+        [value, [_atom(atom, indices) for atom in atoms]] for atoms, value in terms.items()
+    ]
+
+
+def _atom(atom: str, indices: Mapping[str, int]) -> object:
+    call = call_in(atom)
+    if call is None:
+        return indices[atom]
+    name, arguments = call
+    return [name, [_sum(argument, indices) for argument in arguments]]

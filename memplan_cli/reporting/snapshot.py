@@ -1,0 +1,378 @@
+"""Snapshots: the metrics of one model with the tensors that cause them; and baseline files.
+
+A baseline file holds one snapshot per model. It is kept in git, so it is sorted, has no dates,
+names models relative to its own folder, and is short enough to review in a pull request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from math import floor
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.json_types import Natural, Share, one_of
+from memplan_cli.core.results.bound_plan import with_bound_symbols
+from memplan_cli.core.results.timeline import nodes_at
+from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, to_json
+from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.errors import PlanError
+from memplan_cli.planning.plan_file import read_plan
+from memplan_cli.reporting.hints import over_budget, path_argument, unknown_sizes_hint
+from memplan_cli.settings.keys import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import ProcessBytes
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
+
+MAX_BASELINE_TENSORS = 500
+"""Tensors of one model in a baseline file."""
+
+_SMALLEST_SHARE = 1000
+"""A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
+
+_MEMORY_METRICS = (
+    *("planned", "live_peak", "resident", "foldable", "total", "naive", "weights"),
+    *("inputs", "outputs", "order_bound"),
+)
+_RUNTIME_METRICS = {
+    "predicted": {
+        "first_run_peak": "first_run_peak",
+        "steady_peak": "steady_peak",
+        "held_without_weights": "held",
+    },
+    "observed": {
+        name: name for name in ("first_run_peak", "steady_peak", "held", "scratch", "weights")
+    },
+}
+"""Source of the peaks -> name of a metric -> field of `Peaks`."""
+
+_PROCESS_METRICS = ("load", "run", "private", "file")
+_SNAPSHOT_METRICS = {
+    *_MEMORY_METRICS[:7],
+    *("predicted.first_run_peak", "predicted.steady_peak"),
+    *("observed.first_run_peak", "observed.steady_peak", "observed.held"),
+    *("process.load", "process.run", "process.private"),
+}
+"""The metrics of every snapshot; a gate adds others that its rules name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """One tensor's size and lifetime.
+
+    Attributes:
+        bytes: its size.
+        steps: the number of steps at which it is live.
+        made_by: the node that writes it.
+        read_by: its last reader.
+        at_peak: the bytes that it holds at the peak; 0: it is not live there.
+    """
+
+    bytes: Natural
+    steps: Natural
+    made_by: str
+    read_by: str
+    at_peak: Natural = 0
+
+
+_Metric = Annotated[str, one_of(*METRICS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The metrics of one model at one time, and the conditions under which they hold.
+
+    Attributes:
+        model: the model's name in the baseline.
+        graph_sha256: the digest of its graph.
+        level: the level of the plan.
+        phase: the phase of the plan.
+        nodes: the number of nodes.
+        memplan: the version of memplan.
+        runtime: the runtime, its version and its provider.
+        metrics: the numbers.
+        peak_node: the node at the peak.
+        tensors: the tensors that cause the numbers.
+        coverage: the share of intermediates whose size is known; below 1 totals are partial.
+        dims: the values, bounds and shapes that it was planned for; None: not recorded.
+        budget_message: the sentence that the plan is over its budget; empty if it is not. Not
+            in a file.
+        run_hint: how to get the metrics that need a run. Not in a file.
+        size_hint: how to get the metrics that need unknown sizes. Not in a file.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "graph_sha256",
+        "level",
+        "phase",
+        "nodes",
+        "memplan",
+        "runtime",
+        "coverage",
+        "dims",
+        "metrics",
+        "peak_node",
+        "tensors",
+    )
+
+    model: str
+    graph_sha256: str
+    level: Annotated[int, one_of(0, 1, 2)]
+    phase: Annotated[str, one_of("train", "test")]
+    nodes: Natural
+    memplan: str
+    runtime: str
+    metrics: Mapping[_Metric, Natural] = field(metadata=SORTED)
+    peak_node: str = ""
+    tensors: Mapping[str, TensorFacts] = field(default_factory=dict, metadata=SORTED)
+    coverage: Share = field(default=1.0, metadata=OPTIONAL)
+    dims: Mapping[str, str] | None = field(default=None, metadata={**SPARSE, **SORTED})
+    budget_message: str = field(default="", compare=False)
+    run_hint: str = field(default="", compare=False)
+    size_hint: str = field(default="", compare=False)
+
+    @property
+    def partial(self) -> bool:
+        """Whether the size of some intermediate is unknown, so that totals are partial."""
+        return self.coverage < 1.0
+
+
+def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
+    """Return the snapshot of a plan.
+
+    Args:
+        plan: The plan. Symbolic sizes get the numbers of the report's bindings.
+        model: The name of the model in a baseline.
+        runtime: The runtime to record if the report has none.
+    """
+    report, plan = plan.report, with_bound_symbols(plan)
+    bytes_at_peak = dict(report.peak.tensors) if report.peak else {}
+    return Snapshot(
+        model=model,
+        graph_sha256=plan.graph_sha256,
+        level=report.level,
+        phase=report.phase,
+        nodes=report.model.nodes,
+        memplan=plan.version,
+        runtime=_runtime_text(report) or runtime,
+        metrics={
+            name: size
+            for name, size in metrics_of(report).items()
+            if name in _SNAPSHOT_METRICS
+        },
+        peak_node=report.peak.node if report.peak else "",
+        tensors=_tensor_facts(plan, bytes_at_peak),
+        coverage=report.coverage,
+        dims=_planned_dims(plan),
+        budget_message=over_budget(report),
+        size_hint=unknown_sizes_hint(plan),
+        run_hint=(
+            f"`memplan optimize {path_argument(report)}` runs the model and writes a plan: "
+            "gate that plan"
+        ),
+    )
+
+
+def metrics_of(report: Report) -> dict[str, int]:
+    """Return every metric of a report that is known; runtime metrics are of the written model."""
+    metrics: dict[str, int | None] = {
+        name: getattr(report.memory, name) for name in _MEMORY_METRICS
+    }
+    for name in ("live_peak", "planned", "resident"):
+        metrics[f"original.{name}"] = getattr(report, f"original_{name}")
+    metrics |= {f"levels.{level}": size for level, size in report.levels.items()}
+    if report.runtime is not None:
+        for source, field_names in _RUNTIME_METRICS.items():
+            peaks = getattr(report.runtime, source).get("optimized")
+            if peaks is not None:
+                metrics |= {
+                    f"{source}.{name}": getattr(peaks, field_name)
+                    for name, field_name in field_names.items()
+                }
+                # "observed" is the second source: it replaces a predicted process.
+                metrics |= process_metrics(peaks.process)
+    return {name: size for name, size in metrics.items() if size is not None}
+
+
+def process_metrics(process: ProcessBytes | None) -> dict[str, int | None]:
+    """Return the metrics of a process by name; none if the process is unknown."""
+    if process is None:
+        return {}
+    return {f"process.{name}": getattr(process, name) for name in _PROCESS_METRICS}
+
+
+def known_share(coverage: float) -> str:
+    """Return the share of intermediates with a known size as a phrase, rounded down."""
+    percent = floor(1000 * coverage) / 10
+    return f"the sizes of {percent:g}% of the intermediates are known"
+
+
+def dims_text(dims: Mapping[str, str]) -> str:
+    """Return dims as on a command line: ``batch=4 seq=1..128``; ``none`` without dims."""
+    return " ".join(f"{name}={value}" for name, value in sorted(dims.items())) or "none"
+
+
+def _planned_dims(plan: Plan) -> dict[str, str]:
+    """Return the dims, bounds and shapes of a plan's settings, and the assumed dims, as text."""
+    dims: dict[str, str] = {}
+    for key in ("dims", "bounds", "shapes"):
+        setting = plan.settings.get(key)
+        for name, value in setting.items() if isinstance(setting, dict) else ():
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            dims[f"shape of {name}" if key == "shapes" else str(name)] = text
+    for name, dim in plan.report.bindings.items():
+        if dim.source == "assumed":
+            dims[name] = str(dim.value)
+    return dims
+
+
+def _runtime_text(report: Report) -> str:
+    runtime = report.runtime
+    return f"{runtime.name} {runtime.version} {runtime.provider}" if runtime else ""
+
+
+def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, TensorFacts]:
+    """Return the facts of every tensor in an arena of fixed sizes, by tensor id."""
+    nodes = nodes_at(plan)
+    fixed_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
+    return {
+        tensor.id: _facts_of(tensor, nodes, bytes_at_peak.get(tensor.id, 0))
+        for tensor in plan.tensors
+        if tensor.arena in fixed_arenas
+    }
+
+
+def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> TensorFacts:
+    """Return the facts of one tensor; ``nodes`` are labels by step."""
+    if tensor.pinned:
+        read_by = f"the end of the run ({tensor.pinned})"
+        return TensorFacts(tensor.bytes, tensor.last, "", read_by, at_peak)
+    return TensorFacts(
+        bytes=tensor.bytes,
+        steps=tensor.last - tensor.first,
+        made_by=nodes.get(tensor.first, ""),
+        read_by=nodes.get(tensor.last - 1, ""),
+        at_peak=at_peak,
+    )
+
+
+SCHEMA = "memplan.baseline/1"
+DEFAULT_NAME = "memplan.baseline.json"
+_MAX_FILE_BYTES = 256 * 2**20
+"""A baseline file that is larger is not read; one model needs some hundred thousand bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The contents of a baseline file: the numbers of each model."""
+
+    schema: ClassVar[str] = SCHEMA
+
+    models: Mapping[str, Snapshot]
+
+
+def read_baseline(path: Path) -> dict[str, Snapshot]:
+    """Return the snapshots of a baseline file by model name.
+
+    A plan file is accepted as a baseline of its own model.
+
+    Raises:
+        PlanError: the file cannot be read, or is no baseline.
+    """
+    content = _read_json(path)
+    if _is_plan(content):
+        plan = read_plan(path)
+        name = model_key(path.parent / plan.report.model.path, path)
+        return {name: snapshot_of(plan, name)}
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise PlanError(
+            f"{path} is no baseline of schema {SCHEMA}",
+            hint="write one with `memplan gate MODEL --update-baseline`",
+        )
+    models = content.get("models")
+    if not isinstance(models, dict):
+        raise PlanError(f"{path} has no table of models")
+    return {str(name): read_snapshot(str(name), entry) for name, entry in models.items()}
+
+
+def read_snapshot(model: str, entry: object) -> Snapshot:
+    """Return a model's snapshot from its entry in a baseline.
+
+    Raises:
+        PlanError: the entry does not match `Snapshot`.
+    """
+    try:
+        return from_json(Snapshot, entry, f"the baseline's entry for {model!r}", model=model)
+    except MisfitError as error:
+        raise PlanError(str(error), hint="write it again with --update-baseline") from error
+
+
+def refuse_plan(path: Path) -> None:
+    """Raise if the baseline to write is an existing plan file, which it would replace.
+
+    Raises:
+        PlanError: the file is a plan, or cannot be read.
+    """
+    if _is_plan(_read_json(path)):
+        raise PlanError(
+            f"{path} is a plan, and a baseline would replace it",
+            hint="name another file with --baseline",
+        )
+
+
+def _is_plan(content: object) -> bool:
+    return isinstance(content, dict) and str(content.get("schema", "")).startswith(
+        "memplan.plan/"
+    )
+
+
+def baseline_text(snapshots: Mapping[str, Snapshot]) -> str:
+    """Return the text of a baseline file, with few tensors per model. It is deterministic."""
+    models = {
+        name: replace(snapshot, tensors=baseline_tensors(snapshot))
+        for name, snapshot in sorted(snapshots.items())
+    }
+    return json.dumps(to_json(Baseline(models)), indent=1, ensure_ascii=True) + "\n"
+
+
+def baseline_tensors(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
+    """Return the tensors that a baseline keeps: those at the peak, then the largest."""
+    min_bytes = snapshot.metrics.get("live_peak", 0) // _SMALLEST_SHARE
+    relevant = [
+        (name, facts)
+        for name, facts in snapshot.tensors.items()
+        if facts.bytes >= min_bytes or facts.at_peak
+    ]
+    relevant.sort(key=lambda item: (-item[1].at_peak, -item[1].bytes, item[0]))
+    return dict(relevant[:MAX_BASELINE_TENSORS])
+
+
+def model_key(model: Path, baseline: Path) -> str:
+    """Return the name of a model in a baseline: its path relative to the baseline's folder."""
+    relative = os.path.relpath(model.absolute(), baseline.absolute().parent)
+    return relative.replace(os.sep, "/")
+
+
+def _read_json(path: Path) -> Any:  # noqa: ANN401 - untrusted JSON
+    refuse_endless(path, PlanError)
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise PlanError(f"{path} is too large for a baseline")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PlanError(
+            f"there is no baseline {path}",
+            hint="write one with `memplan gate MODEL --update-baseline`",
+        ) from error
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
