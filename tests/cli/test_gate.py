@@ -55,7 +55,7 @@ def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
         ),
         (
             ("--metric", "observed.held", "--max-memory", "1KiB"),
-            "`memplan optimize m/a.onnx` runs it",
+            "`memplan optimize m/a.onnx` runs the model",
         ),
         (("--baseline", "none.json"), "there is no baseline none.json"),
         (("--max-increase", "2%"), "memplan.baseline.json"),
