@@ -83,7 +83,7 @@ def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
 
 
 def test_a_pattern_that_holds_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predicted, "_NO_MORE", 0)
+    monkeypatch.setattr(predicted, "_MAX_BYTES_FOR_TIME", 0)
     assert not has_pattern(executed(CHAIN))
 
 

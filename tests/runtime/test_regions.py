@@ -150,7 +150,7 @@ def test_regions_that_more_threads_would_add_to_are_not_taken(
 
     def growth(threads: int) -> object:
         monkeypatch.setattr(predicted, "refined_arena", other)
-        monkeypatch.setattr(predicted, "_THREADS", threads)
+        monkeypatch.setattr(predicted, "_MANY_THREADS", threads)
         best = predicted.predict_arena(executed, DEFAULTS, {"a": 64 << 10, "y": 64 << 10})
         assert best is not None
         return best.settings.arena.get(later)

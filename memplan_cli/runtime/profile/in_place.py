@@ -60,12 +60,12 @@ def load_table(provider: str = CPU) -> InPlaceTable:
 def version_warning(provider: str = CPU) -> str | None:
     """Return a warning if the installed runtime is not the one that was probed."""
     table = load_table(provider)
-    found = runtime_version() or "none"
+    installed = runtime_version() or "none"
     if not table.version:
-        return f"no in-place table was ever probed for {provider}: all ops taken to allocate"
-    if found != table.version:
+        return f"no in-place table was probed for {provider}: predictions assume that all ops allocate"
+    if installed != table.version:
         return (
             f"predictions use the in-place table of onnxruntime {table.version}, installed "
-            f"is {found}: `python -m memplan_cli.runtime.probe` makes one for it"
+            f"is {installed}: `python -m memplan_cli.runtime.probe` makes one for it"
         )
     return None

@@ -1,8 +1,8 @@
-"""Settings with the least predicted memory, on the simulated planner and arena of the runtime.
+"""Settings with the least predicted memory, by simulation of the runtime's planner and arena.
 
-Execution orders, reuse and the arena's regions are tried. With the runtime's memory pattern the
-first run asks for each tensor, and later ones for one block with a place for each: a run of a
-millisecond or less is 5 to 20 % shorter, so the pattern is taken where it holds no more.
+Execution orders, buffer reuse and regions of the arena are tried. With the runtime's memory pattern
+the first run requests each tensor, and later runs one block for all tensors. That makes a run of a
+millisecond or less 5 to 20 % shorter, so the pattern is used if the arena holds no more with it.
 """
 
 from __future__ import annotations
@@ -48,49 +48,54 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 SHORT_RUNS = (
-    "sizes were assumed, and with a memory pattern others would hold more: it is off, and runs at "
-    "these take up to a fifth longer than they need; --dim says the sizes"
+    "the memory pattern is off because sizes were assumed, and other sizes would hold more with it: "
+    "runs take up to a fifth longer; --dim sets the sizes"
 )
-"""The note of a model for which the pattern is off only because its sizes were assumed."""
+"""The note on a model whose memory pattern is off only because its sizes were assumed."""
 
 _PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
 
 _NO_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
 
-_NO_MORE = 1 << 17
-"""Bytes that an arena may hold more for shorter runs: 1.5 % of what a session of nothing takes,
-less than the difference of two measurements of one process."""
+_MAX_BYTES_FOR_TIME = 1 << 17
+"""Additional bytes that an arena may hold for shorter runs: 1.5 % of an empty session, less than the
+difference of two measurements of one process."""
 
-_ROOM = 4 << 10
-"""Bytes of a region for workspace that was not predicted: a pattern's block leaves no holes."""
+_SPARE_BYTES = 4 << 10
+"""Spare bytes of a region for unpredicted workspace: beside the block of a pattern there are no holes."""
 
-_WON = 0.01
-"""Share of a run that a memory pattern has to save."""
+_MIN_TIME_SAVING = 0.01
+"""The share of a run's time that a memory pattern must save to be used."""
 
-_THREADS = 16
-"""Intra-op threads of a user with many: kernels that go piece by piece ask for a piece for each."""
+_MANY_THREADS = 16
+"""A large number of intra-op threads; some kernels request workspace for each thread."""
 
-_NEAR = 1.05
-"""Orders whose peak is within this factor of the lowest are tried with arenas too."""
+_NEAR_LOWEST = 1.05
+"""Orders whose peak is within this factor of the lowest are candidates."""
 
-_GROWTH = 1.08
-"""Factor of a single region for what the prediction misses."""
+_MARGIN = 1.08
+"""Factor by which a single region is larger than predicted."""
 
 _OF_ONE_RUN = (
-    "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
-    "inputs that were measured"
+    "branches, iterations or sizes depend on data: predictions hold for the inputs that were "
+    "measured"
 )
 
-_BY_DATA = "sizes depend on data: the settings are those that win on average"
+_UNKNOWN_SIZES = "sizes depend on data: the settings are those that are best on average"
 
 _NO_WORKSPACE = "predicted, not measured: kernels' workspace is not included"
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Settings with the arena that suits them, what they are predicted to take, and their requests.
+    """Settings with their best arena.
 
-    ``for_time`` are bytes that the arena holds for shorter runs; they do not count in the score.
+    Attributes:
+        settings: all settings, those of the arena included.
+        predicted: peaks of tensors.
+        arena: the arena, and the bytes that it holds.
+        traces: what runs request of the arena.
+        for_time: bytes that the arena holds only to make runs shorter; not counted in the score.
     """
 
     settings: RuntimeSettings
@@ -101,7 +106,7 @@ class _Candidate:
 
     @property
     def score(self) -> tuple[int, int]:
-        """Return the bytes of peak and arena together, and the peak to decide ties."""
+        """The sort key, lower is better: peak plus arena in bytes, then the peak."""
         peak = self.predicted.first_run_peak or 0
         return peak + self.arena.held - self.for_time, peak
 
@@ -111,52 +116,52 @@ def predict_settings(
 ) -> SettingsChoice:
     """Return the settings of the least predicted memory.
 
-    Execution orders and reuse whose peak is near the lowest compete with the arena that suits
-    each best. Where sizes depend on data, the result is a set of options that wins on average.
+    Combinations of execution order and reuse whose peak is near the lowest are compared, each with
+    its best arena. If sizes are unknown, the result is a set of options that is best on average.
 
     Args:
         executed: the graph that the runtime runs.
-        base: settings that stay as they are.
+        base: settings that the search does not change.
         workspace: bytes that kernels request besides their outputs, by node; None if unknown.
     """
     try:
-        found = _best_near_lowest_peak(executed, base, workspace or {})
+        best = _best_candidate(executed, base, workspace or {})
     except UnknownBytesError:
         settings = _plain(base).updated(
             RuntimeSettings(arena=EXACT, session_config=OWN_INITIALIZERS)
         )
         return SettingsChoice(
-            settings, Peaks(None, None), notes=(_BY_DATA,), provider=executed.provider
+            settings, Peaks(None, None), notes=(_UNKNOWN_SIZES,), provider=executed.provider
         )
-    choice = _choice_of(found, executed.provider)
+    choice = _choice_of(best, executed.provider)
     return choice if workspace is not None else replace(choice, notes=(_NO_WORKSPACE,))
 
 
 def predict_arena(
     executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> SettingsChoice | None:
-    """Return settings with the arena that suits them best; None if sizes are not known.
+    """Return settings with their best arena; None if sizes are unknown.
 
-    A memory pattern stays if it holds no more.
+    A memory pattern is kept if the arena holds no more with it.
     """
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
         candidate = _with_arena(executed, without_pattern(settings), workspace)
-        found = _refined(executed, candidate, base, workspace)
+        refined = _refined(executed, candidate, base, workspace)
     except UnknownBytesError:
         return None
-    return _choice_of(found, executed.provider)
+    return _choice_of(refined, executed.provider)
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
-    """Return whether an arena grows from a first region by others that are cut to fit exactly."""
+    """Return whether the arena of a choice is predicted to hold more than its first region."""
     first = int(choice.settings.arena.get("initial_chunk_size_bytes", 0))
     return 0 < first < (choice.predicted.held or 0)
 
 
 def in_one_region(choice: SettingsChoice) -> SettingsChoice:
-    """Return settings whose arena begins with one region, somewhat larger than predicted."""
-    size = rounded_up((choice.predicted.held or 0) * _GROWTH)
+    """Return the choice with an arena of one region, somewhat larger than what was predicted to be held."""
+    size = rounded_up((choice.predicted.held or 0) * _MARGIN)
     return replace(
         choice,
         settings=replace(choice.settings, arena=one_region(size)),
@@ -167,7 +172,7 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
 def predict_held(
     executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> int | None:
-    """Return what an arena is predicted to hold beside weights; None if sizes are not known."""
+    """Return the bytes that an arena is predicted to hold without weights; None if sizes are unknown."""
     try:
         traces = session_traces(executed, settings, workspace)
     except UnknownBytesError:
@@ -178,11 +183,11 @@ def predict_held(
 def would_have_pattern(
     executed: ExecutedGraph, settings: RuntimeSettings, held: int, workspace: Mapping[str, int]
 ) -> bool:
-    """Return whether a memory pattern would be taken if no size had been assumed.
+    """Return whether a memory pattern would be used if no size had been assumed.
 
     Args:
         executed: the graph that the runtime runs.
-        settings: under which it ran.
+        settings: of the observed run, without a memory pattern.
         held: bytes that its arena held.
         workspace: bytes that kernels request besides their outputs, by node.
     """
@@ -190,8 +195,8 @@ def would_have_pattern(
         return False
     traces = session_traces(executed, settings, workspace)
     peaks = Peaks(traces.first_peak, traces.first_peak)
-    now = _Candidate(settings, peaks, ArenaChoice(settings.arena, held), traces)
-    return _with_pattern(executed, now, RuntimeSettings(), workspace) is not now
+    current = _Candidate(settings, peaks, ArenaChoice(settings.arena, held), traces)
+    return _with_pattern(executed, current, RuntimeSettings(), workspace) is not current
 
 
 def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
@@ -200,10 +205,10 @@ def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
 
 
 def settings_for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> RuntimeSettings:
-    """Return settings with the pattern off if sizes were assumed: others are to come.
+    """Return settings with the memory pattern off if dims were assumed, so that others may be run.
 
-    At sizes other than the arena's, a memory pattern holds both what the first run of a size
-    requests piece by piece, and the block of the later ones.
+    At other sizes than those of the arena, a memory pattern makes the arena hold both the tensors
+    of the first run and the block of later runs.
     """
     return without_pattern(base) if assumed else base
 
@@ -214,7 +219,7 @@ def settings_as_recorded(base: RuntimeSettings, recorded: RuntimeSettings) -> Ru
 
 
 def caveats(graph: ExecutedGraph) -> Iterator[str]:
-    """Yield why the predictions of a graph may differ from what it takes."""
+    """Yield reasons why predictions for a graph may be wrong, for the report."""
     if graph.observed:
         yield _OF_ONE_RUN
     other_version = version_warning(graph.provider)
@@ -222,34 +227,38 @@ def caveats(graph: ExecutedGraph) -> Iterator[str]:
         yield other_version
 
 
-def _choice_of(found: _Candidate, provider: str) -> SettingsChoice:
-    predicted = replace(found.predicted, held=found.arena.held)
+def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
+    predicted = replace(candidate.predicted, held=candidate.arena.held)
     return SettingsChoice(
-        found.settings, predicted, provider=provider, for_time=found.for_time
+        candidate.settings, predicted, provider=provider, for_time=candidate.for_time
     )
 
 
-def _best_near_lowest_peak(
+def _best_candidate(
     executed: ExecutedGraph, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
-    """Return the best of all orders and reuse whose peak is near the lowest one."""
-    every = [
+    """Return the best combination of order, reuse and arena among those with a peak near the lowest.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    variants = [
         (settings, session_traces(executed, settings, workspace))
         for settings in _variants(executed, base)
     ]
-    lowest = min(traces.first.peak for _, traces in every)
+    lowest = min(traces.first.peak for _, traces in variants)
     arenas: dict[AllocationTrace, ArenaChoice] = {}
-    near: list[_Candidate] = []
-    for settings, traces in every:
-        if traces.first.peak <= _NEAR * lowest:
+    candidates: list[_Candidate] = []
+    for settings, traces in variants:
+        if traces.first.peak <= _NEAR_LOWEST * lowest:
             if traces.first not in arenas:  # several orders often make the same requests
                 arenas[traces.first] = _arena_for(traces.first, executed.provider)
-            near.append(_in_arena(base.updated(settings), traces, arenas[traces.first]))
-    return _refined(executed, min(near, key=attrgetter("score")), base, workspace)
+            candidates.append(_in_arena(base.updated(settings), traces, arenas[traces.first]))
+    return _refined(executed, min(candidates, key=attrgetter("score")), base, workspace)
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
-    """Yield every order and reuse to try; the graph of an optimised session keeps its order."""
+    """Yield settings with each order and reuse to try. An optimised graph keeps its order."""
     fixed = base.session.get("execution_order")
     orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.in_run_order else list(ORDERS)
     for order in orders:
@@ -268,21 +277,24 @@ def _plain(base: RuntimeSettings) -> RuntimeSettings:
 def _with_arena(
     executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
+    """Return settings without a memory pattern, with their best arena by a coarse search."""
     traces = session_traces(executed, settings, workspace)
     return _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
 
 
 def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
-    # The CUDA arena cannot be told its first region from Python.
+    # The size of the CUDA arena's first region cannot be set from Python.
     return best_arena(trace) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
 
 def _in_arena(
     settings: RuntimeSettings, traces: SessionTraces, arena: ArenaChoice
 ) -> _Candidate:
-    """Return settings with an arena that holds tensors alone, without a memory pattern."""
+    """Return a candidate with an arena that holds tensors only; weights get memory of their own.
+
+    Peaks are those of the first run, which without a memory pattern are those of all runs.
+    """
     own = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
-    # Without a memory pattern all runs are alike.
     peaks = Peaks(traces.first_peak, traces.first_peak)
     return _Candidate(replace(own, arena=arena.arena), peaks, arena, traces)
 
@@ -293,7 +305,7 @@ def _refined(
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    """Return a candidate with its arena searched for longer, and a memory pattern if it is free."""
+    """Return a candidate with its arena refined, and with a memory pattern if that costs no memory."""
     best = _in_finer_arena(executed, best, workspace)
     return _with_pattern(executed, best, base, workspace)
 
@@ -301,23 +313,23 @@ def _refined(
 def _in_finer_arena(
     executed: ExecutedGraph, best: _Candidate, workspace: Mapping[str, int]
 ) -> _Candidate:
-    """Return a candidate in the arena of a longer search, unless that holds more for many threads."""
+    """Return a candidate with an arena from a fine search, unless it holds more with many threads."""
     if executed.provider != CPU:
         return best
-    found = refined_arena(best.traces.first, best.arena)
-    if found is best.arena:
+    refined = refined_arena(best.traces.first, best.arena)
+    if refined is best.arena:
         return best
-    one = as_requested(executed.program, executed.dims, workspace)
-    wide = for_threads(one, _THREADS)
-    if wide != one:  # a kernel goes piece by piece
-        many = trace_session(simulated_model(executed, best.settings), wide).first
-        held, before = (
-            held_after_runs(many, ArenaSettings.from_settings(choice.arena), runs=1)
-            for choice in (found, best.arena)
+    one_thread = as_requested(executed.program, executed.dims, workspace)
+    many_threads = for_threads(one_thread, _MANY_THREADS)
+    if many_threads != one_thread:
+        trace = trace_session(simulated_model(executed, best.settings), many_threads).first
+        held_refined, held_before = (
+            held_after_runs(trace, ArenaSettings.from_settings(arena.arena), runs=1)
+            for arena in (refined, best.arena)
         )
-        if held > before:
+        if held_refined > held_before:
             return best
-    return _in_arena(best.settings, best.traces, found)
+    return _in_arena(best.settings, best.traces, refined)
 
 
 def _with_pattern(
@@ -326,27 +338,27 @@ def _with_pattern(
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    """Return a candidate with a memory pattern if runs are shorter with it at no more memory.
+    """Return a candidate with a memory pattern if that makes runs shorter and costs no memory.
 
-    The first run of some sizes requests each tensor, later ones one block with a place for
-    each. Where data decides sizes, or subgraphs run, another run's block may not do.
+    The candidate itself is returned otherwise, and also if ``base`` sets the pattern, off CPU, and
+    if sizes depend on data or subgraphs run, because the block of one run may not fit another.
     """
     if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
         return best
     settings = best.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
-    won = PROFILE.arena_call_work * traces.saved_allocations
-    if won < _WON * work_of(executed.program, executed.dims):
+    saved_work = PROFILE.arena_call_work * traces.saved_allocations
+    if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
         return best
-    most = best.arena.held + _NO_MORE
+    max_held = best.arena.held + _MAX_BYTES_FOR_TIME
     lowest = max(trace.peak for trace in traces.in_order)
-    region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= most else None
-    if region is None or region + _ROOM > most:
+    region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= max_held else None
+    if region is None or region + _SPARE_BYTES > max_held:
         return best
-    arena = ArenaChoice(one_region(region + _ROOM), region + _ROOM)
-    found = _in_arena(settings, traces, arena)
+    arena = ArenaChoice(one_region(region + _SPARE_BYTES), region + _SPARE_BYTES)
+    with_pattern = _in_arena(settings, traces, arena)
     return replace(
-        found,
+        with_pattern,
         predicted=Peaks(traces.first_peak, traces.later_peak),
         for_time=arena.held - best.arena.held,
     )

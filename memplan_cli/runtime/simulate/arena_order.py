@@ -1,4 +1,4 @@
-"""A search for the order of ops, at the same peak, in which the arena has the fewest holes.
+"""A search for the order of ops with the lowest arena, at an unchanged peak of live tensors.
 
 Many orders share the lowest peak, but they differ in how tensors of different sizes follow each
 other in memory. Ops are moved one at a time, at random from a seed, between their producers and
@@ -42,10 +42,10 @@ _WORK = 80_000
 _MAX_MOVES = 400
 
 _MIN_MOVES = 20
-"""Fewer moves than this find nothing in a graph of that size."""
+"""A search with fewer moves is not worth its time."""
 
 _DRAWS_PER_MOVE = 50
-"""Ops that cannot move are drawn too: at most so many draws for each move."""
+"""Random draws for each move, at most: ops that cannot move are drawn too."""
 
 
 def order_for_arena(
@@ -56,15 +56,14 @@ def order_for_arena(
 ) -> Program:
     """Return the program with its top ops in an order for which the arena holds least.
 
-    The peak of live tensors does not grow. The same program gives the same order. The program
-    itself is returned where nothing is gained, where a size is unknown, or where the graph is too
-    large for a search.
+    The peak of live tensors does not grow. The result is deterministic. The program itself is
+    returned if nothing is gained, if a size is unknown, or if the graph is too large for a search.
 
     Args:
         program: in an order of the lowest peak.
-        is_allowed: tells whether an order is acceptable; every step of the search has to be.
+        is_allowed: returns whether an order is acceptable; asked for every order of the search.
         dims: values of symbolic dims.
-        provider: where the program runs.
+        provider: ONNX Runtime's name of the execution provider.
     """
     tracer = _Tracer(dims, provider, workspace_by_rule(program, dims))
     try:
@@ -90,7 +89,7 @@ def order_for_arena(
 
 @dataclass(frozen=True, slots=True)
 class _Tracer:
-    """Traces what a program allocates in the order of its ops."""
+    """Simulates what a program allocates if its ops run in their order."""
 
     dims: Mapping[str, int]
     provider: str
@@ -103,10 +102,10 @@ class _Tracer:
 
 
 def _bounded_height(trace: AllocationTrace) -> int:
-    """Return the bytes held by an arena whose first region is as high as an endless one gets.
+    """Return the bytes held by an arena whose first region has the height of an endless one.
 
-    The free end of a bounded region is a gap like any other, which best fit may prefer: then the
-    arena needs another region after all.
+    Unlike that of an endless region, the free end of a bounded region is a gap that best fit may
+    prefer. Then the arena needs another region after all.
     """
     height = rounded_up(best_fit_height(trace))
     settings = ArenaSettings.from_settings(regions(max(height, CHUNK), CHUNK))
@@ -118,12 +117,12 @@ class _OrderSearch:
     """A local search over orders.
 
     Attributes:
-        program: in the first order.
-        is_allowed: tells whether an order is acceptable.
-        tracer: traces an order.
-        height: the height of the arena, which is minimised.
+        program: the program in its first order.
+        is_allowed: returns whether an order is acceptable.
+        tracer: simulates an order.
+        height: returns the bytes that are minimised, given a trace.
         max_live: the most live bytes that an order may have.
-        lowest_height: of the best order so far.
+        lowest_height: the height of the best order so far.
     """
 
     program: Program
@@ -134,7 +133,11 @@ class _OrderSearch:
     lowest_height: int = 0
 
     def run(self, start: AllocationTrace, moves: int) -> Program:
-        """Try this many moves, or until the arena is as low as the live bytes."""
+        """Return the program in the best order found with this many moves.
+
+        Stops early if the arena is as low as the live bytes. Sets ``max_live`` and
+        ``lowest_height``.
+        """
         self.max_live, self.lowest_height = start.peak, self.height(start)
         before = predecessors(self.program.body)
         after = successors(before)
@@ -158,7 +161,7 @@ class _OrderSearch:
         return _in_order(self.program, order)
 
     def _accepts(self, order: Sequence[int]) -> bool:
-        """Whether an order is as good as the best one so far, whose height it then replaces."""
+        """Return whether an order is at least as good as the best; if so, update ``lowest_height``."""
         changed = _in_order(self.program, order)
         trace = self.tracer.trace(changed)
         if trace.peak > self.max_live:
@@ -171,6 +174,7 @@ class _OrderSearch:
 
 
 def _with_move(order: Sequence[int], source: int, target: int) -> list[int]:
+    """Return the order with the op at one position moved to another."""
     rest = [*order[:source], *order[source + 1 :]]
     return [*rest[:target], order[source], *rest[target:]]
 

@@ -383,7 +383,7 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
     """
     iterations = frame.observed_iterations(op.bodies[0])
     if iterations is None and len(op.bodies[0].outputs) > len(op.inputs) - 1:
-        raise UnknownBytesError(f"turns of {op.label}")
+        raise UnknownBytesError(f"iterations of {op.label}")
     return _ITERATIONS_TO_REPEAT if iterations is None else iterations
 
 
