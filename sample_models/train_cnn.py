@@ -22,7 +22,7 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.features.recompute.auto import auto
+from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.features.training.forward.initial import first_feeds
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
@@ -133,7 +133,7 @@ def recomputed(step: TrainStep) -> TrainStep:
     program = read_program(step.model).program
     phases = find_phases(program, loss=step.loss)
     budget = int(SHARE * peak_of(step.model))
-    found = auto(program, Terms(_sizes(program)), phases, budget)
+    found = search_recomputation(program, Terms(_sizes(program)), phases, budget)
     model = onnx.ModelProto()
     model.CopyFrom(step.model)
     del model.graph.node[:]

@@ -38,7 +38,7 @@ from memplan_cli.api.files.model_file import ModelFile, plan_model
 from memplan_cli.core.program import Block, Op, Program, VarId, captures, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import MemplanError
-from memplan_cli.features.recompute.build import build
+from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.values import find_values
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.writing.write import written_model
@@ -124,11 +124,11 @@ def copied(program: Program, rng: random.Random) -> Copies:
     values = find_values(program, known, frozenset(), SHARE_SAFELY)
     chosen = [
         _some(reads[1:], rng) if work >= 0 else ()
-        for reads, work in zip(values.reads, values.work, strict=True)
+        for reads, work in zip(values.accesses, values.work, strict=True)
     ]
     if not any(chosen):
         return Copies(program, 0, _why_none(program))
-    made = build(values, chosen, known)
+    made = write_copies(values, chosen, known)
     return Copies(made.program, len(made.copies))
 
 

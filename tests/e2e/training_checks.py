@@ -11,7 +11,7 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.features.recompute.auto import auto
+from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.onnx_io.shapes.reading import read_program
@@ -63,7 +63,7 @@ def recomputed_peak(name: str, share: float) -> int:
     theirs, ours = _programs(name)
     budget = int(share * live_peak(theirs, _sizes(theirs)))
     phases = find_phases(ours, loss="loss")
-    return auto(ours, Terms(_sizes(ours)), phases, budget).chosen.peak
+    return search_recomputation(ours, Terms(_sizes(ours)), phases, budget).chosen.peak
 
 
 def _programs(name: str) -> tuple[Program, Program]:

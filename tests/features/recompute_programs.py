@@ -5,7 +5,7 @@ from __future__ import annotations
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.features.recompute.auto import Recomputation, auto
+from memplan_cli.features.recompute.search import Recomputation, search_recomputation
 from memplan_cli.ordering.terms import Terms
 
 Line = tuple[str, str, str]
@@ -82,6 +82,6 @@ def _length(var: str) -> int:
 
 def fitted(tested: Program, budget: int | None, pinned: str = "") -> Recomputation:
     """Fit a forward program into a budget, and see that it still computes the same."""
-    found = auto(tested, terms(tested, pinned), Phases(), budget)
+    found = search_recomputation(tested, terms(tested, pinned), Phases(), budget)
     assert same_results(tested, found.program)
     return found

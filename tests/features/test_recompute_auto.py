@@ -95,14 +95,14 @@ def test_an_op_of_which_another_result_is_read_at_once_is_no_move() -> None:
     found = fitted(tested, 402)
     assert found.met
     assert [op.outputs[0] for op in found.copies] == ["a100__recompute"]
-    assert found.chosen.extra > 0
+    assert found.chosen.added_work > 0
 
 
 def test_nothing_is_computed_again_within_the_budget() -> None:
     found = fitted(skip_connection(), 500)
     assert found.met
     assert not found.copies
-    assert found.chosen.extra == 0
+    assert found.chosen.added_work == 0
 
 
 def test_an_order_that_fits_is_taken_before_any_copy() -> None:
@@ -227,10 +227,10 @@ def test_the_curve_falls_and_rises() -> None:
     found = fitted(skip_connection(), None)
     assert found.met
     peaks = [point.peak for point in found.curve]
-    extras = [point.extra for point in found.curve]
+    extras = [point.added_work for point in found.curve]
     assert peaks == sorted(peaks, reverse=True)
     assert extras == sorted(extras)
-    assert found.curve[0].extra == 0
+    assert found.curve[0].added_work == 0
     assert found.chosen in found.curve
 
 
@@ -238,7 +238,7 @@ def test_what_is_pinned_or_given_is_no_value() -> None:
     tested = skip_connection()
     plan = terms(tested, "a100")
     values = find_values(tested, plan.sizes, plan.pinned, plan.aliasing)
-    assert [str(var) for var in values.of] == ["b200", "c200", "d1", "e1"]
+    assert [str(var) for var in values.value_of] == ["b200", "c200", "d1", "e1"]
 
 
 def test_an_empty_program_fits() -> None:

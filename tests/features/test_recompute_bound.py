@@ -10,7 +10,7 @@ from features.recompute_programs import fitted, program, terms
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.features.recompute.bound import Bound
-from memplan_cli.features.recompute.build import build
+from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.values import find_values
 from memplan_cli.ordering.terms import Terms
 
@@ -103,8 +103,8 @@ def test_the_bound_knows_that_copies_may_leave_out_optional_outputs(
     tested = mask_beside(kind)
     plan = terms(tested)
     values = find_values(tested, plan.sizes, plan.pinned, plan.aliasing)
-    copies = [(4,) if value == values.of[VarId("y10")] else () for value in range(5)]
-    again = build(values, copies, plan.sizes)
+    copies = [(4,) if value == values.value_of[VarId("y10")] else () for value in range(5)]
+    again = write_copies(values, copies, plan.sizes)
     # y10 is made again behind u60, with or without the 100 bytes that nobody reads there.
     assert live_peak(again.program, again.sizes) == reached
     assert Bound(tested, plan).below(1000) == bound

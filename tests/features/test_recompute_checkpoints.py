@@ -14,7 +14,7 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.recompute.checkpoints import Checkpointed, checkpoints
+from memplan_cli.features.recompute.checkpoints import Checkpointed, recompute_segments
 from memplan_cli.ordering.terms import Terms
 
 BACKWARD = ("gd", "gc", "gb", "ga")
@@ -42,7 +42,7 @@ def phases(tested: Program) -> Phases:
 
 
 def cut(tested: Program, *names: str) -> Checkpointed:
-    found = checkpoints(tested, terms(tested), names, phases(tested))
+    found = recompute_segments(tested, terms(tested), names, phases(tested))
     assert same_results(tested, found.program)
     return found
 
@@ -114,7 +114,7 @@ def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
     # With d alone the segment is the whole forward part: gd a' b' c'. With both: b gd c'.
     tested = net()
     ten = Terms({var: Size(10) for var in intermediates(tested)})
-    found = checkpoints(tested, ten, names.split(), phases(tested))
+    found = recompute_segments(tested, ten, names.split(), phases(tested))
     assert live_peak(found.program, found.sizes) == peak
 
 
@@ -149,7 +149,7 @@ def test_what_is_read_before_its_segment_ends_is_still_there() -> None:
     )
     known = phases(tested)
     parts = Phases("train", known.loss, {**known.of, VarId("early"): "backward"})
-    found = checkpoints(tested, terms(tested), ("b",), parts)
+    found = recompute_segments(tested, terms(tested), ("b",), parts)
     assert order(found) == "a early b c loss gc gb a' ga"
 
 
@@ -167,4 +167,4 @@ def test_a_name_that_is_no_forward_tensor_is_refused(name: str) -> None:
 def test_a_graph_without_backward_part_is_refused() -> None:
     tested = net()
     with pytest.raises(SettingsError, match="backward part"):
-        checkpoints(tested, terms(tested), ("b",), Phases())
+        recompute_segments(tested, terms(tested), ("b",), Phases())

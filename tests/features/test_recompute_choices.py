@@ -11,10 +11,10 @@ from features.recompute_programs import program, same_results, terms
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.recompute.build import build
-from memplan_cli.features.recompute.checkpoints import checkpoints
+from memplan_cli.features.recompute.build import write_copies
+from memplan_cli.features.recompute.checkpoints import recompute_segments
+from memplan_cli.features.recompute.greedy import DropSchedule
 from memplan_cli.features.recompute.solve import Solver
-from memplan_cli.features.recompute.state import State
 
 CHAIN = program(
     "x",
@@ -33,11 +33,11 @@ def test_dropping_a_value_where_it_is_made_is_free_only_if_nothing_else_is_made_
     made = program(
         "x", "z", ("Tanh", "x", "a8"), ("Split", "x", "b8 c8"), ("Sum", "a8 b8 c8", "z")
     )
-    state = Solver(made, terms(made)).start()
-    a, b, c = (state.values.of[VarId(name)] for name in ("a8", "b8", "c8"))
-    assert state.price_of(a, 0) == 0
-    assert state.price_of(b, 1) == state.values.work[b] > 0
-    assert state.price_of(c, 1) == state.values.work[c] > 0
+    state = Solver(made, terms(made)).without_drops()
+    a, b, c = (state.values.value_of[VarId(name)] for name in ("a8", "b8", "c8"))
+    assert state.drop_work(a, 0) == 0
+    assert state.drop_work(b, 1) == state.values.work[b] > 0
+    assert state.drop_work(c, 1) == state.values.work[c] > 0
 
 
 @given(
@@ -49,18 +49,18 @@ def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
     live: list[int], budget: int, start: int
 ) -> None:
     values = Solver(CHAIN, terms(CHAIN)).values
-    state = State(values, np.array(live, np.int64))
-    a, end = values.of[VarId("a8")], 4
+    state = DropSchedule(values, np.array(live, np.int64))
+    a, end = values.value_of[VarId("a8")], 4
     assert state.gaps(a) == [(1, 4)]
-    state.times[a] = [0, 4] if start == 0 else [0, 1, 4]
-    state.copies[a] = {end}
+    state.accesses[a] = [0, 4] if start == 0 else [0, 1, 4]
+    state.recomputed_at[a] = {end}
     fits = max(live[start + 1 : end]) + 8 <= budget
     is_free = start == 0
-    kept = state.undo(budget)
+    kept = state.keep_again(budget)
     assert kept == int(fits and not is_free)
     grown = [8 * (start < at < end) if kept else 0 for at in range(5)]
     assert list(state.live - live) == grown
-    assert state.copies[a] == (set() if kept else {end})
+    assert state.recomputed_at[a] == (set() if kept else {end})
 
 
 def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() -> None:
@@ -75,9 +75,9 @@ def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() 
     )
     own = terms(made)
     values = Solver(made, own).values
-    copies: list[set[int]] = [set() for _ in values.reads]
-    copies[values.of[VarId("m8")]] = {4}
-    found = build(values, copies, own.sizes)
+    copies: list[set[int]] = [set() for _ in values.accesses]
+    copies[values.value_of[VarId("m8")]] = {4}
+    found = write_copies(values, copies, own.sizes)
     (copy,) = found.copies
     assert all(copy.outputs)
     assert same_results(made, found.program)
@@ -89,6 +89,6 @@ def test_outputs_that_are_left_out_have_no_name_to_be_a_checkpoint() -> None:
     )
     phases = Phases("train", VarId("loss"), {VarId("g"): "backward"})
     with pytest.raises(SettingsError) as caught:
-        checkpoints(made, terms(made), ("b",), phases)
+        recompute_segments(made, terms(made), ("b",), phases)
     assert "the nearest names are" in str(caught.value.hint)
     assert "_" not in str(caught.value.hint)

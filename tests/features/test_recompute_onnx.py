@@ -21,8 +21,8 @@ from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.program import Op, Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.features.donation.transform import donations
-from memplan_cli.features.recompute.auto import auto
-from memplan_cli.features.recompute.checkpoints import checkpoints
+from memplan_cli.features.recompute.checkpoints import recompute_segments
+from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import best_order
@@ -118,7 +118,9 @@ def compare(name: str, folder: Path, shares: tuple[float, ...]) -> None:
     assert all(np.isfinite(value).all() for value in before.values())
     resident = peak(program, terms.resident)
     for share in shares:
-        found = auto(program, terms, find_phases(program), int(resident * share))
+        found = search_recomputation(
+            program, terms, find_phases(program), int(resident * share)
+        )
         assert found.copies
         assert_same(before, run(written(path, found.program), inputs))
 
@@ -144,7 +146,7 @@ def test_checkpoints_give_the_same_bits(tmp_path: Path) -> None:
     path = filled("train_mlp_adam", tmp_path)
     program, terms = planned(path)
     inputs = drawn("train_mlp_adam")
-    found = checkpoints(program, terms, ("relu_1", "relu"), find_phases(program))
+    found = recompute_segments(program, terms, ("relu_1", "relu"), find_phases(program))
     assert _sources(found.copies)
     assert_same(run(path, inputs), run(written(path, found.program), inputs))
 

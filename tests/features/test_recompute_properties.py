@@ -17,9 +17,9 @@ from memplan_cli.analysis.phase import Part, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.features.recompute.auto import auto
 from memplan_cli.features.recompute.bound import Bound
-from memplan_cli.features.recompute.checkpoints import checkpoints
+from memplan_cli.features.recompute.checkpoints import recompute_segments
+from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.ordering.late_outputs import peak as resident
 
 KINDS = ("Tanh", "Relu", "Add", "MatMul", "Reshape", "Split", "Concat", "RandomNormalLike")
@@ -74,7 +74,7 @@ def test_a_budget_changes_no_result(
     plan = replace(terms(tested), results=results)
     peak = resident(tested, plan.resident)
     budget = None if share is None else int(peak * share)
-    found = auto(tested, plan, Phases(), budget)
+    found = search_recomputation(tested, plan, Phases(), budget)
     check(tested, found.program, found.copies)
     exact = resident(found.program, replace(plan, sizes=found.sizes).resident)
     assert exact == found.chosen.peak
@@ -95,9 +95,9 @@ def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int
     }
     forward = [op.outputs[0] for op in ops if op.outputs[0] not in of]
     names = [forward[at % len(forward)] for at in (one, two)]
-    found = checkpoints(tested, terms(tested), names, Phases("train", loss, of))
+    found = recompute_segments(tested, terms(tested), names, Phases("train", loss, of))
     check(tested, found.program, found.copies)
-    assert checkpoints(
+    assert recompute_segments(
         tested, terms(tested), names[::-1], Phases("train", loss, of)
     ).program == (found.program)
 
@@ -192,7 +192,7 @@ def _ancestors(tested: Program, var: VarId) -> set[VarId]:
 def test_the_same_program_gives_the_same_answer() -> None:
     tested = some_program(7, 40)
     budget = live_peak(tested, terms(tested).sizes) // 2
-    answers = [auto(tested, terms(tested), Phases(), budget) for _ in range(2)]
+    answers = [search_recomputation(tested, terms(tested), Phases(), budget) for _ in range(2)]
     assert answers[0] == answers[1]
 
 
@@ -207,7 +207,7 @@ def test_ten_thousand_nodes_are_solved_in_half_a_minute() -> None:
     tested = program("x h1_0", "u1_1", *lines)
     start = time.process_time()
     peak = live_peak(tested, terms(tested).sizes)
-    found = auto(tested, terms(tested), Phases(), peak // 4)
+    found = search_recomputation(tested, terms(tested), Phases(), peak // 4)
     assert found.met
     assert time.process_time() - start < 30
 
@@ -220,5 +220,5 @@ def test_vars_of_an_unknown_size_stay_where_they_are() -> None:
     changed = Program("u", tested.body, facts)
     plan = terms(tested)
     sizes = {var: size for var, size in plan.sizes.items() if var != unknown}
-    found = auto(changed, type(plan)(sizes), Phases(), 50)
+    found = search_recomputation(changed, type(plan)(sizes), Phases(), 50)
     check(changed, found.program, found.copies)

@@ -6,9 +6,13 @@ import pytest
 
 from features.recompute_programs import program, same_results, terms
 from memplan_cli.analysis.cost import op_cost
-from memplan_cli.features.recompute.build import build
-from memplan_cli.features.recompute.prune import pruned
-from memplan_cli.features.recompute.solve import Solver, Trial, live_at
+from memplan_cli.features.recompute.build import write_copies
+from memplan_cli.features.recompute.solve import (
+    Solver,
+    Trial,
+    live_at,
+    without_needless_copies,
+)
 from memplan_cli.ordering.terms import Terms
 
 SKIPS = program(
@@ -28,8 +32,8 @@ def with_every_copy() -> Trial:
     """Return the program in which each value is made again for its last reader."""
     own = terms(SKIPS)
     values = Solver(SKIPS, own).values
-    made = [set(reads[-1:]) if len(reads) > 2 else set() for reads in values.reads]
-    copied = build(values, made, own.sizes)
+    made = [set(reads[-1:]) if len(reads) > 2 else set() for reads in values.accesses]
+    copied = write_copies(values, made, own.sizes)
     alone = Terms(copied.sizes, own.pinned, own.aliasing)
     peak = int(live_at(copied.program, alone).max())
     work = sum(op_cost(op, copied.program.vars).work for op in copied.copies)
@@ -38,24 +42,24 @@ def with_every_copy() -> Trial:
 
 def test_with_room_for_everything_no_copy_is_left() -> None:
     full = with_every_copy()
-    assert full.copied.copies
-    fewer = pruned(full, SKIPS, terms(SKIPS), 10_000)
-    assert not fewer.copied.copies
+    assert full.written.copies
+    fewer = without_needless_copies(full, SKIPS, terms(SKIPS), 10_000)
+    assert not fewer.written.copies
     assert not fewer.work
-    assert same_results(SKIPS, fewer.copied.program)
-    assert fewer.copied.program.vars.keys() == SKIPS.vars.keys()
-    assert len(fewer.copied.places) == len(fewer.copied.program.body.ops)
+    assert same_results(SKIPS, fewer.written.program)
+    assert fewer.written.program.vars.keys() == SKIPS.vars.keys()
+    assert len(fewer.written.places) == len(fewer.written.program.body.ops)
 
 
 @pytest.mark.parametrize("budget", [0, 270, 300, 340])
 def test_the_peak_stays_under_its_limit(budget: int) -> None:
     full = with_every_copy()
-    fewer = pruned(full, SKIPS, terms(SKIPS), budget)
+    fewer = without_needless_copies(full, SKIPS, terms(SKIPS), budget)
     assert fewer.peak <= max(full.peak, budget)
-    assert len(fewer.copied.copies) <= len(full.copied.copies)
-    assert same_results(SKIPS, fewer.copied.program)
+    assert len(fewer.written.copies) <= len(full.written.copies)
+    assert same_results(SKIPS, fewer.written.program)
 
 
 def test_copies_that_the_peak_needs_are_kept() -> None:
     full = with_every_copy()
-    assert pruned(full, SKIPS, terms(SKIPS), 0).copied.copies
+    assert without_needless_copies(full, SKIPS, terms(SKIPS), 0).written.copies

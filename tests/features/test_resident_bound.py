@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from features.recompute_programs import bytes_of, program, terms
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.features.recompute.bound import Bound
-from memplan_cli.features.recompute.resident_bound import resident_bound
+from memplan_cli.features.recompute.bound import Bound, resident_bound
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program

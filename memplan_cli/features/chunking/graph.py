@@ -137,7 +137,7 @@ class Graph:
         )
 
     def _reads_alone(self, op_index: int, weight: VarId) -> bool:
-        """Whether a float32 initializer is read by this op only, so that it can be stored sliced."""
+        """Whether a float32 initializer is read by this op only, so it can be stored sliced."""
         program = self.program
         return (
             program.vars[weight].dtype == "float32"

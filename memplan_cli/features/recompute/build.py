@@ -1,8 +1,8 @@
-"""From a schedule with gaps to a program with copies.
+"""Writing of a program with copies of ops, from the places at which values are recomputed.
 
-An op that reads a value reads its latest copy. Copies are made where they are first read,
-just before the consumer, what they need first. A view is copied with its value. Where nothing
-reads the first one any more, it goes, and its earliest copy has its name.
+An op reads the latest copy of a value. A copy is written just before the op that first reads
+it, after the copies that it needs itself. If nothing reads the original op any more, the
+original is dropped and its first copy gets its name.
 """
 
 from __future__ import annotations
@@ -23,237 +23,262 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """A program with copies, and what it really does."""
+class RecomputedProgram:
+    """A program with copies.
+
+    Attributes:
+        program: the program.
+        sizes: the sizes of all planned vars, copies included.
+        places: for each op its place in the base program; for a copy that of the op it
+        precedes.
+        copies: the ops that run besides the original, or another copy, of their source.
+        recomputed_at: for each value the places at which it is really made again, or late.
+        copy_reads: pairs of a value and a place at which a copy reads it.
+    """
 
     program: Program
     sizes: Mapping[VarId, Size]
-    """Of all planned vars, copies included."""
     places: tuple[int, ...]
-    """For each op, its place in the base schedule; a copy has its consumer's."""
     copies: tuple[Op, ...]
-    """The ops that run although another one with their source runs too."""
-    made: Mapping[int, Collection[int]]
-    """For each value, the places at which it is made again, or late."""
-    reads: tuple[tuple[int, int], ...]
-    """``(value, place)`` of what copies read."""
+    recomputed_at: Mapping[int, Collection[int]]
+    copy_reads: tuple[tuple[int, int], ...]
 
 
-def build(
+def write_copies(
     values: Values,
-    copies: Sequence[Collection[int]],
+    recomputed_at: Sequence[Collection[int]],
     sizes: Mapping[VarId, Size],
-    due: Mapping[int, Sequence[VarId]] | None = None,
-) -> Copied:
-    """Write the copies out.
+    forced: Mapping[int, Sequence[VarId]] | None = None,
+) -> RecomputedProgram:
+    """Return the base program with copies.
 
     Args:
-        values: The base program.
-        copies: For each value, the places at which it is made again.
-        sizes: The planned vars of the base program.
-        due: Vars to copy at a place although its op may not read them.
+        values: the values of the base program.
+        recomputed_at: for each value the places at which it is made again.
+        sizes: the sizes of the base program's planned vars.
+        forced: vars to copy at a place even if the op there does not read them.
     """
-    return _Builder(values, copies, sizes).build(due or {})
+    return _CopyWriter(values, recomputed_at, sizes).write(forced or {})
 
 
-class _Builder:
-    """Walks the base schedule once and emits each op, and before it the copies it reads."""
+class _CopyWriter:
+    """Walks the base program once and emits each op, preceded by the copies that it reads."""
 
     def __init__(
-        self, values: Values, copies: Sequence[Collection[int]], sizes: Mapping[VarId, Size]
+        self,
+        values: Values,
+        recomputed_at: Sequence[Collection[int]],
+        sizes: Mapping[VarId, Size],
     ) -> None:
         self._values = values
-        self._copies = {value: sorted(times) for value, times in enumerate(copies) if times}
+        self._recomputed_at = {
+            value: sorted(places) for value, places in enumerate(recomputed_at) if places
+        }
         self._sizes = dict(sizes)
         self._vars = dict(values.program.vars)
-        self._made: dict[tuple[VarId, int], VarId] = {}
-        self._twins: dict[VarId, VarId] = {}
-        self._reads: dict[tuple[int, int], None] = {}
+        self._copy_of: dict[tuple[VarId, int], VarId] = {}
+        """The copy of a var that was made at a place."""
+        self._original_of: dict[VarId, VarId] = {}
+        """The var that a copy copies; copies have provisional names until `_name_copies`."""
+        self._copy_reads: dict[tuple[int, int], None] = {}
         self._ops: list[tuple[Op, int]] = []
+        """The ops emitted so far, each with its place in the base program."""
         self._place = 0
 
-    def build(self, due: Mapping[int, Sequence[VarId]]) -> Copied:
+    def write(self, forced: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
         """Return the program; may be called once."""
-        program = self._values.program
+        program, value_of = self._values.program, self._values.value_of
         for place, op in enumerate(program.body.ops):
             self._place = place
-            for var in due.get(place, ()):
-                self._at(var, place)
-            renamed = {var: self._at(var, place) for var in self._values.flow.reads[place]}
-            self._ops.append((_rewired(op, renamed), place))
-        made: dict[int, set[int]] = {}
-        for var, time in self._made:
-            value = self._values.of.get(var, -1)
-            if time in self._copies.get(value, ()):
-                made.setdefault(value, set()).add(time)
-        names = self._without_firsts()
-        copies = self._name_copies(names)
+            for var in forced.get(place, ()):
+                self._latest(var, place)
+            names = {
+                var: self._latest(var, place) for var in self._values.dataflow.reads[place]
+            }
+            is_unchanged = all(old == new for old, new in names.items())
+            self._ops.append((op if is_unchanged else with_names(op, names), place))
+        made_at: dict[int, set[int]] = {}
+        for var, place in self._copy_of:
+            value = value_of.get(var, -1)
+            if place in self._recomputed_at.get(value, ()):
+                made_at.setdefault(value, set()).add(place)
+        names = self._drop_unread_originals()
+        copy_ids = self._name_copies(names)
         ops = tuple(with_names(op, names) for op, _ in self._ops)
-        return Copied(
+        is_copy = [id(op) in copy_ids for op, _ in self._ops]
+        return RecomputedProgram(
             program.with_ops(ops, self._vars),
             self._sizes,
             tuple(place for _, place in self._ops),
-            tuple(
-                op for op, (old, _) in zip(ops, self._ops, strict=True) if id(old) in copies
-            ),
-            made,
-            tuple(self._reads),
+            tuple(op for op, copied in zip(ops, is_copy, strict=True) if copied),
+            made_at,
+            tuple(self._copy_reads),
         )
 
-    def _at(self, var: VarId, place: int) -> VarId:
-        """Return the name under which a var is read at a place, making its copy if due."""
-        times = self._copies.get(self._values.of.get(var, -1), [])
-        at = bisect_right(times, place)
-        if not at:
+    def _latest(self, var: VarId, place: int) -> VarId:
+        """Return the latest copy of a var at a place, after emitting it if necessary."""
+        places = self._recomputed_at.get(self._values.value_of.get(var, -1), [])
+        index = bisect_right(places, place)
+        if not index:
             return var
-        time = times[at - 1]
-        if (var, time) not in self._made:
-            self._copy(var, time)
-        return self._made[var, time]
+        copy_place = places[index - 1]
+        if (var, copy_place) not in self._copy_of:
+            self._copy_with_inputs(var, copy_place)
+        return self._copy_of[var, copy_place]
 
-    def _copy(self, var: VarId, time: int) -> None:
-        """Copy the op that makes a var, and first what it reads; chains may be long."""
+    def _copy_with_inputs(self, var: VarId, place: int) -> None:
+        """Emit a copy of a var's producer, after copies of inputs that are due at the place.
+
+        Chains may be long, so this uses a stack instead of recursion.
+        """
         stack = [var]
         while stack:
-            at = self._values.flow.producer[stack[-1]]
-            missing = [v for v in self._values.flow.reads[at] if self._is_due(v, time)]
+            producer = self._values.dataflow.producer[stack[-1]]
+            reads = self._values.dataflow.reads[producer]
+            missing = [read for read in reads if self._is_due(read, place)]
             if missing:
                 stack.extend(missing)
                 continue
-            if (stack.pop(), time) not in self._made:
-                self._emit_copy(at, time)
+            if (stack.pop(), place) not in self._copy_of:
+                self._emit_copy(producer, place)
 
-    def _is_due(self, var: VarId, time: int) -> bool:
-        times = self._copies.get(self._values.of.get(var, -1), ())
-        return time in times and (var, time) not in self._made
+    def _is_due(self, var: VarId, place: int) -> bool:
+        """Whether a var is recomputed at a place and its copy is not emitted yet."""
+        places = self._recomputed_at.get(self._values.value_of.get(var, -1), ())
+        return place in places and (var, place) not in self._copy_of
 
-    def _emit_copy(self, at: int, time: int) -> None:
-        """Add a copy of an op. It makes an optional output only if that is read again."""
-        op = self._values.flow.ops[at]
+    def _emit_copy(self, producer: int, place: int) -> None:
+        """Emit a copy of an op, which makes optional outputs only if they are due."""
+        op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
-        inputs = tuple(self._at(var, time) if var else var for var in op.inputs)
+        inputs = tuple(self._latest(var, place) if var else var for var in op.inputs)
         outputs = tuple(
-            self._twin(var, time)
-            if var and (at not in optional or self._is_due(var, time))
+            self._provisional_copy(var, place)
+            if var and (position not in optional or self._is_due(var, place))
             else VarId("")
-            for at, var in enumerate(op.outputs)
+            for position, var in enumerate(op.outputs)
         )
-        self._reads.update(
-            dict.fromkeys(
-                (self._values.of[var], time) for var in op.inputs if var in self._values.of
-            )
-        )
-        copy = op._replace(inputs=inputs, outputs=outputs)
-        self._ops.append((copy, self._place))
+        read_values = (value_of[var] for var in op.inputs if var in value_of)
+        self._copy_reads.update(dict.fromkeys((value, place) for value in read_values))
+        self._ops.append((op._replace(inputs=inputs, outputs=outputs), self._place))
 
-    def _twin(self, var: VarId, time: int) -> VarId:
-        """Return a name for a copy, for now: no name of a model has a zero byte."""
-        twin = VarId(f"{var}\0{time}")
-        self._twins[twin] = var
-        self._made.setdefault((var, time), twin)
-        return twin
+    def _provisional_copy(self, var: VarId, place: int) -> VarId:
+        """Return a provisional name for a copy. No name of a model has a zero byte."""
+        copy = VarId(f"{var}\0{place}")
+        self._original_of[copy] = var
+        self._copy_of.setdefault((var, place), copy)
+        return copy
 
-    def _name_copies(self, names: dict[VarId, VarId]) -> set[int]:
-        """Add the copies' own names to ``names``; return the ids of the ops that are copies."""
-        used: dict[VarId, int] = {}
-        copies: set[int] = set()
-        for at, (op, place) in enumerate(self._ops):
-            twins = [out for out in op.outputs if out in self._twins]
-            if not twins:
-                continue
-            for twin in twins:
-                names[twin] = self._new_name(self._twins[twin], used)
-            suffix = names[twins[0]].rpartition("__recompute")[2]
-            named = op._replace(name=f"{op.label}__recompute{suffix}")
-            outputs = tuple(names.get(out, out) for out in op.outputs)
-            named = named._replace(outputs=outputs)
-            self._ops[at] = (named, place)
-            copies.add(id(named))
-        return copies
+    def _drop_unread_originals(self) -> dict[VarId, VarId]:
+        """Drop original ops that nothing reads, and put their first copies in their place.
 
-    def _new_name(self, var: VarId, used: dict[VarId, int]) -> VarId:
-        """Add a var for the next copy of one, under the first name that is free."""
-        while True:
-            number = used[var] = used.get(var, 0) + 1
-            twin = VarId(f"{var}__recompute{number if number > 1 else ''}")
-            if twin not in self._vars:
-                break
-        facts = self._vars[var]
-        self._vars[twin] = facts._replace(id=twin, name=f"{facts.name}{twin[len(var) :]}")
-        size = self._sizes.get(var) or size_of(facts.shape, facts.dtype)
-        if size is not None:
-            self._sizes[twin] = size
-        return twin
-
-    def _without_firsts(self) -> dict[VarId, VarId]:
-        """Drop ops that only copies replaced; return the new names of those copies' vars."""
-        read: dict[VarId, int] = dict.fromkeys(self._values.program.body.outputs, 1)
+        Returns:
+            The original names of the outputs of these copies, by provisional name.
+        """
+        readers: dict[VarId, int] = dict.fromkeys(self._values.program.body.outputs, 1)
         for op, _ in self._ops:
-            for var in mentions(op):
-                read[var] = read.get(var, 0) + 1
-        first: dict[VarId, Op] = {}
+            for var in all_reads(op):
+                readers[var] = readers.get(var, 0) + 1
+        first_copy: dict[VarId, Op] = {}
         for op, _ in self._ops:
-            for out in op.outputs:
-                if out in self._twins:
-                    first.setdefault(self._twins[out], op)
+            for output in op.outputs:
+                if output in self._original_of:
+                    first_copy.setdefault(self._original_of[output], op)
         names: dict[VarId, VarId] = {}
         kept: list[tuple[Op, int]] = []
-        heirs: dict[VarId, Op] = {}
+        replaced_by: dict[VarId, Op] = {}
+        """The dropped original, by the first output of the copy that replaces it."""
         for op, place in reversed(self._ops):
             outputs = [var for var in op.outputs if var]
-            heir = next((first[var] for var in outputs if var in first), None)
-            if heir is None or any(map(read.get, outputs)):
+            copy = next((first_copy[var] for var in outputs if var in first_copy), None)
+            if copy is None or any(map(readers.get, outputs)):
                 kept.append((op, place))
                 continue
-            for var in mentions(op):
-                read[var] -= 1
-            heirs[next(filter(None, heir.outputs))] = op
+            for var in all_reads(op):
+                readers[var] -= 1
+            replaced_by[_first_output(copy)] = op
             names.update(
                 (new, old)
-                for new, old in zip(heir.outputs, op.outputs, strict=True)
+                for new, old in zip(copy.outputs, op.outputs, strict=True)
                 if new and old
             )
-        # What takes an op's place is that op: its name, and outputs that nothing reads.
-        self._ops = [
-            (op._replace(name=old.name, outputs=old.outputs), place)
-            if (old := heirs.get(next(filter(None, op.outputs), VarId("")))) is not None
-            else (op, place)
-            for op, place in reversed(kept)
-        ]
-        for new in names:
-            del self._twins[new]
+        # The copy takes the original's name, and also makes its outputs that nothing reads.
+        self._ops = []
+        for op, place in reversed(kept):
+            original = replaced_by.get(_first_output(op))
+            if original is not None:
+                op = op._replace(name=original.name, outputs=original.outputs)  # noqa: PLW2901
+            self._ops.append((op, place))
+        for copy_output in names:
+            del self._original_of[copy_output]
         return names
 
+    def _name_copies(self, names: dict[VarId, VarId]) -> set[int]:
+        """Give copies their final names, and add these to ``names``.
 
-def mentions(op: Op) -> tuple[VarId, ...]:
-    """Return the vars that an op reads, subgraphs included."""
+        Returns:
+            The ids of the copies in ``self._ops``.
+        """
+        used: dict[VarId, int] = {}
+        copy_ids: set[int] = set()
+        for index, (op, place) in enumerate(self._ops):
+            copied_outputs = [output for output in op.outputs if output in self._original_of]
+            if not copied_outputs:
+                continue
+            for output in copied_outputs:
+                names[output] = self._add_var(self._original_of[output], used)
+            suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
+            named = op._replace(
+                name=f"{op.label}__recompute{suffix}",
+                outputs=tuple(names.get(output, output) for output in op.outputs),
+            )
+            self._ops[index] = (named, place)
+            copy_ids.add(id(named))
+        return copy_ids
+
+    def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
+        """Add a var for the next copy of another: ``x__recompute``, ``x__recompute2``, ..."""
+        while True:
+            number = used[var] = used.get(var, 0) + 1
+            copy = VarId(f"{var}__recompute{number if number > 1 else ''}")
+            if copy not in self._vars:
+                break
+        record = self._vars[var]
+        self._vars[copy] = record._replace(id=copy, name=f"{record.name}{copy[len(var) :]}")
+        size = self._sizes.get(var) or size_of(record.shape, record.dtype)
+        if size is not None:
+            self._sizes[copy] = size
+        return copy
+
+
+def _first_output(op: Op) -> VarId:
+    """Return the first output that is not omitted."""
+    return next(filter(None, op.outputs), VarId(""))
+
+
+def all_reads(op: Op) -> tuple[VarId, ...]:
+    """Return the vars that an op and the ops of its subgraphs read, once each."""
     if not op.bodies:
         return tuple(dict.fromkeys(filter(None, op.inputs)))
-    inner = (v for body in op.bodies for v in (*body.outputs, *_mentioned_in(body)))
+    inner = (
+        var
+        for body in op.bodies
+        for var in (*body.outputs, *(read for inner in body.ops for read in all_reads(inner)))
+    )
     return tuple(dict.fromkeys((*filter(None, op.inputs), *inner)))
 
 
-def _mentioned_in(block: Block) -> tuple[VarId, ...]:
-    return tuple(var for op in block.ops for var in mentions(op))
-
-
-def _rewired(op: Op, renamed: Mapping[VarId, VarId]) -> Op:
-    if all(old == new for old, new in renamed.items()):
-        return op
-    return with_names(op, renamed)
-
-
 def with_names(op: Op, names: Mapping[VarId, VarId]) -> Op:
-    """Return an op, subgraphs included, that says another name for some vars."""
+    """Return an op, subgraphs included, that reads other vars."""
     if not op.bodies and not any(var in names for var in op.inputs):
         return op
     return op._replace(
         inputs=tuple(names.get(var, var) for var in op.inputs),
-        bodies=tuple(_renamed_block(body, names) for body in op.bodies),
+        bodies=tuple(_block_with_names(body, names) for body in op.bodies),
     )
 
 
-def _renamed_block(block: Block, names: Mapping[VarId, VarId]) -> Block:
+def _block_with_names(block: Block, names: Mapping[VarId, VarId]) -> Block:
     return replace(
         block,
         outputs=tuple(names.get(var, var) for var in block.outputs),

@@ -1,9 +1,11 @@
-"""Checkpoints by name: the forward part in segments, each run again before its backward part.
+"""Recomputation of a training step's forward part between named checkpoints.
 
-Chen et al. 2016 ("Training Deep Nets with Sublinear Memory Cost"), in the form of Paddle
-Fluid's RecomputeOptimizer: a segment ends with a checkpoint; checkpoints and what crosses
-segments are kept; what follows the last checkpoint is not run again, for its backward part
-comes at once.
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", in the form of Paddle
+Fluid's RecomputeOptimizer.
+
+The forward part is cut into segments, each of which ends with a checkpoint. A segment runs
+again just before its backward part. Checkpoints, and values that cross segments, are kept. Ops
+after the last checkpoint do not run again, as their backward part follows at once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.recompute.build import build
+from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.values import find_values
 
 if TYPE_CHECKING:
@@ -30,26 +32,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """A program whose segments run again."""
+    """A program whose segments run again.
+
+    Attributes:
+        program: the program.
+        sizes: the sizes of its planned vars, copies included.
+        copies: the copies.
+        useless: checkpoints that save nothing, each with the reason.
+    """
 
     program: Program
     sizes: Mapping[VarId, Size]
-    """Of the planned vars, copies included."""
     copies: tuple[Op, ...]
     useless: tuple[tuple[str, str], ...]
-    """Checkpoints that buy nothing, each with the reason."""
 
 
-def checkpoints(
+def recompute_segments(
     program: Program, terms: Terms, names: Sequence[str], phases: Phases
 ) -> Checkpointed:
-    """Run each segment of the forward part again just before its backward part.
+    """Return a training step in which each segment runs again before its backward part.
 
     Args:
-        program: A training step.
-        terms: What is planned.
-        names: The tensors that end segments, in any order.
-        phases: The program's parts.
+        program: the training step.
+        terms: what is planned and pinned, and which tensors share memory.
+        names: the tensors that end segments, in any order.
+        phases: which ops belong to the forward and to the backward part.
 
     Raises:
         SettingsError: the program has no backward part, or a name is no tensor that an op
@@ -60,111 +67,127 @@ def checkpoints(
             "checkpoints need a backward part, and this graph has none",
             hint="--recompute auto with a budget works on inference graphs too",
         )
-    named = [_named(program, name, phases) for name in dict.fromkeys(names)]
-    values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
-    segments = _Segments(values, phases, tuple(named))
-    copies = segments.copies()
-    copied = build(values, copies, terms.sizes, segments.due(copies))
-    return Checkpointed(
-        copied.program, copied.sizes, copied.copies, tuple(segments.useless(copies))
+    checkpoint_vars = tuple(
+        _forward_var(program, name, phases) for name in dict.fromkeys(names)
     )
+    values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+    segments = _Segments(values, phases, checkpoint_vars)
+    recomputed_at = segments.recomputed_at()
+    forced = segments.vars_by_place(recomputed_at)
+    written = write_copies(values, recomputed_at, terms.sizes, forced)
+    useless = tuple(segments.useless(recomputed_at))
+    return Checkpointed(written.program, written.sizes, written.copies, useless)
 
 
-def _named(program: Program, name: str, phases: Phases) -> VarId:
-    forward = {
+def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
+    """Return the var of a forward tensor by name.
+
+    Raises:
+        SettingsError: there is none; the hint names the nearest.
+    """
+    forward_vars = {
         program.vars[var].name or str(var): var
         for op in program.body.ops
         if phases.part(op) == "forward"
         for var in op.outputs
         if var and program.vars[var].origin is Origin.OP
     }
-    if name in forward:
-        return forward[name]
-    near = get_close_matches(name, forward, 3, 0.0)
+    if name in forward_vars:
+        return forward_vars[name]
+    nearest = get_close_matches(name, forward_vars, 3, 0.0)
     raise SettingsError(
         f"the checkpoint {name!r} is no tensor that the forward part computes",
-        hint=f"the nearest names are {', '.join(near)}",
+        hint=f"the nearest names are {', '.join(nearest)}",
     )
 
 
 class _Segments:
-    """Where the forward part is cut, and what each piece has to make again."""
+    """The segments of a training step, numbered from 0, and the values that stay in memory."""
 
-    def __init__(self, values: Values, phases: Phases, named: tuple[VarId, ...]) -> None:
+    def __init__(self, values: Values, phases: Phases, checkpoints: tuple[VarId, ...]) -> None:
         self._values, self._loss = values, phases.loss
-        self._parts: list[Part] = [phases.part(op) for op in values.flow.ops]
-        self._named = named
-        producer = values.flow.producer
-        self._ends = sorted({producer[var] for var in named if var != phases.loss})
-        self._stored = {values.of[var] for var in named if var in values.of}
-        self._stored.update(
+        self._parts: list[Part] = [phases.part(op) for op in values.dataflow.ops]
+        self._checkpoints = checkpoints
+        producer = values.dataflow.producer
+        self._ends = sorted({producer[var] for var in checkpoints if var != phases.loss})
+        """The place of the last op of each segment."""
+        self._kept = {values.value_of[var] for var in checkpoints if var in values.value_of}
+        self._kept.update(
             value
-            for value, times in enumerate(values.reads)
-            if values.work[value] < 0 or self._crosses(times)
+            for value, accesses in enumerate(values.accesses)
+            if values.work[value] < 0 or self._crosses_segments(accesses)
         )
 
     def _segment(self, place: int) -> int:
-        """Return the segment of a forward op; one past the last where none runs again."""
+        """Return the segment of a forward op; ``len(self._ends)`` after the last checkpoint."""
         return bisect_left(self._ends, place)
 
-    def _crosses(self, times: tuple[int, ...]) -> bool:
-        forward = [time for time in times if self._parts[time] == "forward"]
+    def _crosses_segments(self, accesses: tuple[int, ...]) -> bool:
+        """Whether a value is accessed in several segments of the forward part."""
+        forward = [place for place in accesses if self._parts[place] == "forward"]
         return bool(forward) and self._segment(forward[0]) != self._segment(forward[-1])
 
-    def copies(self) -> list[set[int]]:
-        """Return the places at which each value is made again."""
+    def recomputed_at(self) -> list[set[int]]:
+        """Return for each value the places at which it is made again.
+
+        A segment's values are all made again at one place: where its backward part first reads
+        one of them.
+        """
         values = self._values
-        wanted: dict[int, dict[int, int]] = {}
-        for value, times in enumerate(values.reads):
-            segment = self._segment(times[0])
-            if self._parts[times[0]] != "forward" or value in self._stored:
+        first_late_reads: dict[int, dict[int, int]] = {}
+        """By segment and value, the first access after the segment has ended."""
+        for value, accesses in enumerate(values.accesses):
+            segment = self._segment(accesses[0])
+            is_forward = self._parts[accesses[0]] == "forward"
+            if not is_forward or value in self._kept or segment == len(self._ends):
                 continue
-            # What is read before its segment has ended is still there.
-            late = [
-                t for t in times if segment < len(self._ends) and self._is_late(t, segment)
-            ]
-            if late:
-                wanted.setdefault(segment, {})[value] = late[0]
-        found: list[set[int]] = [set() for _ in values.size]
-        for direct in wanted.values():
-            place = min(direct.values())
-            for value in self._closed(direct):
-                found[value].add(place)
-        return found
+            late_reads = [place for place in accesses if self._is_late(place, segment)]
+            if late_reads:
+                first_late_reads.setdefault(segment, {})[value] = late_reads[0]
+        recomputed_at: list[set[int]] = [set() for _ in values.sizes]
+        for reads in first_late_reads.values():
+            place = min(reads.values())
+            for value in self._with_dropped_inputs(reads):
+                recomputed_at[value].add(place)
+        return recomputed_at
 
-    def _is_late(self, time: int, segment: int) -> bool:
-        return self._parts[time] != "forward" and time > self._ends[segment]
+    def _is_late(self, place: int, segment: int) -> bool:
+        """Whether an op outside the forward part runs after the end of a segment."""
+        return self._parts[place] != "forward" and place > self._ends[segment]
 
-    def _closed(self, direct: Collection[int]) -> set[int]:
-        """Add what is needed to make values again, up to what is kept."""
-        stack, found = list(direct), set(direct)
+    def _with_dropped_inputs(self, wanted: Collection[int]) -> set[int]:
+        """Return values and everything that they are made of, up to values that are kept."""
+        stack, closure = list(wanted), set(wanted)
         while stack:
-            for need in self._values.needs[stack.pop()]:
-                if need not in found and need not in self._stored:
-                    found.add(need)
+            for need in self._values.inputs[stack.pop()]:
+                if need not in closure and need not in self._kept:
+                    closure.add(need)
                     stack.append(need)
-        return found
+        return closure
 
-    def due(self, copies: Sequence[set[int]]) -> dict[int, list[VarId]]:
-        """Return what to copy at each place: whole segments, in order."""
-        found: dict[int, list[VarId]] = {}
-        for var, value in self._values.of.items():
-            for place in copies[value]:
-                if self._values.made[value] == self._values.flow.producer[var]:
-                    found.setdefault(place, []).append(var)
-        return found
+    def vars_by_place(self, recomputed_at: Sequence[set[int]]) -> dict[int, list[VarId]]:
+        """Return the vars to copy at each place, in order, so that whole segments run again."""
+        vars_by_place: dict[int, list[VarId]] = {}
+        for var, value in self._values.value_of.items():
+            if self._values.made_at[value] == self._values.dataflow.producer[var]:
+                for place in recomputed_at[value]:
+                    vars_by_place.setdefault(place, []).append(var)
+        return vars_by_place
 
-    def useless(self, copies: Sequence[set[int]]) -> list[tuple[str, str]]:
-        """Return the checkpoints that nothing is saved by."""
-        found = []
-        segments = {
-            self._segment(self._values.made[value]) for value, at in enumerate(copies) if at
+    def useless(self, recomputed_at: Sequence[set[int]]) -> list[tuple[str, str]]:
+        """Return the checkpoints that save nothing, each with the reason."""
+        values = self._values
+        recomputed_segments = {
+            self._segment(values.made_at[value])
+            for value, places in enumerate(recomputed_at)
+            if places
         }
-        for var in self._named:
-            name = self._values.program.vars[var].name or str(var)
+        useless = []
+        for var in self._checkpoints:
+            name = values.program.vars[var].name or str(var)
             if var == self._loss:
-                found.append((name, "it is the loss: its backward part comes at once"))
-            elif self._segment(self._values.flow.producer[var]) not in segments:
+                useless.append((name, "it is the loss: its backward part comes at once"))
+            elif self._segment(values.dataflow.producer[var]) not in recomputed_segments:
                 reason = "the backward part reads nothing of the segment that it ends"
-                found.append((name, reason))
-        return found
+                useless.append((name, reason))
+        return useless

@@ -25,7 +25,7 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     Raises:
         SettingsError: a size of the program is not a number.
     """
-    from memplan_cli.features.recompute.auto import auto
+    from memplan_cli.features.recompute.search import search_recomputation
 
     terms = task.terms
     _require_numbers(task)
@@ -33,15 +33,15 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     budget = task.settings.budget
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     task.tell("recomputing")
-    result = auto(task.program, terms, task.phases, max_bytes, task.progress)
+    result = search_recomputation(task.program, terms, task.phases, max_bytes, task.progress)
     facts = Recompute(
         nodes=len(result.copies),
-        flops_increase=result.chosen.extra,
+        flops_increase=result.chosen.added_work,
         budget=max_bytes,
         met=result.met,
         bound=result.bound,
         resident_bound=result.resident_bound,
-        curve=tuple(CurvePoint(p.peak, p.extra, p.nodes) for p in result.curve),
+        curve=tuple(CurvePoint(p.peak, p.added_work, p.nodes) for p in result.curve),
     )
     peaks = {
         FILE: task.live_peak(task.program),
@@ -82,10 +82,10 @@ def recompute_between_checkpoints(task: PlanningTask) -> Candidate:
     Raises:
         SettingsError: the program has no backward part, or a checkpoint is no forward tensor.
     """
-    from memplan_cli.features.recompute.checkpoints import checkpoints
+    from memplan_cli.features.recompute.checkpoints import recompute_segments
 
     program = task.program
-    result = checkpoints(program, task.terms, task.settings.checkpoints, task.phases)
+    result = recompute_segments(program, task.terms, task.settings.checkpoints, task.phases)
     work = total_cost(program).work
     added_work = sum(op_cost(op, result.program.vars).work for op in result.copies)
     return replace(

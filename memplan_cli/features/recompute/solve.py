@@ -1,13 +1,14 @@
-"""Rematerialisation of one order within one budget: choose, build, measure, choose again.
+"""Recomputation for one order and one budget: choose, write, measure, and choose again.
 
-Choosing works on an estimate of what is live: places of the base schedule, and nothing
-shared in place by copies. Each round builds the program, measures it exactly with the
-planner's own `storage_of`, and goes on from there. When it fits, copies that turn out not to
-be needed are taken back.
+Choosing works on estimates: copies have no place of their own, and in-place results of copies
+are unknown. So each round writes the program, measures it with the planner's `storage_of`, and
+goes on from the measured bytes. Once the budget is met, drops with room for their value are
+undone. Last, `without_needless_copies` removes copies one by one as long as the peak allows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,13 @@ import numpy as np
 from memplan_cli.analysis.cost import op_cost
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.analysis.storage import storage_of
-from memplan_cli.features.recompute.build import Copied, build
-from memplan_cli.features.recompute.choose import Chooser
-from memplan_cli.features.recompute.state import State
+from memplan_cli.features.recompute.build import (
+    RecomputedProgram,
+    all_reads,
+    with_names,
+    write_copies,
+)
+from memplan_cli.features.recompute.greedy import DropSchedule, GreedyChooser
 from memplan_cli.features.recompute.values import find_values
 from memplan_cli.ordering.terms import Terms
 
@@ -27,109 +32,222 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Op, Program, VarId
 
-ROUNDS = 12
-"""Programs that are built and measured for one budget, at most."""
+_MAX_ROUNDS = 12
+"""Programs that are written and measured for one budget."""
 
-HALF_AT = 8_000
-"""Ops from which on there are half as many rounds."""
+_HUGE = 8_000
+"""Ops from which on half as many rounds are made."""
 
-STAGE_ROUNDS = 2
-"""Programs that are built and measured for a budget on the way to a smaller one."""
+_STAGE_ROUNDS = 2
+"""Programs that are written and measured for a budget on the way to a smaller one."""
+
+_PRUNING_WORK = 200_000
+"""Most copies times ops of a program from which copies are removed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program that was tried: its exact peak in bytes, and the work of its copies."""
+    """A program that was written and measured.
 
-    copied: Copied
+    Attributes:
+        written: the program.
+        peak: its live peak in bytes.
+        work: the work of its copies.
+    """
+
+    written: RecomputedProgram
     peak: int
     work: int
 
     def rank(self, budget: int) -> tuple[int, int, int]:
-        """Return a key: what keeps a budget before what does not, then less work."""
+        """Return a sort key: the excess over a budget, then the work, then the peak."""
         return max(self.peak, budget), self.work, self.peak
 
-    def reordered(self, program: Program, terms: Terms) -> Trial:
-        """Return the same ops in another order."""
+    def in_order(self, program: Program, terms: Terms) -> Trial:
+        """Return the trial with its ops in the order of ``program``."""
         peak = int(live_at(program, terms).max(initial=0))
-        return replace(self, copied=replace(self.copied, program=program), peak=peak)
+        return replace(self, written=replace(self.written, program=program), peak=peak)
 
 
 def live_at(program: Program, terms: Terms) -> NDArray[np.int64]:
     """Return the most bytes live during each op of the top block."""
-    _, units = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
-    clock = [step for step in steps(program) if step.block is program.body]
-    ticks = max((step.end for step in clock), default=0) + 1
+    _, arenas = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
+    op_steps = [step for step in steps(program) if step.block is program.body]
+    ticks = max((step.end for step in op_steps), default=0) + 1
     change = np.zeros(ticks + 1, np.int64)
-    for buffer in units.get("1", ()):
+    for buffer in arenas.get("1", ()):
         change[buffer.live.start] += buffer.size
         change[min(buffer.live.end, ticks)] -= buffer.size
-    starts = [step.start for step in clock]
+    starts = [step.start for step in op_steps]
     return np.maximum.reduceat(np.cumsum(change), starts) if starts else change[:0]
 
 
 class Solver:
-    """Fits one order of a program to budgets."""
+    """Fits a program in one order to budgets.
+
+    Attributes:
+        values: the values of the program.
+    """
 
     def __init__(self, program: Program, terms: Terms) -> None:
         self._terms = terms
         self.values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
         self._live = live_at(program, terms)
 
-    def start(self) -> State:
-        """Return the state in which nothing is computed again."""
-        return State(self.values, self._live)
-
-    def as_it_is(self) -> Trial:
-        """Return the order with nothing computed again."""
-        return self._measure(self.start())
-
-    def solve(self, budget: int, state: State) -> list[Trial]:
-        """Return every program tried on the way from a state to a budget.
-
-        The state is left where the last of them is.
-        """
-        return self._solve(budget, state, ROUNDS // (2 if self.is_huge else 1))
-
     @property
     def is_huge(self) -> bool:
-        """Whether a round takes so long that there can only be few."""
-        return len(self._live) >= HALF_AT
+        """Whether the program is so large that only few rounds are made."""
+        return len(self._live) >= _HUGE
 
-    def descend(self, budgets: Iterable[int], state: State) -> list[Trial]:
-        """Return every program tried while the budget falls, each from the one before.
+    def without_drops(self) -> DropSchedule:
+        """Return the schedule in which no value is dropped."""
+        return DropSchedule(self.values, self._live)
 
-        What is worth its work under a large budget mostly is under a smaller one too, so
-        this is one search, and its programs lie on the trade-off curve.
+    def unchanged(self) -> Trial:
+        """Return the program without copies as a trial."""
+        return self._write(self.without_drops())
+
+    def solve(self, budget: int, schedule: DropSchedule) -> list[Trial]:
+        """Return the programs tried on the way to a budget; changes the schedule to the last."""
+        return self._solve(budget, schedule, _MAX_ROUNDS // (2 if self.is_huge else 1))
+
+    def descend(self, budgets: Iterable[int], schedule: DropSchedule) -> list[Trial]:
+        """Return the programs tried for falling budgets, each search from where the last ended.
+
+        Drops that pay off for a large budget mostly do for a smaller one, so the programs lie
+        on the curve of memory and work. Changes the schedule to the last.
         """
         return [
-            trial for budget in budgets for trial in self._solve(budget, state, STAGE_ROUNDS)
+            trial
+            for budget in budgets
+            for trial in self._solve(budget, schedule, _STAGE_ROUNDS)
         ]
 
-    def _solve(self, budget: int, state: State, rounds: int) -> list[Trial]:
+    def _solve(self, budget: int, schedule: DropSchedule, rounds: int) -> list[Trial]:
         trials: list[Trial] = []
         while len(trials) < rounds:
-            taken = Chooser(state, budget).run()
-            trials.append(self._measure(state))
+            taken = GreedyChooser(schedule, budget).run()
+            trials.append(self._write(schedule))
             if trials[-1].peak > budget and not taken:
                 break
-            # What is taken back may turn out to be too much: then some is chosen again.
+            # If too many drops were undone, the outer loop chooses again.
             while trials[-1].peak <= budget and len(trials) < rounds:
-                if not state.undo(budget):
+                if not schedule.keep_again(budget):
                     return trials
-                trials.append(self._measure(state))
+                trials.append(self._write(schedule))
         return trials
 
-    def _measure(self, state: State) -> Trial:
-        """Build and measure a state, and put what is found into it."""
-        copied = build(self.values, state.copies, self._terms.sizes)
-        terms = Terms(copied.sizes, self._terms.pinned, self._terms.aliasing)
-        exact = live_at(copied.program, terms)
+    def _write(self, schedule: DropSchedule) -> Trial:
+        """Write and measure the program of a schedule; sets the schedule to what was measured."""
+        written = write_copies(self.values, schedule.recomputed_at, self._terms.sizes)
+        terms = replace(self._terms, sizes=written.sizes, results={})
         live = np.zeros(len(self._live), np.int64)
-        np.maximum.at(live, np.asarray(copied.places, np.int64), exact)
-        state.replace_estimates(copied, live)
-        variables = copied.program.vars
-        work = sum(op_cost(op, variables).work for op in copied.copies)
-        return Trial(copied, int(live.max(initial=0)), work)
+        places = np.asarray(written.places, np.int64)
+        np.maximum.at(live, places, live_at(written.program, terms))
+        schedule.set_measured(written, live)
+        return Trial(written, int(live.max(initial=0)), _work_of_copies(written))
+
+
+def _work_of_copies(written: RecomputedProgram) -> int:
+    variables = written.program.vars
+    return sum(op_cost(op, variables).work for op in written.copies)
+
+
+def without_needless_copies(trial: Trial, base: Program, terms: Terms, budget: int) -> Trial:
+    """Return a trial without copies that its peak does not need, tried with most work first.
+
+    Args:
+        trial: a program with copies.
+        base: the program without copies, whose tensors keep their names.
+        terms: of the base program.
+        budget: bytes that the peak may have; the trial's own peak if that is higher.
+    """
+    max_peak = max(trial.peak, budget)
+    copies = trial.written.copies
+    if len(copies) * len(trial.written.program.body.ops) > _PRUNING_WORK:
+        return trial
+    variables = trial.written.program.vars
+    for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
+        if base.vars.keys().isdisjoint(filter(None, copy.outputs)):
+            trial = _without_if_fits(trial, copy, terms, max_peak)
+    return trial
+
+
+def _without_if_fits(trial: Trial, copy: Op, terms: Terms, max_peak: int) -> Trial:
+    """Return the trial without a copy if its peak stays within a limit, else the trial."""
+    written = _without_copy(trial.written, copy)
+    if written is None:
+        return trial
+    own_terms = Terms(written.sizes, terms.pinned, terms.aliasing)
+    peak = int(live_at(written.program, own_terms).max(initial=0))
+    work = _work_of_copies(written)
+    needs_more_for_nothing = work >= trial.work and peak > trial.peak
+    if peak > max_peak or needs_more_for_nothing:
+        return trial
+    return Trial(written, peak, work)
+
+
+def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | None:
+    """Return the program whose ops read an earlier op with the same source instead of a copy.
+
+    None if there is no such op, or if it lacks an output of the copy.
+    """
+    program = written.program
+    ops = program.body.ops
+    place = next((i for i, op in enumerate(ops) if op.outputs == copy.outputs), None)
+    if place is None or copy.bodies or set(copy.outputs) & set(program.body.outputs):
+        return None
+    earlier = next(
+        (op for op in ops[:place] if op.source == copy.source and op.type == copy.type), None
+    )
+    if earlier is None:
+        return None
+    names = {new: old for new, old in zip(copy.outputs, earlier.outputs, strict=True) if new}
+    if not all(names.values()):
+        return None
+    remaining = [
+        with_names(op, names) if index != place else None for index, op in enumerate(ops)
+    ]
+    _drop_unread_copies(remaining, written)
+    return _with_remaining_ops(written, remaining)
+
+
+def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> None:
+    """Set copies that nothing reads any more to None, from the last to the first."""
+    graph_outputs = set(written.program.body.outputs)
+    readers = Counter(var for op in ops if op is not None for var in all_reads(op))
+    copies = {op.outputs for op in written.copies}
+    for index in reversed(range(len(ops))):
+        op = ops[index]
+        if op is None or op.outputs not in copies:
+            continue
+        if not any(readers[var] or var in graph_outputs for var in op.outputs if var):
+            readers.subtract(all_reads(op))
+            ops[index] = None
+
+
+def _with_remaining_ops(
+    written: RecomputedProgram, remaining: list[Op | None]
+) -> RecomputedProgram:
+    """Return the program with new ops in place of its own; None removes an op and its outputs."""
+    program = written.program
+    removed: set[VarId] = set()
+    for before, after in zip(program.body.ops, remaining, strict=True):
+        if after is None:
+            removed.update(before.outputs)
+    copies = {op.outputs for op in written.copies}
+    ops = tuple(op for op in remaining if op is not None)
+    variables = {var: record for var, record in program.vars.items() if var not in removed}
+    return replace(
+        written,
+        program=program.with_ops(ops, variables),
+        sizes={var: size for var, size in written.sizes.items() if var not in removed},
+        places=tuple(
+            place
+            for place, op in zip(written.places, remaining, strict=True)
+            if op is not None
+        ),
+        copies=tuple(op for op in ops if op.outputs in copies),
+    )

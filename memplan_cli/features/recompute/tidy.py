@@ -1,7 +1,7 @@
-"""Rescheduling for recomputation: what takes memory late, what frees it early.
+"""Reordering before recomputation: ops that take memory run late, ops that free it run early.
 
-Two passes over an order, linear in its edges. They do not look for the least peak: they
-make what comes after cheap, because a value that is made late need not be computed again.
+Two passes over an order, linear in its edges. They do not aim at the smallest peak. A value
+that is made late need not be dropped and recomputed, which makes the search for drops cheaper.
 """
 
 from __future__ import annotations
@@ -17,113 +17,128 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
 
 
-def tidy(program: Program, weight: Mapping[VarId, int]) -> Program:
-    """Move ops of the top block: late what takes memory, then early what frees it.
+def tidy(program: Program, weights: Mapping[VarId, int]) -> Program:
+    """Return the program with ops of the top block moved down, then up.
 
     Args:
-        program: In some order.
-        weight: Bytes of the vars that count; what is not in it is free to keep.
+        program: the program.
+        weights: bytes of the vars that count; keeping any other var costs nothing.
     """
-    backwards = _Late(program, weight).run(reversed(range(len(program.body.ops))))
-    late = _in_order(program, backwards[::-1])
-    return _in_order(late, _Early(late, weight).run(range(len(late.body.ops))))
+    count = len(program.body.ops)
+    downwards = _MoveDown(program, weights).run(reversed(range(count)))
+    moved_down = _in_order(program, downwards[::-1])
+    return _in_order(moved_down, _MoveUp(moved_down, weights).run(range(count)))
 
 
 def _in_order(program: Program, order: list[int]) -> Program:
     ops = program.body.ops
-    return program.with_ops(ops[at] for at in order)
+    return program.with_ops(ops[index] for index in order)
 
 
 class _Pass(ABC):
-    """Emits ops one by one; some near the last one go before their turn."""
+    """Emits all ops in the order of the program, except that ops near the last may go first."""
 
-    def __init__(self, program: Program, weight: Mapping[VarId, int]) -> None:
-        self.flow = program.dataflow
-        self.kept = frozenset(program.body.outputs)
-        self.weight = weight
+    def __init__(self, program: Program, weights: Mapping[VarId, int]) -> None:
+        self.dataflow = program.dataflow
+        self.graph_outputs = frozenset(program.body.outputs)
+        self.weights = weights
         self.order: list[int] = []
-        self.done = [False] * len(self.flow.ops)
-        self.unread = {var: len(who) for var, who in self.flow.consumers.items()}
-        """How many consumers of a var are not emitted yet."""
-        self.movable = repeatable(program)
+        self.is_emitted = [False] * len(self.dataflow.ops)
+        self.remaining_consumers = {
+            var: len(consumers) for var, consumers in self.dataflow.consumers.items()
+        }
+        """For each var, how many consumers are not emitted yet."""
+        self.is_movable = repeatable(program)
 
     def run(self, turns: Iterable[int]) -> list[int]:
-        """Return all ops as they were emitted."""
-        for at in turns:
-            stack = [at]
+        """Return all ops in the order in which they were emitted."""
+        for index in turns:
+            stack = [index]
             while stack:
                 top = stack.pop()
-                if not self.done[top]:
+                if not self.is_emitted[top]:
                     self._emit(top)
-                    stack.extend(filter(self._may_go, self._near(top)))
+                    stack.extend(filter(self._may_go_first, self._neighbours(top)))
         return self.order
 
     @abstractmethod
-    def _near(self, at: int) -> Iterable[int]:
-        """Return the ops that may go next, the first choice last."""
+    def _neighbours(self, index: int) -> Iterable[int]:
+        """Return ops that may follow an op, the first choice last."""
 
     @abstractmethod
-    def _may_go(self, at: int) -> bool:
-        """Whether an op may go before its turn."""
+    def _may_go_first(self, index: int) -> bool:
+        """Whether an op may be emitted before its turn."""
 
-    def _made(self, at: int) -> int:
-        """Return the bytes that an op begins."""
-        return sum(self.weight.get(var, 0) for var in self.flow.ops[at].outputs)
+    def _output_bytes(self, index: int) -> int:
+        return sum(self.weights.get(var, 0) for var in self.dataflow.ops[index].outputs)
 
-    def _emit(self, at: int) -> None:
-        """Emit an op."""
-        self.done[at] = True
-        self.order.append(at)
-        for var in self.flow.reads[at]:
-            self.unread[var] -= 1
+    def _emit(self, index: int) -> None:
+        self.is_emitted[index] = True
+        self.order.append(index)
+        for var in self.dataflow.reads[index]:
+            self.remaining_consumers[var] -= 1
 
 
-class _Late(_Pass):
-    """Backwards: an op goes right behind (in time: before) its consumers."""
+class _MoveDown(_Pass):
+    """Emits ops from last to first; a producer may go directly before its first consumer.
 
-    def _near(self, at: int) -> Iterable[int]:
-        producers = (self.flow.producer.get(var) for var in self.flow.reads[at])
-        return (above for above in producers if above is not None)
+    It goes if keeping its inputs until there costs no more than its outputs.
+    """
 
-    def _may_go(self, at: int) -> bool:
-        outputs = [var for var in self.flow.ops[at].outputs if var]
-        if not self.movable[at] or any(self.unread.get(var, 0) for var in outputs):
+    def _neighbours(self, index: int) -> Iterable[int]:
+        """Return the producers of an op's inputs."""
+        producers = (self.dataflow.producer.get(var) for var in self.dataflow.reads[index])
+        return (producer for producer in producers if producer is not None)
+
+    def _may_go_first(self, index: int) -> bool:
+        outputs = [var for var in self.dataflow.ops[index].outputs if var]
+        has_consumers_left = any(self.remaining_consumers.get(var, 0) for var in outputs)
+        if not self.is_movable[index] or has_consumers_left:
             return False
-        if any(var in self.kept for var in outputs):
+        if any(var in self.graph_outputs for var in outputs):
             return False
-        consumers = self.flow.consumers
-        longer = sum(
-            self.weight.get(var, 0)
-            for var in self.flow.reads[at]
-            if self.unread[var] == len(consumers[var]) and var not in self.kept
+        consumers = self.dataflow.consumers
+        kept_longer = sum(
+            self.weights.get(var, 0)
+            for var in self.dataflow.reads[index]
+            if self.remaining_consumers[var] == len(consumers[var])
+            and var not in self.graph_outputs
         )
-        return longer <= self._made(at)
+        return kept_longer <= self._output_bytes(index)
 
 
-class _Early(_Pass):
-    """Forwards: an op goes as soon as it is ready and frees at least what it begins."""
+class _MoveUp(_Pass):
+    """Emits ops from first to last; an op may go once it is ready.
 
-    def _near(self, at: int) -> Iterable[int]:
-        """Return ops that may have become ready, or the last consumers of something."""
-        woken = [
+    It goes if it is the last consumer of at least as many bytes as it makes.
+    """
+
+    def _neighbours(self, index: int) -> Iterable[int]:
+        """Return ops that may be ready now, or the last consumer of something now."""
+        candidates = {
             consumer
-            for var in self.flow.ops[at].outputs
-            for consumer in self.flow.consumers.get(var, ())
-        ]
-        for var in self.flow.reads[at]:
-            if self.unread[var] == 1 and var in self.flow.producer:
-                woken += [r for r in self.flow.consumers[var] if not self.done[r]]
-        return sorted(set(woken), reverse=True)
+            for var in self.dataflow.ops[index].outputs
+            for consumer in self.dataflow.consumers.get(var, ())
+        }
+        for var in self.dataflow.reads[index]:
+            if self.remaining_consumers[var] == 1 and var in self.dataflow.producer:
+                consumers = self.dataflow.consumers[var]
+                candidates.update(
+                    reader for reader in consumers if not self.is_emitted[reader]
+                )
+        return sorted(candidates, reverse=True)
 
-    def _may_go(self, at: int) -> bool:
-        if self.done[at] or not self.movable[at]:
+    def _may_go_first(self, index: int) -> bool:
+        if self.is_emitted[index] or not self.is_movable[index]:
             return False
-        producers = (self.flow.producer.get(var) for var in self.flow.reads[at])
-        if not all(above is None or self.done[above] for above in producers):
+        producers = (self.dataflow.producer.get(var) for var in self.dataflow.reads[index])
+        if not all(producer is None or self.is_emitted[producer] for producer in producers):
             return False
         freed = sum(
-            self.weight.get(var, 0)
-            for var in self.flow.reads[at]
-            if self.unread[var] == 1 and var not in self.kept and var in self.flow.producer
+            self.weights.get(var, 0)
+            for var in self.dataflow.reads[index]
+            if self.remaining_consumers[var] == 1
+            and var not in self.graph_outputs
+            and var in self.dataflow.producer
         )
-        return 0 < freed >= self._made(at)
+        return 0 < freed >= self._output_bytes(index)

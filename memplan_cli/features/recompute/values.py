@@ -1,7 +1,8 @@
-"""Values of a schedule: their producers, reads, and the cost of recomputing them.
+"""The values of a program: what could be dropped and computed again, and at what cost.
 
-A value is a var with all its views. Times are places in the top block's schedule; a
-control-flow op is one place.
+A value is a var of the top block together with all its views. Values are numbered in the order
+in which they are made. A place is the index of an op in the top block; an op with subgraphs is
+one place.
 """
 
 from __future__ import annotations
@@ -23,27 +24,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a program makes, numbered; sizes in bytes, costs in units of work."""
+    """The values of a program. Tuples are indexed by value.
+
+    Attributes:
+        program: the program.
+        value_of: the value of each var that an op of the top block makes.
+        sizes: bytes; 0 if they are not a number.
+        made_at: the place of the producer.
+        accesses: the places where the value is made and read, in order.
+        inputs: the values that the producer reads.
+        work: work of running the producer once more; -1 if it must not run twice.
+        is_sole_output: whether the producer makes nothing else.
+        sibling_bytes: bytes of the producer's other required outputs, which a copy makes too.
+    """
 
     program: Program
-    of: Mapping[VarId, int]
-    """The value of each var that an op makes and that must be live to be read."""
-    size: tuple[int, ...]
-    made: tuple[int, ...]
-    """When each value's producer runs."""
-    reads: tuple[tuple[int, ...], ...]
-    """When each value is made and read, in order."""
-    needs: tuple[tuple[int, ...], ...]
-    """The values that each value's producer reads."""
+    value_of: Mapping[VarId, int]
+    sizes: tuple[int, ...]
+    made_at: tuple[int, ...]
+    accesses: tuple[tuple[int, ...], ...]
+    inputs: tuple[tuple[int, ...], ...]
     work: tuple[int, ...]
-    """To run the producer once more; -1 where it must never run twice."""
-    alone: tuple[bool, ...]
-    """Whether the producer makes nothing else."""
-    beside: tuple[int, ...]
-    """Bytes of the producer's other results, which a copy makes too, if it must."""
+    is_sole_output: tuple[bool, ...]
+    sibling_bytes: tuple[int, ...]
 
     @property
-    def flow(self) -> Dataflow:
+    def dataflow(self) -> Dataflow:
         """The producers and consumers of the top block."""
         return self.program.dataflow
 
@@ -54,71 +60,84 @@ def find_values(
     pinned: Collection[VarId],
     aliasing: Aliasing,
 ) -> Values:
-    """Number the values of a program's top block, in the order in which they are made.
+    """Return the values of a program's top block.
 
-    What the graph is given or gives, and what is pinned, is always there and is no value.
+    Graph inputs, graph outputs and pinned vars always stay in memory, and are no values.
     """
-    flow = program.dataflow
+    dataflow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
-    roots = _roots(program, sizes, kept_vars, aliasing)
+    root_of = _view_roots(program, sizes, kept_vars, aliasing)
     number: dict[VarId, int] = {}
     for op in program.body.ops:
         for var in op.outputs:
-            if roots.get(var) == var:
+            if root_of.get(var) == var:
                 number[var] = len(number)
-    of = {var: number[root] for var, root in roots.items()}
-    reads: list[dict[int, None]] = [{flow.producer[var]: None} for var in number]
-    for at, op in enumerate(program.body.ops):
-        for var in (*flow.reads[at], *op.outputs):
-            if var in of:
-                reads[of[var]][at] = None
-    made = tuple(flow.producer[var] for var in number)
-    again = repeatable(program)
-    alone = (sum(map(bool, flow.ops[at].outputs)) == 1 for at in made)
-    beside = (_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True))
+    value_of = {var: number[root] for var, root in root_of.items()}
+    accesses: list[dict[int, None]] = [{dataflow.producer[var]: None} for var in number]
+    for place, op in enumerate(program.body.ops):
+        for var in (*dataflow.reads[place], *op.outputs):
+            if var in value_of:
+                accesses[value_of[var]][place] = None
+    made_at = tuple(dataflow.producer[var] for var in number)
+    producers = [dataflow.ops[place] for place in made_at]
+    is_repeatable = repeatable(program)
     return Values(
         program=program,
-        of=of,
-        size=tuple(
-            sizes[var].coefficient if _is_number(sizes.get(var)) else 0 for var in number
+        value_of=value_of,
+        sizes=tuple(bytes_of(sizes, var) for var in number),
+        made_at=made_at,
+        accesses=tuple(tuple(places) for places in accesses),
+        inputs=tuple(
+            tuple(
+                dict.fromkeys(
+                    value_of[var] for var in dataflow.reads[place] if var in value_of
+                )
+            )
+            for place in made_at
         ),
-        made=made,
-        reads=tuple(tuple(times) for times in reads),
-        needs=tuple(
-            tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made
+        work=tuple(
+            node_work(op, program.vars) if is_repeatable[place] else -1
+            for op, place in zip(producers, made_at, strict=True)
         ),
-        work=tuple(node_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
-        alone=tuple(alone),
-        beside=tuple(beside),
+        is_sole_output=tuple(sum(map(bool, op.outputs)) == 1 for op in producers),
+        sibling_bytes=tuple(
+            _sibling_bytes(op, var, sizes) for op, var in zip(producers, number, strict=True)
+        ),
     )
 
 
-def _is_number(size: Size | None) -> bool:
-    return size is not None and not size.symbols
+def bytes_of(sizes: Mapping[VarId, Size], var: VarId) -> int:
+    """Return the bytes of a var; 0 if they are unknown or depend on a symbol."""
+    size = sizes.get(var)
+    return 0 if size is None or size.symbols else size.coefficient
 
 
-def _roots(
+def _view_roots(
     program: Program,
     sizes: Mapping[VarId, Size],
     kept_vars: Collection[VarId],
     aliasing: Aliasing,
 ) -> dict[VarId, VarId]:
-    """Map each var that an op of the top block makes to the oldest var of its bytes."""
-    roots: dict[VarId, VarId] = {}
+    """Map each var that may be dropped to the first var of its chain of views.
+
+    A view has the size of what it shows; else it is a root of its own.
+    """
+    root_of: dict[VarId, VarId] = {}
     for op in program.body.ops:
-        for at, var in enumerate(op.outputs):
+        for position, var in enumerate(op.outputs):
             if not var or var in kept_vars:
                 continue
-            base = op.inputs[0] if at == 0 and aliasing.is_view(op) else None
-            same = base in roots and var in sizes and sizes.get(base) == sizes[var]
-            roots[var] = roots[base] if same and base is not None else var
-    return roots
+            base = op.inputs[0] if position == 0 and aliasing.is_view(op) else None
+            is_view = base in root_of and var in sizes and sizes.get(base) == sizes[var]
+            root_of[var] = root_of[base] if is_view and base is not None else var
+    return root_of
 
 
-def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
+def _sibling_bytes(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
+    """Return the bytes of an op's required outputs other than ``var``."""
     optional = operator(op).optional_outputs
     return sum(
-        sizes[other].coefficient
-        for at, other in enumerate(op.outputs)
-        if at not in optional and other != var and _is_number(sizes.get(other))
+        bytes_of(sizes, other)
+        for position, other in enumerate(op.outputs)
+        if position not in optional and other != var
     )

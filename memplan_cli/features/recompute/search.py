@@ -1,0 +1,348 @@
+"""Recomputation within a budget, searched from several orders of the program.
+
+An order that is good if everything is kept is not good for recomputation: values that are kept
+for long will be dropped there, so only what is needed together counts. So several orders are
+tried, among them some in which values with long gaps weigh nothing. The best result is put in
+order and searched from once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import sub
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.cost import total_cost
+from memplan_cli.core.progress import Detail, silent
+from memplan_cli.features.recompute.bound import Bound, resident_bound
+from memplan_cli.features.recompute.solve import Solver, Trial, without_needless_copies
+from memplan_cli.features.recompute.tidy import tidy
+from memplan_cli.features.recompute.values import bytes_of
+from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.ordering.terms import Terms
+
+_ORDER_WORK = 100_000
+"""Search steps for one order."""
+
+_LARGE = 3_000
+"""Ops from which on only the most promising orders are tried, once."""
+
+_LONG_GAP = 20
+"""A gap is long if it is at least this part of the schedule."""
+
+_LIGHT_SHARES = (0.06, 0.2)
+"""Largest values, as shares of the first peak, that weigh nothing in an order."""
+
+_CURVE_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+"""Budgets along the curve of memory and work, as shares of the first peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A program on the curve of memory and work.
+
+    Attributes:
+        peak: most live bytes of intermediates and outputs together.
+        added_work: work of the copies as a share of the program's work.
+        nodes: number of copies.
+    """
+
+    peak: int
+    added_work: float
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """The best program that was found.
+
+    Attributes:
+        program: the program.
+        sizes: the sizes of its planned vars, copies included.
+        copies: its copies.
+        chosen: its point on the curve.
+        curve: the programs found that no other beats in both memory and work.
+        budget: bytes; None: no budget, and ``chosen`` is the knee of the curve.
+        bound: a lower bound of the live peak of intermediates, for any order and any copies.
+        resident_bound: the same for intermediates and outputs together.
+    """
+
+    program: Program
+    sizes: Mapping[VarId, Size]
+    copies: tuple[Op, ...]
+    chosen: Point
+    curve: tuple[Point, ...]
+    budget: int | None
+    bound: int
+    resident_bound: int
+
+    @property
+    def met(self) -> bool:
+        """Whether the budget is met; True without a budget."""
+        return self.budget is None or self.chosen.peak <= self.budget
+
+
+def search_recomputation(
+    program: Program,
+    terms: Terms,
+    phases: Phases,
+    budget: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Recomputation:
+    """Choose an order and the values to recompute in it.
+
+    Nothing is recomputed if an order alone meets the budget.
+
+    Args:
+        program: with or without a backward part.
+        terms: what is planned and pinned, and which tensors share memory.
+        phases: which ops belong to the backward part.
+        budget: bytes of intermediates and outputs live at one step; None for the knee of the
+            curve.
+        progress: called with a line for each result.
+    """
+    search = _Search(program, terms, phases, progress or silent)
+    if budget is None:
+        search.descend()
+        chosen = _knee(search.curve())
+    else:
+        search.fit(max(budget, search.floor))
+        chosen = search.best(budget)
+    bound, floor = search.bound.least, search.floor
+    if budget is not None and budget < chosen.peak and not search.is_large:
+        # A search for a budget that cannot be met adds much work for little: aim at the bound.
+        bound = search.bound.below(chosen.peak)
+        floor = max(floor, search.resident_interior_bound.below(chosen.peak))
+        search.fit(max(budget, floor))
+        chosen = search.best(budget)
+    chosen = search.prune(chosen, chosen.peak if budget is None else budget)
+    sizes = chosen.written.sizes
+    return Recomputation(
+        chosen.written.program,
+        {var: size for var, size in sizes.items() if var not in terms.results},
+        chosen.written.copies,
+        search.point(chosen),
+        tuple(search.point(trial) for trial in search.curve()),
+        budget,
+        bound,
+        floor,
+    )
+
+
+class _Search:
+    """All programs tried so far, and the orders to start from.
+
+    Attributes:
+        bound: bounds of the live peak of intermediates.
+        resident_interior_bound: the same under the sharing that counts outputs.
+        floor: a lower bound of intermediates and outputs together.
+        is_large: whether only few orders are tried.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        terms: Terms,
+        phases: Phases,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._program, self._phases, self._progress = program, phases, progress
+        self._terms = terms.resident
+        self._total_work = max(total_cost(program).work, 1)
+        solver = Solver(program, self._terms)
+        self._first = solver.unchanged()
+        self.bound = Bound(program, terms)
+        self.resident_interior_bound = Bound(program, replace(self._terms, sizes=terms.sizes))
+        self.floor = resident_bound(self.resident_interior_bound, terms)
+        self._trials = [self._first]
+        self._solvers: dict[str, Solver] = {"file": solver}
+        self.is_large = len(program.body.ops) > _LARGE
+
+    def best(self, budget: int) -> Trial:
+        """Return the trial that meets the budget with the least work, or exceeds it least."""
+        return min(self._trials, key=lambda trial: trial.rank(budget))
+
+    def prune(self, trial: Trial, budget: int) -> Trial:
+        """Return a trial without needless copies, and add that to the trials.
+
+        Among trials with the same peak and work, the one with the fewest copies is returned.
+        """
+        pruned = without_needless_copies(trial, self._program, self._terms, budget)
+        self._trials.append(pruned)
+        equal = [t for t in self._trials if (t.peak, t.work) == (pruned.peak, pruned.work)]
+        return min(equal, key=lambda candidate: len(candidate.written.copies))
+
+    def point(self, trial: Trial) -> Point:
+        """Return the trial's point on the curve."""
+        return Point(trial.peak, trial.work / self._total_work, len(trial.written.copies))
+
+    def curve(self) -> list[Trial]:
+        """Return the trials that no other beats in both peak and work, by falling peak."""
+        curve: list[Trial] = []
+        for trial in sorted(
+            self._trials, key=lambda trial: (trial.work, trial.peak, len(trial.written.copies))
+        ):
+            if not curve or trial.peak < curve[-1].peak:
+                curve.append(trial)
+        return curve
+
+    def fit(self, budget: int) -> None:
+        """Add trials for a budget from several orders, until one needs no copies."""
+        self._try_best_order()
+        if self._fits_without_work(budget):
+            return
+        for name in self._orders():
+            self._try_order(name)
+            if self._fits_without_work(budget):
+                return
+        for name in self._promising_orders():
+            self._try_budget(name, budget)
+        self._try_order_of_best(budget)
+
+    def descend(self) -> None:
+        """Add trials for falling budgets from each order."""
+        budgets = [max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES]
+        self._try_best_order()
+        for name in self._orders():
+            self._try_order(name)
+        for name in self._promising_orders():
+            solver = self._solvers[name]
+            trials = solver.descend(dict.fromkeys(budgets), solver.without_drops())
+            self._trials += trials
+            lowest = min(trial.peak for trial in trials)
+            self._progress(Detail(f"from order {name!r}: down to {lowest} bytes"))
+
+    def _try_best_order(self) -> None:
+        """Add the order that is best without copies, so that a budget never costs memory.
+
+        No copies are searched from this order.
+        """
+        if "alone" not in self._solvers:
+            ordered = self._ordered(self._program, self._terms, DEFAULT_WORK)
+            self._solvers["alone"] = Solver(ordered, self._terms)
+            self._trials.append(self._solvers["alone"].unchanged())
+
+    def _try_order(self, name: str) -> None:
+        """Add an order without copies, unless it was tried."""
+        if name not in self._solvers:
+            self._solvers[name] = Solver(self._orders()[name](), self._terms)
+            self._trials.append(self._solvers[name].unchanged())
+
+    def _fits_without_work(self, budget: int) -> bool:
+        best = self.best(budget)
+        return best.peak <= budget and not best.work
+
+    def _promising_orders(self) -> list[str]:
+        names = list(self._orders())
+        return names[-1:] if self.is_large else names
+
+    def _orders(self) -> dict[str, Callable[[], Program]]:
+        """Return the orders to start from by name, the most promising one last."""
+        ordered = {"ordered": lambda: self._ordered(self._program, self._terms)}
+        light = {
+            f"light {share}": partial(self._light_order, share) for share in _LIGHT_SHARES
+        }
+        if self.is_large:
+            return ordered | dict(list(light.items())[-1:])
+        return {"file": lambda: self._program} | ordered | {"tidy": self._tidied} | light
+
+    def _try_budget(self, name: str, budget: int) -> None:
+        """Add trials for a budget from one order, directly and by way of half the excess."""
+        solver = self._solvers[name]
+        schedule = solver.without_drops()
+        halfway = (int(schedule.live.max(initial=0)) + budget) // 2
+        trials = solver.descend([halfway], schedule)
+        trials += solver.solve(budget, schedule)
+        if not solver.is_huge:
+            trials += solver.solve(budget, solver.without_drops())
+        self._trials += trials
+        nearest = min(trials, key=lambda trial: trial.rank(budget))
+        added = nearest.work / self._total_work
+        message = f"from order {name!r}: {nearest.peak} bytes, {added:.2%} more work"
+        self._progress(Detail(message))
+
+    def _try_order_of_best(self, budget: int) -> None:
+        """Order the best program with its copies, and search once more from that order."""
+        if self.is_large:
+            return
+        best = self.best(budget)
+        terms = replace(self._terms, sizes=best.written.sizes)
+        ordered = self._ordered(best.written.program, terms)
+        self._trials.append(best.in_order(ordered, terms))
+        self._solvers["again"] = Solver(
+            _originals_in_order(self._program, ordered), self._terms
+        )
+        self._try_budget("again", budget)
+
+    def _tidied(self) -> Program:
+        return tidy(self._solvers["ordered"].values.program, self._weights(()))
+
+    def _light_order(self, max_share: float) -> Program:
+        """Return the best order if values that would be dropped weigh nothing.
+
+        Args:
+            max_share: the size of the largest such value as a share of the first peak.
+        """
+        values = self._solvers["file"].values
+        light_values = {
+            value
+            for value, accesses in enumerate(values.accesses)
+            if values.work[value] >= 0
+            and values.sizes[value] <= max_share * self._first.peak
+            and self._has_long_gap(accesses)
+        }
+        light_vars = {var for var, value in values.value_of.items() if value in light_values}
+        sizes = {var: size for var, size in self._terms.sizes.items() if var not in light_vars}
+        ordered = self._ordered(self._program, replace(self._terms, sizes=sizes))
+        return tidy(ordered, self._weights(light_vars))
+
+    def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
+        """Whether a value waits for the backward part or, without one, for many ops."""
+        ops = self._program.body.ops
+        if self._phases.kind == "test":
+            min_gap = max(len(ops) // _LONG_GAP, 2)
+            return max(map(sub, accesses[1:], accesses), default=0) >= min_gap
+        parts = [self._phases.part(ops[place]) for place in accesses]
+        return parts[0] == "forward" and "backward" in parts
+
+    def _weights(self, light_vars: Collection[VarId]) -> dict[VarId, int]:
+        """Return the bytes of all planned vars except ``light_vars``."""
+        sizes = self._terms.sizes
+        return {var: bytes_of(sizes, var) for var in sizes if var not in light_vars}
+
+    def _ordered(self, program: Program, terms: Terms, work: int = _ORDER_WORK) -> Program:
+        """Return a program in the best order found with a limited number of search steps."""
+        return best_order(
+            program,
+            terms.sizes,
+            pinned=terms.pinned,
+            aliasing=terms.aliasing,
+            work=work,
+        ).program
+
+
+def _originals_in_order(program: Program, ordered: Program) -> Program:
+    """Return a program's ops in the order in which they, or copies of them, first run."""
+    first_place: dict[int, int] = {}
+    for place, op in enumerate(ordered.body.ops):
+        first_place.setdefault(op.source, place)
+    return program.with_ops(sorted(program.body.ops, key=lambda op: first_place[op.source]))
+
+
+def _knee(curve: list[Trial]) -> Trial:
+    """Return the point farthest below the line from the first to the last (Kneedle, 2011)."""
+    first, last = curve[0], curve[-1]
+    work = max(last.work - first.work, 1)
+    peak = max(first.peak - last.peak, 1)
+    return max(
+        curve,
+        key=lambda trial: (first.peak - trial.peak) / peak - (trial.work - first.work) / work,
+    )
