@@ -49,8 +49,8 @@ def test_modules_that_are_named_are_there(page: Path) -> None:
 def test_names_of_modules_that_are_gone_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "`planning/choosing/choose.py`, `choose.py`, `planning.choose`,\n"
-        "`planning/checking`, `planning.choose.chosen`, `other.thing`, `settings.md`\n\n"
+        "`planning/choose.py`, `choose.py`, `planning.choose`,\n"
+        "`planning/plan_file`, `planning.choose.choose`, `other.thing`, `settings.md`\n\n"
         "| tests/gone.py |\n|---|\n| `allocators/pool.py` |\n\n`packing.gone`, `core/gone`\n"
     )
     assert missing_files(page) == (

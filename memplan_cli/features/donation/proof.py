@@ -1,9 +1,9 @@
-"""Two steps in which each new value is written over the old one, compared bit for bit.
+"""Comparison of two training steps with and without donated buffers, bit for bit.
 
-The original takes two steps with buffers of its own for everything; the written model takes
-two with each donated pair bound to one buffer, as its settings tell the user to do. The
-second step reads what the first has written, so an output that was written while somebody
-still read the input shows in the first step, and one that came out wrong in the second.
+The original takes two steps with separate buffers, and new values are fed back as inputs. The
+written model takes two steps with one buffer per donated pair, as its settings tell the user to
+do. The second step reads what the first has written: a value that is overwritten too early
+shows in the first step, a new value that is wrong in the second.
 """
 
 from __future__ import annotations
@@ -34,29 +34,33 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import RuntimeSettings
 
 Pairs = tuple[tuple[str, str], ...]
-"""``(input, output)``, by name."""
+"""Names of graph inputs and of the outputs that are written over them."""
 
 STATE_SCALE = 0.05
-"""Of drawn parameters: with larger ones a second step soon is infinite."""
+"""Scale of random parameters. With larger ones, the second step overflows in many models."""
 
 RATE_SCALE = 0.01
-"""Of a drawn number that is alone in its tensor, such as a learning rate."""
+"""Scale of a random tensor with one element, such as a learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class DonatedSteps:
-    """What became of two steps with shared buffers."""
+    """The comparison of two steps with donated buffers and two steps without.
+
+    Attributes:
+        differences: Outputs that differ, as ``name@step``.
+        failure: Why the written model did not run; empty if it did.
+        not_finite: Outputs of the original with infinities or NaN, whose comparison shows
+            little.
+    """
 
     differences: tuple[Difference, ...] = ()
-    """Outputs that are not those of two steps without, as ``name@step``."""
     failure: str = ""
-    """Why the written model did not run; empty if it did."""
     not_finite: tuple[str, ...] = ()
-    """Outputs of the original with infinities or NaN: they show little."""
 
     @property
     def passed(self) -> bool:
-        """Whether every output of both steps is what it should be."""
+        """Whether both steps ran and no output differs by more than the tolerance."""
         return not self.failure and not any(item.beyond for item in self.differences)
 
 
@@ -67,17 +71,16 @@ def donated_steps(
     binding: Binding,
     original_settings: RuntimeSettings = UNOPTIMISED,
 ) -> DonatedSteps:
-    """Take two steps with each model and compare every output of both steps.
+    """Run two steps of each model, and compare every output of both steps.
 
-    Where the original draws random numbers, copies with the same seeds take the steps.
+    If the original has random ops, copies of both models with equal seeds run.
 
     Args:
-        models: the original, which runs with new values fed back, and the written model, which
-            runs with each pair bound to one buffer.
+        models: the original, and the written model.
         pairs: inputs, and the outputs that are written over them.
-        check: where both run, and what counts as equal.
-        binding: numbers for dims, and inputs that were given.
-        original_settings: of the original's session.
+        check: the provider, and the tolerance.
+        binding: numbers of dims, and inputs of the user.
+        original_settings: the settings of the original's session.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, an input cannot be
@@ -91,12 +94,14 @@ def donated_steps(
     with tempfile.TemporaryDirectory(prefix="memplan-steps-") as name:
         folder = Path(name)
         (folder / "steps").mkdir()
-        run = models
+        run_paths = models
         if random_ops(load_model(original)):
-            run = seeded_twins(original, written, folder) or models
-        sessions = tuple(
+            run_paths = seeded_twins(original, written, folder) or models
+        original_session, written_session = (
             SessionSpec(path, check.provider, settings).deterministic()
-            for path, settings in zip(run, (original_settings, RUN_AS_WRITTEN), strict=True)
+            for path, settings in zip(
+                run_paths, (original_settings, RUN_AS_WRITTEN), strict=True
+            )
         )
         job = {
             "inputs": to_json(inputs),
@@ -104,46 +109,53 @@ def donated_steps(
             "tolerance": [check.rtol, check.atol],
             "folder": str(folder / "steps"),
         }
-        fed = {**job, "session": to_json(sessions[0]), "way": "fed"}
-        first = run_job(
-            "donated", {**fed, "then": "save"}, timeout=check.timeout, about=original
-        ).require(f"{run[0]} takes no two steps")
+        fed_job = {**job, "session": to_json(original_session), "buffers": "separate"}
+        baseline = run_job(
+            "donated", {**fed_job, "task": "save"}, timeout=check.timeout, about=original
+        ).require(f"{run_paths[0]} takes no two steps")
         tolerance = check.tolerance
         if check.provider != CPU:
-            again = run_job(
-                "donated", {**fed, "then": "against"}, timeout=check.timeout, about=original
+            # Two runs of the original may differ there: these differences are tolerated.
+            repetition = run_job(
+                "donated",
+                {**fed_job, "task": "compare"},
+                timeout=check.timeout,
+                about=original,
             )
-            tolerance = widened(tolerance, differences_in(again.result))
-        donated = {**job, "session": to_json(sessions[1]), "way": "donated", "then": "against"}
-        second = run_job(
-            "donated",
-            {**donated, "tolerance": [tolerance.rtol, tolerance.atol]},
-            timeout=check.timeout,
-            about=written,
-        )
+            tolerance = widened(tolerance, differences_in(repetition.result))
+        donated_job = {
+            **job,
+            "session": to_json(written_session),
+            "buffers": "donated",
+            "task": "compare",
+            "tolerance": [tolerance.rtol, tolerance.atol],
+        }
+        outcome = run_job("donated", donated_job, timeout=check.timeout, about=written)
     return DonatedSteps(
-        differences_in(second.result),
-        second.reason,
-        tuple(first["not_finite"]),  # type: ignore[arg-type]
+        differences_in(outcome.result),
+        outcome.reason,
+        tuple(baseline["not_finite"]),  # type: ignore[arg-type]
     )
 
 
 def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, ...]:
-    """Say how to draw the inputs of a step so that the one after it is finite too."""
-    state = {given for given, _ in pairs}
-    return tuple(
-        _scaled(spec, state)
-        for spec in feed_specs(load_model(model), binding.dims, binding.feeds)
-    )
+    """Return how to draw the inputs of a training step so that two steps stay finite."""
+    state = {input_name for input_name, _ in pairs}
+    specs = feed_specs(load_model(model), binding.dims, binding.feeds)
+    return tuple(_scaled(spec, state) for spec in specs)
 
 
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
-    alone = all(dim == 1 for dim in spec.shape)
-    if spec.kind == "mask" and alone:
-        # A number of steps: what is divided by 1 - beta ** 0 is no number.
+    """Return a spec with smaller random values, if it is a parameter or has one element.
+
+    ``state`` has the names of the inputs that the step replaces.
+    """
+    has_one_element = all(dim == 1 for dim in spec.shape)
+    if spec.kind == "mask" and has_one_element:
+        # A step counter: with 0, Adam's bias correction 1 / (1 - beta ** 0) is infinite.
         return dataclasses.replace(spec, kind="values", values=(1,))
     if spec.kind not in ("normal", "positive"):
         return spec
     if spec.name in state:
         return dataclasses.replace(spec, scale=STATE_SCALE)
-    return dataclasses.replace(spec, scale=RATE_SCALE) if alone else spec
+    return dataclasses.replace(spec, scale=RATE_SCALE) if has_one_element else spec

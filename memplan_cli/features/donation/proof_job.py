@@ -1,4 +1,4 @@
-"""Run two consecutive steps; the new values may lie where the old ones were."""
+"""The worker's job of `proof`: two training steps, with separate or donated buffers."""
 
 from __future__ import annotations
 
@@ -28,70 +28,89 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 STEPS = 2
-"""The second step reads what the first has written over its own inputs."""
+"""The second step reads what the first one has written over its inputs."""
 
 
 def run(job: Json) -> Json:
-    """Take `STEPS` steps in one way, and save or compare what they give.
+    """Run `STEPS` training steps in the worker process, and save or compare their outputs.
 
-    ``way`` is a key of `WAYS`. ``then`` is ``save``: the outputs of each step go to the
-    folder, or ``against``: they are compared with what is there.
+    Args:
+        job: ``buffers`` is a key of `STEP_CLASSES`; ``folder`` has a sub-folder per step;
+            ``task`` is ``save`` (write the outputs there) or ``compare`` (with the outputs
+            that are there, within ``tolerance``).
+
+    Returns:
+        ``differences``, and the names of outputs that are ``not_finite``.
     """
-    steps = WAYS[str(job["way"])](job)
+    steps = STEP_CLASSES[str(job["buffers"])](job)
     folder = Path(str(job["folder"]))
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
-    found: list[Difference] = []
-    unsure: list[str] = []
+    differences: list[Difference] = []
+    not_finite: list[str] = []
     for number in range(1, STEPS + 1):
-        values = steps.step()
-        names = list(values)
-        place = folder / str(number)
-        if job["then"] == "save":
-            place.mkdir()
-            save(place, names, names, list(values.values()))
-            unsure += [name for name, value in values.items() if not _is_finite(value)]
+        outputs = steps.step()
+        names = list(outputs)
+        step_folder = folder / str(number)
+        if job["task"] == "save":
+            step_folder.mkdir()
+            save(step_folder, names, names, list(outputs.values()))
+            not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
-            apart = against(place, steps.names, names, list(values.values()), tolerance)
-            found += [dataclasses.replace(d, output=f"{d.output}@{number}") for d in apart]
-        steps.feed_back(values)
-        del values
+            step_differences = against(
+                step_folder, steps.names, names, list(outputs.values()), tolerance
+            )
+            differences += [
+                dataclasses.replace(difference, output=f"{difference.output}@{number}")
+                for difference in step_differences
+            ]
+        steps.feed_back(outputs)
+        del outputs
     return {
-        "differences": to_json(found),
-        "not_finite": list(dict.fromkeys(unsure)),
+        "differences": to_json(differences),
+        "not_finite": list(dict.fromkeys(not_finite)),
     }
 
 
 class Steps:
-    """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
+    """A session that runs training steps; new values are fed back as inputs of the next step.
+
+    Attributes:
+        pairs: The input that each output replaces, by the output's name.
+        feed: The inputs of the next step.
+    """
 
     def __init__(self, job: Json) -> None:
         spec = SessionSpec.of_job(job)
         self.settings, self.provider = spec.settings, spec.provider
-        self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
+        pairs: Any = job["pairs"]
+        self.pairs: Mapping[str, str] = {output: input_name for input_name, output in pairs}
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
         self.feed: Feed = InputSet.of_job(job).draw()
 
     def step(self) -> dict[str, Any]:
-        """Run once and return the outputs by name."""
+        """Run one step and return the outputs by name."""
         values = run_session(self.session, self.names, self.feed, run_options(self.settings))
         return dict(zip(self.names, values, strict=True))
 
-    def feed_back(self, values: Mapping[str, Any]) -> None:
-        """Make the new values those that the next step reads."""
-        self.feed |= {old: values[new] for new, old in self.pairs.items()}
+    def feed_back(self, outputs: Mapping[str, Any]) -> None:
+        """Make the outputs of a step the inputs that they replace."""
+        self.feed |= {input_name: outputs[output] for output, input_name in self.pairs.items()}
 
 
 class BoundSteps(Steps):
-    """Each pair is one buffer, as the report's settings tell the user to bind it."""
+    """A session that runs training steps with one buffer for each donated pair.
+
+    The buffers are bound as the report tells the user to bind them.
+    """
 
     def __init__(self, job: Json) -> None:
         super().__init__(job)
         self.device = "cpu" if self.provider == CPU else "cuda"
-        plain = [name for name, value in self.feed.items() if not self._can_bind(value)]
-        if plain:
+        unbindable = [name for name, value in self.feed.items() if not self._can_bind(value)]
+        if unbindable:
             raise RuntimeUnavailableError(
-                f"the input {plain[0]} is no tensor of numbers that numpy knows"
+                f"the input {unbindable[0]} is no tensor of numbers that numpy knows"
             )
         self.buffers = {name: self._buffer(value) for name, value in self.feed.items()}
         self.feed = {}
@@ -102,12 +121,12 @@ class BoundSteps(Steps):
             self.bind_output(name)
 
     def _can_bind(self, value: Any) -> bool:  # noqa: ANN401 - an array or a list of them
-        """Whether an input is a tensor, of a type that goes to where the provider computes."""
-        return _is_tensor(value) and (
-            self.device == "cpu" or array_dtype(value) not in FOREIGN
-        )
+        """Whether an input is a tensor of a type that can be copied to the provider's device."""
+        is_tensor = isinstance(value, np.ndarray) and value.dtype.kind != "O"
+        return is_tensor and (self.device == "cpu" or array_dtype(value) not in FOREIGN)
 
     def _buffer(self, value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Return a copy of an input on the provider's device."""
         import onnxruntime as ort
 
         if self.device == "cpu":
@@ -115,42 +134,39 @@ class BoundSteps(Steps):
         return ort.OrtValue.ortvalue_from_numpy(value, self.device, 0)
 
     def bind_output(self, name: str) -> None:
-        """Bind an output: to the buffer of the input that it replaces, if there is one."""
+        """Bind an output to the buffer of the input that it replaces, or to a new one."""
         if name in self.pairs:
             self.binding.bind_ortvalue_output(name, self.buffers[self.pairs[name]])
         else:
             self.binding.bind_output(name, self.device)
 
     def step(self) -> dict[str, Any]:
-        """Run once and return copies of the outputs by name."""
+        """Run one step and return copies of the outputs by name."""
         self.advance()
-        found = self.binding.get_outputs()
-        if any(dtype_of(value.data_type()) in FOREIGN for value in found):
-            copies = [array_of(value) for value in found]
+        outputs = self.binding.get_outputs()
+        if any(dtype_of(output.data_type()) in FOREIGN for output in outputs):
+            copies = [array_of(output) for output in outputs]
         else:
             copies = self.binding.copy_outputs_to_cpu()
         return dict(zip(self.names, copies, strict=True))
 
     def advance(self) -> None:
-        """Run once and leave the outputs where they are."""
+        """Run one step and leave the outputs in their buffers."""
         self.session.run_with_iobinding(self.binding, run_options(self.settings))
 
-    def feed_back(self, values: Mapping[str, Any]) -> None:
-        """Do nothing: the new values lie where the next step reads."""
-        del values
+    def feed_back(self, outputs: Mapping[str, Any]) -> None:
+        """Do nothing: the outputs are in the buffers that the next step reads."""
+        del outputs
 
 
-WAYS: Mapping[str, Callable[[Json], Steps]] = {
-    "fed": Steps,
+STEP_CLASSES: Mapping[str, Callable[[Json], Steps]] = {
+    "separate": Steps,
     "donated": BoundSteps,
 }
-"""How a step gets the new values of the one before."""
-
-
-def _is_tensor(value: Any) -> bool:  # noqa: ANN401 - an array or a list of them
-    return isinstance(value, np.ndarray) and value.dtype.kind != "O"
+"""The class that runs the steps, by whether a pair has separate buffers or one."""
 
 
 def _is_finite(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
+    """Whether a value is no tensor of floats, or has neither infinities nor NaN."""
     array = np.asarray(value)
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
