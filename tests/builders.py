@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.planning.allocation import Allocation, Needs
     from memplan_cli.planning.candidate import Runtime, Source
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
@@ -126,7 +126,7 @@ def planned_program(
     settings: Settings,
     source: Source | None = None,
     runtime: Runtime | None = None,
-) -> Planned:
+) -> PlannedProgram:
     """Plan a program with all rewrites of the package."""
     from memplan_cli.api.rewrites import REWRITES
     from memplan_cli.planning.candidate import Source

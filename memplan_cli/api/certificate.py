@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.certificate import Certificate, Certified, RecomputeProof
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.ordering.terms import Terms
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 
-def certificate_for(file: ModelFile, planned: Planned) -> Certificate:
+def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
     """Return the certificate of a plan that was just made.
 
     Raises:
@@ -39,7 +39,7 @@ def certificate_for(file: ModelFile, planned: Planned) -> Certificate:
     return certificate_of(planned, _original(file, planned), prove_recompute)
 
 
-def _original(file: ModelFile, planned: Planned) -> Program | None:
+def _original(file: ModelFile, planned: PlannedProgram) -> Program | None:
     """Return the program before nodes were copied, where a bound is about it."""
     report = planned.plan.report
     if report.recompute.bound is None or report.folded.tensors:

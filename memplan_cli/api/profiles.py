@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
 Profiles = Mapping[str, Sequence[int]]
@@ -78,7 +78,7 @@ def at_largest(settings: Settings, profiles: Profiles) -> Settings:
 
 def plan_profiles(
     file: ModelFile, settings: Settings, profiles: Profiles, progress: Progress | None = None
-) -> Planned:
+) -> PlannedProgram:
     """Make one plan for all bindings, check it at each, and plan each alone for its row.
 
     Raises:
@@ -103,7 +103,7 @@ def plan_profiles(
     return replace(shared, plan=shared.plan.with_report(report))
 
 
-def _bound(shared: Planned, alone: Plan, dims: Mapping[str, int]) -> Plan:
+def _bound(shared: PlannedProgram, alone: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the one plan with each tensor in the size that it has at a binding.
 
     Raises:

@@ -94,7 +94,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluatedCandidate:
     """A candidate, its allocation, and the work that was spent on packing it."""
 
     candidate: Candidate
@@ -136,7 +136,7 @@ class Evaluated:
         """Whether the allocation needs no more than the live peak of this order."""
         return self.cost <= self.bound and self.is_aligned and self.allocation.is_minimal
 
-    def searched(self, work: int) -> Evaluated:
+    def searched(self, work: int) -> EvaluatedCandidate:
         """Return the same candidate after more work, with the better of both allocations."""
         if self.is_settled:
             return self
@@ -146,18 +146,18 @@ class Evaluated:
         return result if result.cost <= self.cost else replace(self, work=work)
 
 
-def evaluate(candidate: Candidate, needs: Needs, level: int, work: int) -> Evaluated:
+def evaluate(candidate: Candidate, needs: Needs, level: int, work: int) -> EvaluatedCandidate:
     """Allocate a candidate at one level.
 
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
-    return Evaluated(candidate, needs, allocate(needs, level, work), work)
+    return EvaluatedCandidate(candidate, needs, allocate(needs, level, work), work)
 
 
 def choose(
     candidates: Iterable[Candidate], limits: Limits, progress: Progress = silent
-) -> tuple[Evaluated, ...]:
+) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
     Candidates are drawn from the iterable until one is known to be the best.
@@ -165,7 +165,7 @@ def choose(
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
-    contenders: list[Evaluated] = []
+    contenders: list[EvaluatedCandidate] = []
     for candidate in candidates:
         needs = Needs(
             candidate.program,
@@ -195,7 +195,7 @@ def choose(
     return tuple(sorted(contenders, key=_cost))
 
 
-def _is_enough(contenders: Sequence[Evaluated], level: int) -> bool:
+def _is_enough(contenders: Sequence[EvaluatedCandidate], level: int) -> bool:
     """Whether no further candidate can be better than the best contender.
 
     Further candidates have no lower live peak than the first one. At levels 0 and 1 they may
@@ -211,7 +211,7 @@ def _is_enough(contenders: Sequence[Evaluated], level: int) -> bool:
     return bound is not None and best.cost.planned <= bound
 
 
-def _may_win(contender: Evaluated, contenders: Sequence[Evaluated]) -> bool:
+def _may_win(contender: EvaluatedCandidate, contenders: Sequence[EvaluatedCandidate]) -> bool:
     """Whether more work on a contender may make it the best, or prove that it is."""
     if contender.is_settled:
         return False
@@ -219,7 +219,7 @@ def _may_win(contender: Evaluated, contenders: Sequence[Evaluated]) -> bool:
     return contender is best or contender.bound < best.cost
 
 
-def _cost(contender: Evaluated) -> Cost:
+def _cost(contender: EvaluatedCandidate) -> Cost:
     """Return the sort key of candidates."""
     return contender.cost
 

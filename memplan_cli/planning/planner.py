@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.terms import Terms
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Runtime, Source
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choose import EvaluatedCandidate
     from memplan_cli.planning.rewrites import Rewrites
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedProgram:
     """A plan, the program in the planned order, and the settings of the plan.
 
     Attributes:
@@ -76,7 +76,7 @@ def make_plan(
     runtime: Runtime | None = None,
     allocate: Allocator | None = None,
     progress: Progress | None = None,
-) -> Planned:
+) -> PlannedProgram:
     """Plan the memory of a program.
 
     Args:
@@ -101,7 +101,7 @@ def make_plan(
     # A copy of the block has no cached dataflow, which writing does not need.
     program = replace(program, body=replace(program.body))
     check(plan)
-    return Planned(program, plan, settings, constants)
+    return PlannedProgram(program, plan, settings, constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
 
 
 def _original_allocation(
-    task: PlanningTask, scope: Scope, evaluated: Sequence[Evaluated]
+    task: PlanningTask, scope: Scope, evaluated: Sequence[EvaluatedCandidate]
 ) -> Allocation:
     """Return the allocation in the order of the file, from a candidate if one has that order."""
     best = evaluated[0]

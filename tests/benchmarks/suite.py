@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 
 def shuffled(program: Program, rng: random.Random) -> Program:
@@ -187,7 +187,7 @@ class Rewritten:
     copies: int = 0
 
 
-def _planned(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Planned]:
+def _planned(model: onnx.ModelProto) -> tuple[onnx.ModelProto, PlannedProgram]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())

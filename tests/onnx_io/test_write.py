@@ -31,7 +31,7 @@ from memplan_cli.planning.candidate import Source
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 NESTED = """g (bool c, float[8,8] x) => (float[8,8] z) {
     w0 = Exp(x) w1 = Sin(x) w2 = Cos(x)
@@ -54,7 +54,7 @@ FREE = """g (float[batch,8] x) => (float[batch,8] z) {
 Model = Any
 
 
-def plan(model: Model, settings: Settings) -> Planned:
+def plan(model: Model, settings: Settings) -> PlannedProgram:
     loaded = read_program(model, Bindings(settings.dims, settings.shapes))
     source = Source("model.onnx", "0" * 64, graph_digest(model))
     return planned_program(loaded.program, settings, source)

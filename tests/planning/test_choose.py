@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.ordering.task_graph import Order, TaskGraph
     from memplan_cli.ordering.work_budget import WorkBudget
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choose import EvaluatedCandidate
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
     ("q1", "q2", "s", "b1", "b2"), 192
@@ -66,7 +66,7 @@ STRAIGHT_ONE, LOOSE_ONE, HIGH_ONE = (candidate(order) for order in (STRAIGHT, LO
 FILES = candidate(list(range(10)), FILE)
 
 
-def chosen(*found: Candidate, alignment: int | None = 64) -> Evaluated:
+def chosen(*found: Candidate, alignment: int | None = 64) -> EvaluatedCandidate:
     return choose(found, Limits(2, {}, alignment))[0]
 
 

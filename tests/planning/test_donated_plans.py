@@ -16,7 +16,7 @@ from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 READ_AND_UPDATED = (
     ("MatMul", "x in4", "b4"),
@@ -25,11 +25,13 @@ READ_AND_UPDATED = (
 )
 
 
-def planned(tested: Program, pairs: dict[str, str], runtime: Runtime | None = None) -> Planned:
+def planned(
+    tested: Program, pairs: dict[str, str], runtime: Runtime | None = None
+) -> PlannedProgram:
     return planned_program(tested, Settings(donate=pairs), runtime=runtime)
 
 
-def order_of(found: Planned) -> list[str]:
+def order_of(found: PlannedProgram) -> list[str]:
     return [op.name for op in found.program.body.ops]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.files.model_file import ModelFile
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 
 class FoldedFile(NamedTuple):
@@ -30,7 +30,7 @@ class FoldedFile(NamedTuple):
 
 
 def fold_beside(
-    file: ModelFile, planned: Planned, out: Path, own: Collection[str]
+    file: ModelFile, planned: PlannedProgram, out: Path, own: Collection[str]
 ) -> FoldedFile:
     """Fold what a plan says; large values go straight into a file beside the output.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.planning.candidate import Source
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
 
@@ -81,7 +81,7 @@ def plan_model(
     settings: Settings,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
-) -> Planned:
+) -> PlannedProgram:
     """Plan a model that was read, with an allocator of the caller's if there is one.
 
     What comes back has the settings that it was planned under: all that runs the model goes
@@ -121,7 +121,7 @@ def plan_settled(
     found: Settled,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
-) -> Planned:
+) -> PlannedProgram:
     """Plan a model whose sizes were found.
 
     Raises:

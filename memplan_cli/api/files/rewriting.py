@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import Caches
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
 
@@ -105,7 +105,7 @@ class Rewriting:
     """A model, what was planned for it, and where both go."""
 
     file: ModelFile
-    planned: Planned
+    planned: PlannedProgram
     settings: Settings
     targets: Targets
     original: Path | None = None

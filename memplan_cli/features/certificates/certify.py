@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.ordering.terms import Terms
-    from memplan_cli.planning.planner import Planned
+    from memplan_cli.planning.planner import PlannedProgram
 
 ProveRecompute = Callable[["Program", "Terms", int], RecomputeProof]
 """The proof that no order of a program, with any copies, has a live peak below a bound."""
@@ -41,7 +41,7 @@ _MAX_COUNTS = 50_000_000
 
 
 def certificate_of(
-    planned: Planned, original: Program | None, prove_recompute: ProveRecompute
+    planned: PlannedProgram, original: Program | None, prove_recompute: ProveRecompute
 ) -> Certificate:
     """Return the certificate of a plan.
 
@@ -65,7 +65,7 @@ def certificate_of(
 
 
 def _order(
-    planned: Planned, bounds: Bounds
+    planned: PlannedProgram, bounds: Bounds
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
     """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs."""
     from memplan_cli.ordering.block_graph import storage_facts
@@ -180,7 +180,7 @@ def _loads_of_kind(
 
 
 def _recompute(
-    planned: Planned,
+    planned: PlannedProgram,
     bounds: Bounds,
     original: Program | None,
     prove_recompute: ProveRecompute,
