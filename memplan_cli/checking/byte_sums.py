@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.operators import ELEMENT_BITS
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
 from memplan_cli.core.symbolic.sizes import size_of, unit_value
 
@@ -97,5 +97,5 @@ def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
     size = size_of(shape, dtype)
     if size is None:
         return -1, "an unknown size"
-    largest = at_most(size, bounds)
+    largest = largest_size(size, bounds)
     return largest.coefficient, largest.unit if largest.symbols else "1"

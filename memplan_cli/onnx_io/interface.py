@@ -9,7 +9,7 @@ from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.operators import canonical_domain
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.core.symbolic.polynomials import as_name, quoted
+from memplan_cli.core.symbolic.polynomials import as_name, quote_name
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.metadata import PREFIX
 from memplan_cli.onnx_io.traversal import graphs
@@ -169,7 +169,7 @@ def _as_expression(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
     """Return a dim as text of an expression: a name with special characters is quoted."""
     if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
         return dim
-    return quoted(name)
+    return quote_name(name)
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

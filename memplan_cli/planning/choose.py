@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.progress import silent
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import names_in
+from memplan_cli.core.symbolic.polynomials import symbol_names
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, allocate
@@ -226,7 +226,7 @@ def _cost(contender: EvaluatedCandidate) -> Cost:
 
 def _unit_bytes(unit: str) -> int:
     """Return the value of a unit such as ``batch*seq`` with `SYMBOL_VALUE` for each symbol."""
-    dims = dict.fromkeys(names_in(parse_dim(unit)), SYMBOL_VALUE)
+    dims = dict.fromkeys(symbol_names(parse_dim(unit)), SYMBOL_VALUE)
     try:
         return unit_value(unit, dims)
     except ValueError:  # a difference of dims, which is negative or 0 at one value for all

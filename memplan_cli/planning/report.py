@@ -19,7 +19,7 @@ from memplan_cli.core.results.memory import (
 )
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.results.rewrites import Chunks, Folded
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.planning.totals import (
     by_unit,
@@ -257,7 +257,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
         sizes = {var.id: size_of(var.shape, var.dtype) for var in vars_}
         bounds = decision.settings.bounds
         largest = {
-            var: at_most(size, bounds) for var, size in sizes.items() if size is not None
+            var: largest_size(size, bounds) for var, size in sizes.items() if size is not None
         }
         needs = replace(decision.needs, program=program, sizes=largest, measured=None)
         resident = _resident_peak(decision, needs)
@@ -278,7 +278,7 @@ def _donated_units(decision: Decision) -> ByUnit:
     outputs = [vars_[var] for var in dict.fromkeys(decision.program.body.outputs)]
     sizes = [size_of(var.shape, var.dtype) for var in outputs if var.name in donated]
     bounds = decision.settings.bounds
-    return by_unit(at_most(size, bounds) for size in sizes if size is not None)
+    return by_unit(largest_size(size, bounds) for size in sizes if size is not None)
 
 
 def _recompute_facts(decision: Decision, memory: Memory) -> Recompute:

@@ -9,7 +9,7 @@ from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.json_types import MAX_BYTES
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.selection import select
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError
 from memplan_cli.ordering.terms import Terms
@@ -62,7 +62,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         if size is None:
             unplanned[identity] = _why_unknown(var)
         else:
-            sizes[identity] = at_most(size, settings.bounds) if size.symbols else size
+            sizes[identity] = largest_size(size, settings.bounds) if size.symbols else size
     total = 0
     for identity, size in sizes.items():
         total += size.coefficient
@@ -103,7 +103,7 @@ def terms_of(
         donated: Graph outputs that lie in the memory of inputs: they take no bytes.
     """
     results = {
-        var: at_most(size, settings.bounds)
+        var: largest_size(size, settings.bounds)
         for var, size in result_sizes(program).items()
         if var not in donated
     }

@@ -16,10 +16,14 @@ from memplan_cli.analysis.storage import result_sizes, storage_of
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
-from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most, range_of
+from memplan_cli.core.symbolic.bounds import NO_BOUNDS, largest_size, range_of
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import call_in, multiplied, names_in
-from memplan_cli.core.symbolic.polynomials import total as polynomial_sum
+from memplan_cli.core.symbolic.polynomials import (
+    add_polynomials,
+    multiply_polynomials,
+    parse_call,
+    symbol_names,
+)
 from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 
 if TYPE_CHECKING:
@@ -140,7 +144,7 @@ def _sizes(program: Program, identities: Iterable[VarId]) -> list[Size | None]:
 
 def _sum_if_known(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
     """Return the sum of the largest sizes within bounds; None if a size is unknown."""
-    known_sizes = [at_most(size, bounds) for size in sizes if size is not None]
+    known_sizes = [largest_size(size, bounds) for size in sizes if size is not None]
     return by_unit(known_sizes) if len(known_sizes) == len(sizes) else None
 
 
@@ -180,7 +184,7 @@ def resident_units(
     """
     program = needs.program
     results = {
-        var: at_most(size, bounds)
+        var: largest_size(size, bounds)
         for var, size in result_sizes(program).items()
         if program.vars[var].name not in donated
     }
@@ -326,9 +330,11 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     try:
         subtrahend = _polynomial({unit: smaller[unit] for unit in only_smaller})
         minuend = _polynomial({unit: larger[unit] for unit in only_larger} | common)
-        difference = polynomial_sum([minuend, multiplied([_without_minima(subtrahend)], -1)])
-        shifted = polynomial_sum(
-            multiplied([_shifted(atom) for atom in monomial], factor)
+        difference = add_polynomials(
+            [minuend, multiply_polynomials([_without_minima(subtrahend)], -1)]
+        )
+        shifted = add_polynomials(
+            multiply_polynomials([_shifted(atom) for atom in monomial], factor)
             for monomial, factor in difference.items()
         )
     except ValueError:  # the polynomial has too many terms
@@ -338,7 +344,9 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
 
 def _polynomial(total: Mapping[str, int]) -> Polynomial:
     """Return a sum by unit as a polynomial of its symbols."""
-    return polynomial_sum(multiplied([_parsed(unit)], value) for unit, value in total.items())
+    return add_polynomials(
+        multiply_polynomials([_parsed(unit)], value) for unit, value in total.items()
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -351,8 +359,8 @@ def _without_minima(polynomial: Polynomial) -> Polynomial:
 
     A minimum is replaced by one of its arguments, where this cannot lower the term.
     """
-    return polynomial_sum(
-        multiplied([_argument_of_minimum(atom) for atom in monomial], factor)
+    return add_polynomials(
+        multiply_polynomials([_argument_of_minimum(atom) for atom in monomial], factor)
         if factor > 0 and all(_least(atom) >= 0 for atom in monomial)
         else {monomial: factor}
         for monomial, factor in polynomial.items()
@@ -361,10 +369,10 @@ def _without_minima(polynomial: Polynomial) -> Polynomial:
 
 def _argument_of_minimum(atom: str) -> Polynomial:
     """Return the argument of ``min(...)`` with most symbols; another atom is returned as it is."""
-    name, arguments = call_in(atom) or ("", ())
+    name, arguments = parse_call(atom) or ("", ())
     if name != "min":
         return {(atom,): 1}
-    return max(arguments, key=lambda argument: len(names_in(argument)))
+    return max(arguments, key=lambda argument: len(symbol_names(argument)))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -378,4 +386,4 @@ def _shifted(atom: str) -> Polynomial:
 def _least(atom: str) -> int:
     """Return a lower bound of a symbol or call, for dims of 1 or more."""
     polynomial: Polynomial = {(atom,): 1}
-    return range_of(polynomial, dict.fromkeys(names_in(polynomial), (1, LARGEST_DIM)))[0]
+    return range_of(polynomial, dict.fromkeys(symbol_names(polynomial), (1, LARGEST_DIM)))[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import names_in
+from memplan_cli.core.symbolic.polynomials import symbol_names
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.type_names import dtype_of
 
@@ -60,7 +60,7 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     """Keep numbers, and names that the model's inputs have: others the runtime made up."""
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    return dim if dim and names_in(parse_dim(dim)) <= symbols else None
+    return dim if dim and symbol_names(parse_dim(dim)) <= symbols else None
 
 
 def shapes_of(copy: NumberedModel, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker

@@ -8,7 +8,7 @@ from math import ceil
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import Size, bind_dim, size_of
 
 BOUNDS = {"a": (1, 9), "b": (2, 7)}
@@ -48,7 +48,7 @@ def test_no_size_within_bounds_is_above_the_bound(dims: list[str]) -> None:
     size = size_of(tuple(dims), "int8")
     if size is None:
         return
-    bound = at_most(size, BOUNDS)
+    bound = largest_size(size, BOUNDS)
     found = all_sizes(tuple(dims))
     if bound.symbols:
         assert None in found
@@ -59,19 +59,19 @@ def test_no_size_within_bounds_is_above_the_bound(dims: list[str]) -> None:
 def test_what_one_factor_is_divided_by_cancels_the_other() -> None:
     size = size_of(("floor(1000/b)", "b"), "int8")
     assert size is not None
-    assert at_most(size, {"b": (1, 100)}) == Size(1000, bound_of=str(size))
+    assert largest_size(size, {"b": (1, 100)}) == Size(1000, bound_of=str(size))
 
 
 def test_pieces_dealt_out_evenly_are_no_longer_than_allowed() -> None:
     bounds = {"seq": (1, 1000)}
     size = size_of(("ceiling(seq/(ceiling(seq/(floor(8000/seq + 1)))))", "seq"), "int8")
     assert size is not None
-    assert at_most(size, bounds).coefficient <= 8000 + 1000
+    assert largest_size(size, bounds).coefficient <= 8000 + 1000
     most = max(ceil(n / ceil(n / (8000 // n + 1))) * n for n in range(1, 1001))
-    assert at_most(size, bounds).coefficient >= most
+    assert largest_size(size, bounds).coefficient >= most
 
 
 def test_one_symbol_without_bounds_stays() -> None:
     size = size_of(("min(a, c)", "c"), "int8")
     assert size is not None
-    assert at_most(size, BOUNDS).symbols
+    assert largest_size(size, BOUNDS).symbols

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from memplan_cli.core.symbolic.bounds import at_most, range_of
+from memplan_cli.core.symbolic.bounds import largest_size, range_of
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.sizes import Size, size_of, unit_value
 
@@ -206,10 +206,10 @@ def test_a_bounded_size_is_its_largest() -> None:
     size = size_of(("batch", "new + past", 2), "float32")
     assert size is not None
     bounds = {"batch": (1, 4), "new": (1, 1), "past": (0, 511)}
-    assert at_most(size, bounds) == Size(4 * 512 * 8, (), str(size))
-    assert at_most(size, {"batch": (1, 4)}) == Size(32, ("(new + past)",), str(size))
-    assert at_most(size, {}) == size
-    assert str(at_most(size, {"past": (0, 511)})) == "8*(new + 511)*batch"
+    assert largest_size(size, bounds) == Size(4 * 512 * 8, (), str(size))
+    assert largest_size(size, {"batch": (1, 4)}) == Size(32, ("(new + past)",), str(size))
+    assert largest_size(size, {}) == size
+    assert str(largest_size(size, {"past": (0, 511)})) == "8*(new + 511)*batch"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_dim_with_bounds_is_at_its_largest_in_a_sum_with_others(dim: str, most
     size, wanted = size_of((dim,), "int8"), size_of((most,), "int8")
     assert size is not None
     assert wanted is not None
-    found = at_most(size, {"a": (2, 5)})
+    found = largest_size(size, {"a": (2, 5)})
     assert replace(found, bound_of="") == wanted
     assert found.bound_of == str(size)
     for a in (2, 3, 5):
@@ -250,13 +250,13 @@ def test_a_size_is_never_above_its_largest(
         exact = size.bind(dims).coefficient
     except ValueError:
         reject()
-    assert exact <= at_most(size, bounds).bind(dims).coefficient
+    assert exact <= largest_size(size, bounds).bind(dims).coefficient
 
 
 def test_what_is_not_known_to_grow_with_a_dim_keeps_it() -> None:
     size = size_of(("floor(b/a)",), "int8")
     assert size is not None
-    assert at_most(size, {"a": (2, 5)}) == size
+    assert largest_size(size, {"a": (2, 5)}) == size
 
 
 def test_sizes_that_are_equal_only_at_their_largest_are_not_equal() -> None:
@@ -264,6 +264,6 @@ def test_sizes_that_are_equal_only_at_their_largest_are_not_equal() -> None:
     one, other = size_of(("a",), "int8"), size_of(("b",), "int8")
     assert one is not None
     assert other is not None
-    assert at_most(one, bounds).coefficient == at_most(other, bounds).coefficient
-    assert at_most(one, bounds) != at_most(other, bounds)
-    assert at_most(one, bounds) != Size(8)
+    assert largest_size(one, bounds).coefficient == largest_size(other, bounds).coefficient
+    assert largest_size(one, bounds) != largest_size(other, bounds)
+    assert largest_size(one, bounds) != Size(8)

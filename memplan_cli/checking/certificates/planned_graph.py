@@ -16,7 +16,7 @@ from memplan_cli.checking.order import has_valid_path
 from memplan_cli.checking.planned_model import exposed_outputs
 from memplan_cli.checking.timeline import ValueKind, build_timeline, name_blocks
 from memplan_cli.core.program import own_name
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import Size, size_of
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _sized_tensors(
         exact_size = size_of(shape, dtype)
         if exact_size is None:
             raise UnknownSizeError(f"the model does not contain the size of {name}")
-        size = at_most(exact_size, model.bounds)
+        size = largest_size(exact_size, model.bounds)
         unit = size.unit if size.symbols else "1"
         require(
             (row.bytes, units[row.arena]) == (size.coefficient, unit)

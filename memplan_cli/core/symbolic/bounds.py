@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.joint import largest_product
 from memplan_cli.core.symbolic.polynomials import (
-    call_in,
-    called,
-    multiplied,
-    names_in,
-    total,
+    add_polynomials,
+    apply_function,
+    multiply_polynomials,
+    parse_call,
+    symbol_names,
 )
 from memplan_cli.core.symbolic.sizes import Size, product_of
 
@@ -35,13 +35,13 @@ Bounds = Mapping[str, Interval]
 NO_BOUNDS: Bounds = {}
 
 
-def at_most(size: Size, bounds: Bounds) -> Size:
+def largest_size(size: Size, bounds: Bounds) -> Size:
     """Return the largest a size gets; symbols without bounds stay.
 
     The answer remembers what it is the bound of, because sizes that are equal at their
     largest need not be equal elsewhere.
     """
-    inside = [s for s in size.symbols if names_in(parse_dim(s)) & bounds.keys()]
+    inside = [s for s in size.symbols if symbol_names(parse_dim(s)) & bounds.keys()]
     if not inside:
         return size
     whole = _largest_whole(size, bounds)
@@ -62,13 +62,13 @@ def at_most(size: Size, bounds: Bounds) -> Size:
 def _largest_whole(size: Size, bounds: Bounds) -> int | None:
     """Return the most bytes of a size all of whose symbols have bounds; None of others."""
     factors = [parse_dim(symbol) for symbol in size.symbols]
-    if not all(names_in(terms) <= bounds.keys() for terms in factors):
+    if not all(symbol_names(terms) <= bounds.keys() for terms in factors):
         return None
     apart = size.coefficient * prod(max(range_of(terms, bounds)[1], 0) for terms in factors)
-    if not any(call_in(atom) for terms in factors for product in terms for atom in product):
+    if not any(parse_call(atom) for terms in factors for product in terms for atom in product):
         return apart
     try:
-        terms = multiplied(factors, size.coefficient)
+        terms = multiply_polynomials(factors, size.coefficient)
     except ValueError:  # more products than anybody would write down
         return apart
     together = largest_product(terms, lambda atom: range_of({(atom,): 1}, bounds))
@@ -81,7 +81,7 @@ def _largest(terms: Polynomial, bounds: Bounds) -> Polynomial | None:
     None where a part that has bounds is multiplied by one that may be negative, or hangs on
     other symbols in a way that is not known to grow with it.
     """
-    if names_in(terms) <= bounds.keys():
+    if symbol_names(terms) <= bounds.keys():
         return {(): max(range_of(terms, bounds)[1], 0)}
     parts = []
     for monomial, factor in terms.items():
@@ -89,7 +89,7 @@ def _largest(terms: Polynomial, bounds: Bounds) -> Polynomial | None:
         if part is None:
             return None
         parts.append(part)
-    return total(parts)
+    return add_polynomials(parts)
 
 
 def _largest_product(
@@ -97,7 +97,7 @@ def _largest_product(
 ) -> Polynomial | None:
     interval, free = (factor, factor), []
     for atom in monomial:
-        names = names_in({(atom,): 1})
+        names = symbol_names({(atom,): 1})
         if names <= bounds.keys():
             interval = _product(interval, _range_of_atom(atom, bounds))
         elif names & bounds.keys():
@@ -106,25 +106,27 @@ def _largest_product(
                 if (monomial, factor > 0) == ((atom,), True)
                 else None
             )
-            return None if grown is None else multiplied([grown], factor)
+            return None if grown is None else multiply_polynomials([grown], factor)
         else:
             free.append(atom)
-    if free and interval[0] != interval[1] and any(map(call_in, free)):
+    if free and interval[0] != interval[1] and any(map(parse_call, free)):
         return None
-    return multiplied([{(atom,): 1} for atom in free], interval[1])
+    return multiply_polynomials([{(atom,): 1} for atom in free], interval[1])
 
 
 def _largest_call(atom: str, bounds: Bounds) -> Polynomial | None:
     """Return what a call is never above, if it grows with each of its arguments."""
-    name, arguments = call_in(atom) or ("", ())
+    name, arguments = parse_call(atom) or ("", ())
     if name in ("floor", "ceiling"):
-        if names_in(arguments[1]) or range_of(arguments[1], bounds)[0] < 1:
+        if symbol_names(arguments[1]) or range_of(arguments[1], bounds)[0] < 1:
             return None
     elif name not in ("min", "max"):
         return None
     grown = [_largest(argument, bounds) for argument in arguments]
     return (
-        None if None in grown else called(name, [each for each in grown if each is not None])
+        None
+        if None in grown
+        else apply_function(name, [each for each in grown if each is not None])
     )
 
 
@@ -149,7 +151,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _range_of_atom(atom: str, bounds: Bounds) -> Interval:
-    call = call_in(atom)
+    call = parse_call(atom)
     if call is None:
         return bounds[atom]
     name, arguments = call

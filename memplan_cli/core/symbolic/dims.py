@@ -1,10 +1,12 @@
-"""Dims read from text: sums of products of symbols, one canonical form for equal ones.
+"""Dims as text: arithmetic over symbols, with one canonical form for equal expressions.
+
+Accepted are expressions such as
 
     "batch*seq"  "new + past"  "Min(512, seq)"  "floor(W/2 + 1/2)"  "(W + 1)//2"
 
-are read; what is written has one canonical form and reads as itself: products sorted,
-quotients by a number as ``floor((W + 1)/2)``, whatever is no word in backquotes. A text
-that is no expression at all is the name of a symbol.
+In the canonical form products are sorted, quotients by a number are written
+``floor((W + 1)/2)``, and names that are no plain words are in backquotes. A text that is no
+expression is taken as the name of one symbol.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from memplan_cli.core.symbolic.polynomials import (
     QUOTIENTS,
     Polynomial,
     Tree,
+    add_polynomials,
+    apply_function,
     as_name,
-    bound,
-    called,
-    constant,
-    floored,
-    formatted,
-    multiplied,
-    names_in,
-    total,
+    constant_value,
+    floor_divide,
+    format_polynomial,
+    multiply_polynomials,
+    substitute,
+    symbol_names,
 )
 
 if TYPE_CHECKING:
@@ -37,19 +39,22 @@ if TYPE_CHECKING:
 _MAX_POWER = 8
 
 _Rational = tuple[Polynomial, int]
-"""A sum of products, and the number that it is divided by."""
+"""A polynomial, and the number that it is divided by."""
 
 
 def bind_dim(dim: Dim, dims: Mapping[str, int]) -> Dim:
-    """Replace the symbols of a dim that ``dims`` knows; a number where all are known."""
+    """Return a dim with the symbols in ``dims`` replaced by their values.
+
+    The result is a number if no symbol is left, and None if a divisor became zero.
+    """
     if not isinstance(dim, str) or not dims:
         return dim
     name = as_name(dim)
     if name in dims:
         return dims[name]
     try:
-        return as_dim(bound(parse_dim(dim), dims))
-    except ValueError:  # a division by a symbol that turned out to be zero
+        return as_dim(substitute(parse_dim(dim), dims))
+    except ValueError:  # a division by zero
         return None
 
 
@@ -59,41 +64,44 @@ def binding_text(dims: Mapping[str, int]) -> str:
 
 
 def canonical_dim(text: str) -> int | str:
-    """Return the canonical form of equal expressions: ``seq*batch`` -> ``batch*seq``."""
+    """Return the canonical form of an expression: ``seq*batch`` gives ``batch*seq``."""
     return as_dim(parse_dim(text))
 
 
 def symbols_of(dim: Dim) -> frozenset[str]:
-    """Return the names a dim depends on."""
-    return names_in(parse_dim(dim)) if isinstance(dim, str) else frozenset()
+    """Return the names of the symbols in a dim."""
+    return symbol_names(parse_dim(dim)) if isinstance(dim, str) else frozenset()
 
 
 @lru_cache(maxsize=65536)
 def parse_dim(text: str) -> Polynomial:
-    """Read a dim's text; what is no expression is one symbol, named by the whole text."""
+    """Return a dim's text as a polynomial; a text that is no expression is one symbol."""
     try:
-        tree = Tree.of(text)
+        tree = Tree.parse(text)
         return _whole(_rational(tree.top, tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {(text.strip().replace("`", "'"),): 1}
 
 
 def as_dim(terms: Polynomial) -> int | str:
-    """Return a number where no symbol is left, else the canonical form."""
-    value = constant(terms)
-    return formatted(terms) if value is None else value
+    """Return a polynomial as a number if it has no symbols, else as canonical text."""
+    value = constant_value(terms)
+    return format_polynomial(terms) if value is None else value
 
 
 def _whole(value: _Rational) -> Polynomial:
+    """Return the quotient of a polynomial and a number, rounded down."""
     terms, divisor = value
-    return floored(terms, divisor)
+    return floor_divide(terms, divisor)
 
 
 def _rational(node: ast.expr, tree: Tree) -> _Rational:
-    """Return numerator and divisor of an expression.
+    """Return the numerator and the divisor of a syntax tree.
+
+    Divisions by a number are kept exact until the end: ``W/2 + 1/2`` is ``(W + 1) / 2``.
 
     Raises:
-        ValueError: it is something else than arithmetic.
+        ValueError: the expression is no arithmetic over integers and names.
     """
     match node:
         case ast.Constant(value=int(value)):
@@ -102,7 +110,7 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
             return {(tree.name(node),): 1}, 1
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             terms, divisor = _rational(operand, tree)
-            return multiplied([terms], -1), divisor
+            return multiply_polynomials([terms], -1), divisor
         case ast.BinOp(left=left, op=operator, right=right):
             return _arithmetic(operator, _rational(left, tree), _rational(right, tree))
         case ast.Call(func=ast.Name() as name, args=args, keywords=[]) if args:
@@ -110,41 +118,55 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
     raise ValueError(ast.dump(node))
 
 
-def _arithmetic(operator: ast.operator, one: _Rational, other: _Rational) -> _Rational:
-    (a, down), (b, under) = one, other
-    over, below = multiplied([a], under), multiplied([b], down)
-    number = constant(_whole((b, under)))
+def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _Rational:
+    """Return the result of a binary operator on two rational polynomials."""
+    (a, a_divisor), (b, b_divisor) = left, right
+    # Both numerators over the common divisor a_divisor * b_divisor:
+    left_numerator, right_numerator = (
+        multiply_polynomials([a], b_divisor),
+        multiply_polynomials([b], a_divisor),
+    )
+    exponent = constant_value(_whole((b, b_divisor)))
     match operator:
         case ast.Add():
-            found = total([over, below]), down * under
+            return add_polynomials([left_numerator, right_numerator]), a_divisor * b_divisor
         case ast.Sub():
-            found = total([over, multiplied([below], -1)]), down * under
+            difference = add_polynomials(
+                [left_numerator, multiply_polynomials([right_numerator], -1)]
+            )
+            return difference, a_divisor * b_divisor
         case ast.Mult():
-            found = multiplied([a, b]), down * under
-        case ast.Div() if constant(b) is not None:
-            found = over, down * (constant(b) or 0)
-        case ast.FloorDiv() | ast.Div():  # a dim is a whole number, so is the quotient
-            found = called("floor", [over, below]), 1
+            return multiply_polynomials([a, b]), a_divisor * b_divisor
+        case ast.Div() if constant_value(b) is not None:
+            return left_numerator, a_divisor * (constant_value(b) or 0)
+        case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
+            return apply_function("floor", [left_numerator, right_numerator]), 1
         case ast.Mod():
-            found = called("mod", [_whole((a, down)), _whole((b, under))]), 1
-        case ast.Pow() if number is not None and 0 <= number <= _MAX_POWER:
-            found = multiplied([a] * number), down**number
-        case _:
-            raise ValueError(ast.dump(operator))
-    return found
+            return apply_function("mod", [_whole(left), _whole(right)]), 1
+        case ast.Pow() if exponent is not None and 0 <= exponent <= _MAX_POWER:
+            return multiply_polynomials([a] * exponent), a_divisor**exponent
+    raise ValueError(ast.dump(operator))
 
 
 def _function(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
+    """Return a call of floor, ceiling, mod, min or max.
+
+    Raises:
+        ValueError: there is no such function, or it has another number of arguments.
+    """
     name = "ceiling" if word == "ceil" else word
     if name not in FUNCTIONS or (name in QUOTIENTS) != (len(args) == 1):
         raise ValueError(word)
     if name not in QUOTIENTS:
         if name == "mod" and len(args) != 2:
             raise ValueError(word)
-        return called(name, [_whole(_rational(arg, tree)) for arg in args]), 1
+        return apply_function(name, [_whole(_rational(arg, tree)) for arg in args]), 1
     match args[0]:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            (a, down), (b, under) = _rational(left, tree), _rational(right, tree)
-            return called(name, [multiplied([a], under), multiplied([b], down)]), 1
+            (a, a_divisor), (b, b_divisor) = _rational(left, tree), _rational(right, tree)
+            return apply_function(
+                name,
+                [multiply_polynomials([a], b_divisor), multiply_polynomials([b], a_divisor)],
+            ), 1
     terms, divisor = _rational(args[0], tree)
-    return called(name, [terms, {(): divisor}]), 1
+    return apply_function(name, [terms, {(): divisor}]), 1

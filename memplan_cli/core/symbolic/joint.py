@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.polynomials import call_in
+from memplan_cli.core.symbolic.polynomials import parse_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class _Joint:
             least *= high
         for low, _ in ranges[len(above) :]:
             least /= max(low, 1)  # a dim that is divided by
-        calls = [(atom, call) for atom in dict.fromkeys(above) if (call := call_in(atom))]
+        calls = [(atom, call) for atom in dict.fromkeys(above) if (call := parse_call(atom))]
         if len(calls) > _MOST_CALLS:
             return least
         for atom, call in calls:
@@ -132,7 +132,7 @@ class _Joint:
         if len(bottom) != 1:
             return []
         ((monomial, factor),) = bottom.items()
-        call = call_in(monomial[0]) if len(monomial) == factor == 1 else None
+        call = parse_call(monomial[0]) if len(monomial) == factor == 1 else None
         if call is None or call[0] != "ceiling" or call[1][0] != top:
             return []
         found = self.sum(call[1][1], rest, below)

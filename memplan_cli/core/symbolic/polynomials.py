@@ -1,10 +1,11 @@
-"""Polynomials over symbols: arithmetic, canonical form, and the syntax tree of a dim's text.
+"""Polynomials over symbols: arithmetic, canonical text, and the syntax tree of a dim's text.
 
-An atom of a product is a symbol's name or a call, like ``floor((W + 1)/2)``, of other
-sums. Equal expressions have one canonical form: products sorted, the constant last.
+A polynomial is a sum of products of *atoms*. An atom is the name of a symbol, or the text of a
+call such as ``floor((W + 1)/2)``. Equal polynomials have one canonical text: products sorted, the
+constant last.
 
-A text is read as Python reads arithmetic, after every name was replaced: names of dims are
-freer than Python's (``input.1_dim0``), and in backquotes anything goes.
+A text is parsed by Python's parser after every name was replaced by ``_0``, ``_1``, ...: names of
+dims may have characters that Python's names may not (``input.1_dim0``), and in backquotes any.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from functools import lru_cache
 from itertools import product as cartesian
 
 Monomial = tuple[str, ...]
+"""The atoms of a product, sorted."""
+
 Polynomial = Mapping[Monomial, int]
-"""Sum of ``coefficient * symbol * symbol ...``; ``()`` is the constant term."""
+"""Product of atoms -> its coefficient; the empty product is the constant term."""
 
 Call = tuple[str, tuple[Polynomial, ...]]
-"""A function and its arguments: floor and ceiling of the quotient of two, mod, min, max."""
+"""A function and its arguments; floor and ceiling have a dividend and a divisor."""
 
 QUOTIENTS = frozenset({"floor", "ceiling"})
-_MOST_PRODUCTS = 4096
+_MAX_PRODUCTS = 4096
 
 FUNCTIONS = QUOTIENTS | {"mod", "min", "max"}
 
@@ -34,50 +37,55 @@ _WORD = re.compile(rf"`([^`]*)`|({_PLAIN})")
 _BARE = re.compile(_PLAIN)
 
 
-def quoted(name: str) -> str:
-    """Return a name as text; one that is no plain word stands in backquotes."""
+def quote_name(name: str) -> str:
+    """Return a name as it is written in an expression: in backquotes if it is no plain word."""
     return name if _BARE.fullmatch(name) else f"`{name}`"
 
 
 @dataclass(slots=True)
 class Tree:
-    """The syntax of a text; ``name`` says what stands where Python sees ``_0``, ``_1`` ..."""
+    """The syntax tree of a dim's text.
+
+    Attributes:
+        top: the root; its names are ``_0``, ``_1``, ...
+        names: the names that they stand for.
+    """
 
     top: ast.expr
     names: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, text: str) -> Tree:
-        """Read a text.
+    def parse(cls, text: str) -> Tree:
+        """Return the syntax tree of an expression.
 
         Raises:
-            SyntaxError, ValueError, RecursionError, MemoryError: it is no expression.
+            SyntaxError, ValueError, RecursionError, MemoryError: the text is no expression.
         """
         names: list[str] = []
 
-        def replaced(match: re.Match[str]) -> str:
+        def placeholder(match: re.Match[str]) -> str:
             names.append(match[2] if match[1] is None else match[1])
-            return f" _{len(names) - 1} "  # apart: `2batch` is neither a number nor 2*batch
+            return f" _{len(names) - 1} "  # with spaces, so that `2batch` is a syntax error
 
-        safe = _WORD.sub(replaced, text).strip()
-        if "#" in safe:
+        python_text = _WORD.sub(placeholder, text).strip()
+        if "#" in python_text:
             raise ValueError("Python would read a comment")
-        return cls(ast.parse(safe, mode="eval").body, names)
+        return cls(ast.parse(python_text, mode="eval").body, names)
 
     def name(self, node: ast.Name) -> str:
-        """Return the name that was replaced."""
+        """Return the name that a placeholder stands for."""
         return self.names[int(node.id[1:])]
 
 
-def constant(terms: Polynomial) -> int | None:
-    """Return the value of a sum without symbols."""
+def constant_value(terms: Polynomial) -> int | None:
+    """Return the value of a polynomial without symbols; None if it has some."""
     if not terms:
         return 0
     return terms[()] if len(terms) == 1 and () in terms else None
 
 
-def formatted(terms: Polynomial) -> str:
-    """Return the canonical form of a sum of products: sorted, the constant last."""
+def format_polynomial(terms: Polynomial) -> str:
+    """Return the canonical text of a polynomial, such as ``2*batch*seq - 1``."""
     if not terms:
         return "0"
     words = []
@@ -92,37 +100,41 @@ def formatted(terms: Polynomial) -> str:
 
 
 def format_atom(atom: str) -> str:
-    """Return one symbol or call as text; a name that is no plain word stands in backquotes."""
-    return atom if is_call(atom) else quoted(atom)
+    """Return an atom as it is written in an expression."""
+    return atom if is_call(atom) else quote_name(atom)
 
 
 def is_call(atom: str) -> bool:
-    """Whether an atom is a function of other symbols, and no name."""
-    return call_in(atom) is not None
+    """Return whether an atom is a call, and not the name of a symbol."""
+    return parse_call(atom) is not None
 
 
 def as_name(text: str) -> str:
-    """Return a text as one name: what would read as a call has a space before its bracket."""
+    """Return a text as the name of one symbol.
+
+    A text that would be parsed as a call gets a space before its bracket.
+    """
     return text.replace("(", " (", 1) if is_call(text) else text
 
 
 @lru_cache(maxsize=65536)
-def call_in(atom: str) -> Call | None:
-    """Return the function that an atom calls and its arguments; None of a name.
+def parse_call(atom: str) -> Call | None:
+    """Return the function and the arguments of an atom that is a call; None for a name.
 
-    A call is what `called` writes; whatever else looks like one is a name.
+    Only texts in the canonical form of `apply_function` are calls.
     """
     name, bracket, _ = atom.partition("(")
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
         return None
     try:
-        call = _call(Tree.of(atom))
-        return call if called(*call) == {(atom,): 1} else None
+        call = _call(Tree.parse(atom))
+        return call if apply_function(*call) == {(atom,): 1} else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def _call(tree: Tree) -> Call:
+    """Return the function and the arguments of a call in canonical form."""
     match tree.top:
         case ast.Call(func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient]):
             parts = [quotient.left, quotient.right]
@@ -134,7 +146,7 @@ def _call(tree: Tree) -> Call:
 
 
 def _sum(node: ast.expr, tree: Tree) -> Polynomial:
-    """Read what `formatted` wrote: sums and products only, calls are atoms."""
+    """Return a polynomial from the syntax tree of its canonical text; calls are atoms."""
     match node:
         case ast.Constant(value=int(value)):
             return {(): value} if value else {}
@@ -143,87 +155,93 @@ def _sum(node: ast.expr, tree: Tree) -> Polynomial:
         case ast.Call():
             return {(_format_call(*_call(Tree(node, tree.names))),): 1}
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return multiplied([_sum(operand, tree)], -1)
+            return multiply_polynomials([_sum(operand, tree)], -1)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
             sign = 1 if isinstance(operator, ast.Add) else -1
-            return total([_sum(left, tree), multiplied([_sum(right, tree)], sign)])
+            return add_polynomials(
+                [_sum(left, tree), multiply_polynomials([_sum(right, tree)], sign)]
+            )
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return multiplied([_sum(left, tree), _sum(right, tree)])
+            return multiply_polynomials([_sum(left, tree), _sum(right, tree)])
     raise ValueError(ast.dump(node))
 
 
 def _format_call(name: str, arguments: Sequence[Polynomial]) -> str:
+    """Return the canonical text of a call: ``floor((W + 1)/2)``, ``min(a, b)``."""
     if name in QUOTIENTS:
-        top, below = arguments
-        divisor = formatted(below)
-        if len(below) > 1 or "*" in divisor or divisor.startswith("-"):
+        top, bottom = arguments
+        divisor = format_polynomial(bottom)
+        if len(bottom) > 1 or "*" in divisor or divisor.startswith("-"):
             divisor = f"({divisor})"
-        dividend = f"({formatted(top)})" if len(top) > 1 else formatted(top)
+        dividend = f"({format_polynomial(top)})" if len(top) > 1 else format_polynomial(top)
         return f"{name}({dividend}/{divisor})"
-    texts = map(formatted, arguments)
+    texts = map(format_polynomial, arguments)
     return f"{name}({', '.join(texts if name == 'mod' else sorted(texts))})"
 
 
-def bound(terms: Polynomial, dims: Mapping[str, int]) -> Polynomial:
-    """Put numbers in for the symbols that are known.
+def substitute(terms: Polynomial, dims: Mapping[str, int]) -> Polynomial:
+    """Return a polynomial with the symbols in ``dims`` replaced by their values.
 
     Raises:
         ValueError: a division by zero.
     """
-    return total(
-        multiplied([_bound_atom(atom, dims) for atom in monomial], factor)
+    return add_polynomials(
+        multiply_polynomials([_substituted_atom(atom, dims) for atom in monomial], factor)
         for monomial, factor in terms.items()
     )
 
 
-def names_in(terms: Polynomial) -> frozenset[str]:
-    """Return the symbols in an expression, those inside of calls included."""
-    found: set[str] = set()
+def symbol_names(terms: Polynomial) -> frozenset[str]:
+    """Return the names of the symbols in a polynomial, those in arguments of calls included."""
+    names: set[str] = set()
     for atom in {atom for monomial in terms for atom in monomial}:
-        call = call_in(atom)
+        call = parse_call(atom)
         if call is None:
-            found.add(atom)
+            names.add(atom)
         else:
-            found.update(*map(names_in, call[1]))
-    return frozenset(found)
+            names.update(*map(symbol_names, call[1]))
+    return frozenset(names)
 
 
-def total(parts: Iterable[Polynomial]) -> Polynomial:
-    """Add sums up."""
-    found: dict[Monomial, int] = {}
+def add_polynomials(parts: Iterable[Polynomial]) -> Polynomial:
+    """Return the sum of polynomials."""
+    sums: dict[Monomial, int] = {}
     for part in parts:
         for monomial, value in part.items():
-            found[monomial] = found.get(monomial, 0) + value
-    return {monomial: value for monomial, value in found.items() if value}
+            sums[monomial] = sums.get(monomial, 0) + value
+    return {monomial: value for monomial, value in sums.items() if value}
 
 
-def multiplied(parts: Iterable[Polynomial], factor: int = 1) -> Polynomial:
-    """Multiply sums out.
+def multiply_polynomials(parts: Iterable[Polynomial], factor: int = 1) -> Polynomial:
+    """Return the product of polynomials and a number.
 
     Raises:
-        ValueError: there are more products than anybody would write down.
+        ValueError: an intermediate result has more than 4096 products.
     """
-    found: Polynomial = {(): factor} if factor else {}
+    result: Polynomial = {(): factor} if factor else {}
     for part in parts:
-        if len(found) == len(part) == 1:  # nearly all: a number times a symbol
-            ((one, times),), ((other, more),) = found.items(), part.items()
-            found = {tuple(sorted(one + other)) if one else other: times * more}
+        if len(result) == len(part) == 1:  # the usual case: a number times a symbol
+            ((a, x),), ((b, y),) = result.items(), part.items()
+            result = {tuple(sorted(a + b)) if a else b: x * y}
             continue
-        if len(found) * len(part) > _MOST_PRODUCTS:
+        if len(result) * len(part) > _MAX_PRODUCTS:
             raise ValueError("too many products")
-        pairs = cartesian(found.items(), part.items())
-        found = total({tuple(sorted(a + b)): x * y} for (a, x), (b, y) in pairs)
-    return found
+        pairs = cartesian(result.items(), part.items())
+        result = add_polynomials({tuple(sorted(a + b)): x * y} for (a, x), (b, y) in pairs)
+    return result
 
 
-def floored(terms: Polynomial, divisor: int) -> Polynomial:
-    """Return ``floor(terms / divisor)``; whole multiples of the divisor come out.
+def floor_divide(terms: Polynomial, divisor: int) -> Polynomial:
+    """Return ``floor(terms / divisor)``.
+
+    Multiples of the divisor are taken out of the floor: ``floor((4*a + b)/2)`` is
+    ``2*a + floor(b/2)``.
 
     Raises:
         ValueError: the divisor is zero.
     """
     if divisor < 0:
-        terms, divisor = multiplied([terms], -1), -divisor
+        terms, divisor = multiply_polynomials([terms], -1), -divisor
     if not divisor:
         raise ValueError("division by zero")
     whole = {m: v // divisor for m, v in terms.items() if v // divisor}
@@ -232,42 +250,48 @@ def floored(terms: Polynomial, divisor: int) -> Polynomial:
         return whole
     common = math.gcd(divisor, *rest.values())
     rest = {m: v // common for m, v in rest.items()}
-    # A remainder below what the other terms step by never reaches the next whole number.
+    # If all other terms are multiples of ``step``, a constant of floor((6*a + 5)/8) can be rounded
+    # down to a multiple of it: floor((6*a + 4)/8), which is floor((3*a + 2)/4).
     step = math.gcd(divisor // common, *(v for m, v in rest.items() if m))
     if step > 1 and () in rest:
         rest[()] -= rest[()] % step
-        return total([whole, floored({m: v for m, v in rest.items() if v}, divisor // common)])
+        return add_polynomials(
+            [whole, floor_divide({m: v for m, v in rest.items() if v}, divisor // common)]
+        )
     inner = _inner_floor(rest)
     if inner is not None:  # floor((floor(a/b) + k)/c) is floor((a + k*b)/(b*c))
         terms, below = inner
-        return total([whole, floored(terms, below * (divisor // common))])
-    return total([whole, {(_format_call("floor", [rest, {(): divisor // common}]),): 1}])
+        return add_polynomials([whole, floor_divide(terms, below * (divisor // common))])
+    return add_polynomials(
+        [whole, {(_format_call("floor", [rest, {(): divisor // common}]),): 1}]
+    )
 
 
 def _inner_floor(terms: Polynomial) -> tuple[Polynomial, int] | None:
-    """Read ``floor(a/b) + k`` as ``a + k*b`` and ``b``; None for anything else."""
+    """Return ``a + k*b`` and ``b`` if the terms are ``floor(a/b) + k``; None otherwise."""
     atoms = [m for m in terms if m]
     if len(atoms) != 1 or len(atoms[0]) != 1 or terms[atoms[0]] != 1:
         return None
-    name, arguments = call_in(atoms[0][0]) or ("", ())
-    below = constant(arguments[1]) if name == "floor" else None
+    name, arguments = parse_call(atoms[0][0]) or ("", ())
+    below = constant_value(arguments[1]) if name == "floor" else None
     if below is None:
         return None
-    return total([arguments[0], {(): terms.get((), 0) * below}]), below
+    return add_polynomials([arguments[0], {(): terms.get((), 0) * below}]), below
 
 
-def _bound_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
+def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
+    """Return an atom with the symbols in ``dims`` replaced by their values."""
     if atom in dims:
         return {(): dims[atom]} if dims[atom] else {}
-    call = call_in(atom)
+    call = parse_call(atom)
     if call is None:
         return {(atom,): 1}
     name, arguments = call
-    return called(name, [bound(argument, dims) for argument in arguments])
+    return apply_function(name, [substitute(argument, dims) for argument in arguments])
 
 
-def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
-    """Apply a function: to numbers at once, else as one symbol in canonical form.
+def apply_function(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
+    """Return a function of polynomials: simplified, or as one atom in canonical form.
 
     Raises:
         ValueError: a division by zero.
@@ -275,21 +299,22 @@ def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     if name in ("min", "max"):
         return _extreme(name, arguments)
     top, bottom = arguments
-    number = constant(bottom)
+    number = constant_value(bottom)
     if number is None:
         return {(_format_call(name, arguments),): 1} if top else {}
     if name == "floor":
-        return floored(top, number)
+        return floor_divide(top, number)
     if name == "ceiling":
         if number < 0:
-            top, number = multiplied([top], -1), -number
-        return floored(total([top, {(): number - 1}]), number)
-    return total([top, multiplied([floored(top, number)], -number)])
+            top, number = multiply_polynomials([top], -1), -number
+        return floor_divide(add_polynomials([top, {(): number - 1}]), number)
+    return add_polynomials([top, multiply_polynomials([floor_divide(top, number)], -number)])
 
 
 def _extreme(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
-    numbers = [v for v in map(constant, arguments) if v is not None]
-    others = {formatted(a): a for a in arguments if constant(a) is None}
+    """Return the ``min`` or ``max``: numbers are merged into one, equal arguments occur once."""
+    numbers = [v for v in map(constant_value, arguments) if v is not None]
+    others = {format_polynomial(a): a for a in arguments if constant_value(a) is None}
     if numbers:
         best = min(numbers) if name == "min" else max(numbers)
         others[str(best)] = {(): best} if best else {}

@@ -1,8 +1,9 @@
-"""Sizes in bytes: a number times named symbols, exact for every value of the symbols."""
+"""Sizes in bytes: an integer times symbols, exact for every value of the symbols."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import (
     Polynomial,
-    bound,
-    constant,
-    floored,
+    constant_value,
+    floor_divide,
     format_atom,
-    formatted,
+    format_polynomial,
     is_call,
-    multiplied,
+    multiply_polynomials,
+    substitute,
 )
 
 if TYPE_CHECKING:
@@ -55,16 +56,18 @@ BITS: Mapping[str, int] = {
     "complex64": 64,
     "complex128": 128,
 }
-"""Bits of one element; types that are not here have no size known before the run."""
+"""Bits per element. Other types, such as string, have no size that is known before a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """``coefficient * symbols[0] * symbols[1] ...`` bytes, symbols in sorted order.
 
-    A symbol is a dim's name, or an expression that is no product, in parentheses:
-    ``(new + past)``, ``(floor((W + 1)/2))``. ``bound_of`` is the size itself, as text,
-    where the number is only the most that it can be.
+    Attributes:
+        coefficient: the integer.
+        symbols: names of dims, or other factors in parentheses: ``(new + past)``,
+            ``(floor((W + 1)/2))``.
+        bound_of: if this size is only an upper bound: the exact size, as text.
     """
 
     coefficient: int
@@ -73,18 +76,18 @@ class Size:
 
     @property
     def unit(self) -> str:
-        """What the coefficient is multiplied by, as text: ``1``, ``batch*seq``."""
+        """The product of the symbols as text: ``1``, ``batch*seq``."""
         return "*".join(self.symbols) or "1"
 
     def bind(self, dims: Mapping[str, int]) -> Size:
-        """Replace the symbols that ``dims`` knows by their values.
+        """Return the size with the symbols in ``dims`` replaced by their values.
 
         Raises:
-            ValueError: the size comes out negative, or divides by zero.
+            ValueError: the size is negative, or a divisor is zero.
         """
         if not self.symbols:
             return self
-        terms = (bound(parse_dim(symbol), dims) for symbol in self.symbols)
+        terms = (substitute(parse_dim(symbol), dims) for symbol in self.symbols)
         return product_of(terms, self.coefficient)
 
     def __str__(self) -> str:
@@ -93,12 +96,12 @@ class Size:
 
 @lru_cache(maxsize=65536)
 def size_of(shape: Shape | None, dtype: str) -> Size | None:
-    """Return the bytes of a dense tensor, or None where they are not known.
+    """Return the bytes of a dense tensor, or None if they are not known.
 
-    Types below a byte are packed: three int4 take two bytes.
+    Types of less than a byte are packed: three int4 take two bytes.
     """
     bits = BITS.get(dtype)
-    if bits is None or shape is None or not all(map(_is_a_length, shape)):
+    if bits is None or shape is None or not all(map(_is_non_negative, shape)):
         return None
     symbolic = [dim for dim in shape if isinstance(dim, str)]
     number = math.prod(dim for dim in shape if isinstance(dim, int)) * bits
@@ -108,14 +111,14 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     try:
         if number % 8 == 0:
             return product_of(terms, number // 8)
-        elements = multiplied(terms, -number)
-        return product_of([multiplied([floored(elements, 8)], -1)], 1)
+        elements = multiply_polynomials(terms, -number)
+        return product_of([multiply_polynomials([floor_divide(elements, 8)], -1)], 1)
     except ValueError:
         return None
 
 
-def _is_a_length(dim: Dim) -> bool:
-    """Whether a dim is known and is not negative whatever its symbols stand for."""
+def _is_non_negative(dim: Dim) -> bool:
+    """Return whether a dim is known and not negative for any value of its symbols."""
     if isinstance(dim, str):
         return _factored(parse_dim(dim))[0] >= 0
     return dim is not None and dim >= 0
@@ -127,14 +130,18 @@ def unit_value(unit: str, dims: Mapping[str, int]) -> int:
     Raises:
         ValueError: a symbol has no value, or the value is negative.
     """
-    value = constant(bound(parse_dim(unit), dims))
+    value = constant_value(substitute(parse_dim(unit), dims))
     if value is None or value < 0:
         raise ValueError(f"{unit} is {value} for {dict(dims)}")
     return value
 
 
 def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
-    """Return the size of factors multiplied: common symbols out, what is no product in parentheses."""
+    """Return the product of polynomials as a size.
+
+    A polynomial that is no single product becomes a symbol in parentheses, without the factors
+    that all its products share.
+    """
     symbols: list[str] = []
     for terms in factors:
         number, common, rest = _factored(terms)
@@ -148,27 +155,22 @@ def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
 
 
 def _factored(terms: Polynomial) -> tuple[int, list[str], str]:
-    """Split a sum of products into a number, symbols that all share, and the rest as text."""
+    """Split a polynomial into a number, common symbols, and the remaining sum as text.
+
+    ``4*a*b + 6*a`` gives ``(2, ["a"], "2*b + 3")``. A single product has no remaining sum.
+    """
     if not terms:
         return 0, [], ""
     first, *others = terms
-    shared = list(first)
+    common = Counter(first)
     for monomial in others:
-        left = list(monomial)
-        kept = []
-        for atom in shared:
-            if atom in left:
-                left.remove(atom)
-                kept.append(atom)
-        shared = kept
-    words = [f"({atom})" if is_call(atom) else format_atom(atom) for atom in shared]
+        common &= Counter(monomial)
+    symbols = [f"({a})" if is_call(a) else format_atom(a) for a in common.elements()]
     if not others:
-        return terms[first], words, ""
+        return terms[first], symbols, ""
     number = math.gcd(*terms.values())
-    rest = {}
-    for monomial, value in terms.items():
-        left = list(monomial)
-        for atom in shared:
-            left.remove(atom)
-        rest[tuple(left)] = value // number
-    return number, words, formatted(rest)
+    remaining = {
+        tuple((Counter(monomial) - common).elements()): value // number
+        for monomial, value in terms.items()
+    }
+    return number, symbols, format_polynomial(remaining)

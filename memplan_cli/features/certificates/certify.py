@@ -18,7 +18,7 @@ from memplan_cli.core.results.certificate import (
     RecomputeProof,
     SlotLoad,
 )
-from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.core.version import VERSION
 from memplan_cli.planning.allocation import aliasing_of
@@ -88,7 +88,7 @@ def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dic
     """Return the sizes of vars, the largest within bounds."""
     vars_ = {identity: program.vars[identity] for identity in identities}
     sizes = {identity: size_of(var.shape, var.dtype) for identity, var in vars_.items()}
-    return {var: at_most(size, bounds) for var, size in sizes.items() if size is not None}
+    return {var: largest_size(size, bounds) for var, size in sizes.items() if size is not None}
 
 
 def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.results.rewrites import ChunkedRegion, Chunks, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import names_in
+from memplan_cli.core.symbolic.polynomials import symbol_names
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.rewrites import Chunking
 
@@ -78,7 +78,7 @@ def _require_fixed_sizes(program: Program, terms: Terms, settings: Settings) -> 
         SettingsError: naming the dimensions that have bounds or no value.
     """
     units = {unit for size in terms.sizes.values() for unit in size.symbols}
-    free = {name for unit in units for name in names_in(parse_dim(unit))}
+    free = {name for unit in units for name in symbol_names(parse_dim(unit))}
     names = sorted({*settings.bounds, *free})
     if not names:
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.program import label, var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
+from memplan_cli.core.symbolic.polynomials import as_name, format_atom, symbol_names
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
 from memplan_cli.onnx_io.protobuf import messages
@@ -152,7 +152,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                     f"input {value.name!r} is fixed to {dim.dim_value} where the shape "
                     f"given says {size}"
                 )
-            for symbol in names_in(parse_dim(dim.dim_param)) if dim.dim_param else ():
+            for symbol in symbol_names(parse_dim(dim.dim_param)) if dim.dim_param else ():
                 if format_atom(symbol) != canonical_dim(dim.dim_param):
                     continue  # an expression: its symbols have to be bound by name
                 first = first_input.setdefault(symbol, value.name)

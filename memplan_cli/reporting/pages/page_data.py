@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.timeline import curve, nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import call_in, names_in
+from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
 from memplan_cli.reporting.escape import script, terminal
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
@@ -177,7 +177,7 @@ def symbols_in(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the symbols of expressions, sorted."""
     symbols: set[str] = set()
     for text in texts:
-        symbols |= names_in(parse_dim(text))
+        symbols |= symbol_names(parse_dim(text))
     return tuple(sorted(symbols))
 
 
@@ -189,7 +189,7 @@ def evaluable(text: str, indices: Mapping[str, int]) -> list[object] | None:
     a symbol of the expression is not in ``indices``.
     """
     terms = parse_dim(text)
-    return _sum(terms, indices) if names_in(terms) <= indices.keys() else None
+    return _sum(terms, indices) if symbol_names(terms) <= indices.keys() else None
 
 
 def _sum(terms: Polynomial, indices: Mapping[str, int]) -> list[object]:
@@ -199,7 +199,7 @@ def _sum(terms: Polynomial, indices: Mapping[str, int]) -> list[object]:
 
 
 def _atom(atom: str, indices: Mapping[str, int]) -> object:
-    call = call_in(atom)
+    call = parse_call(atom)
     if call is None:
         return indices[atom]
     name, arguments = call

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.core.symbolic.polynomials import bound, constant
+from memplan_cli.core.symbolic.polynomials import constant_value, substitute
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     Element,
     Ratio,
@@ -54,7 +54,7 @@ DIMS = st.fixed_dictionaries({"n": st.integers(0, 9), "m": st.integers(0, 9)})
 
 def value(element: Element, dims: dict[str, int]) -> float | None:
     if isinstance(element, Ratio):
-        top = constant(bound(element.numerator, dims))
+        top = constant_value(substitute(element.numerator, dims))
         return None if top is None else top / element.denominator
     if isinstance(element, str):
         found = bind_dim(element, dims)

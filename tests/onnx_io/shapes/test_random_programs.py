@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.core.symbolic.polynomials import bound, constant
+from memplan_cli.core.symbolic.polynomials import constant_value, substitute
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.infer import infer
 from memplan_cli.onnx_io.shapes.lattice import shape_in
@@ -326,7 +326,7 @@ def number(element: Element, dims: dict[str, int]) -> float | None:
         assert isinstance(found, int), element
         return found
     if isinstance(element, Ratio):
-        top = constant(bound(element.numerator, dims))
+        top = constant_value(substitute(element.numerator, dims))
         assert top is not None
         return top / element.denominator
     return element

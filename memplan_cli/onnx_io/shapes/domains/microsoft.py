@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, OPERATORS
 from memplan_cli.core.symbolic.dims import as_dim
-from memplan_cli.core.symbolic.polynomials import floored, multiplied, total
+from memplan_cli.core.symbolic.polynomials import (
+    add_polynomials,
+    floor_divide,
+    multiply_polynomials,
+)
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
     INT8,
     UINT8,
@@ -147,7 +151,7 @@ def _window_count(dim: Dim, size: int, step: int) -> Dim:
     """Return ``floor((dim - size) / step) + 1``, the number of windows; None if the dim is unknown."""
     if dim is None:
         return None
-    return as_dim(floored(total([polynomial_of(dim), {(): step - size}]), step))
+    return as_dim(floor_divide(add_polynomials([polynomial_of(dim), {(): step - size}]), step))
 
 
 def _torch_embedding(node: RuleNode) -> Sequence[OutputType]:
@@ -163,7 +167,7 @@ def _rfft(node: RuleNode) -> Sequence[OutputType]:
     shape = node.input_shape(0)
     if not shape or shape[-1] is None or node.int_attribute("signal_ndim", 1) != 1:
         return [OutputType(node.elem_type(0), None)]
-    half = as_dim(total([floored(polynomial_of(shape[-1]), 2), {(): 1}]))
+    half = as_dim(add_polynomials([floor_divide(polynomial_of(shape[-1]), 2), {(): 1}]))
     return [
         OutputType(
             node.elem_type(0),
@@ -179,7 +183,9 @@ def _irfft(node: RuleNode) -> Sequence[OutputType]:
         return [OutputType(node.elem_type(0), None)]
     if node.int_attribute("signal_ndim", 1) != 1 or not node.int_attribute("onesided", 1):
         return [OutputType(node.elem_type(0), None)]
-    length = as_dim(total([multiplied([polynomial_of(shape[-2])], 2), {(): -2}]))
+    length = as_dim(
+        add_polynomials([multiply_polynomials([polynomial_of(shape[-2])], 2), {(): -2}])
+    )
     return [OutputType(node.elem_type(0), (*shape[:-2], length))]
 
 

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import Family, names_of
 from memplan_cli.core.symbolic.dims import as_dim
-from memplan_cli.core.symbolic.polynomials import floored, multiplied, total
+from memplan_cli.core.symbolic.polynomials import (
+    add_polynomials,
+    floor_divide,
+    multiply_polynomials,
+)
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     EXACT,
     add,
@@ -87,8 +91,8 @@ def _scaled(dim: Dim, scale: float) -> Dim:
     ratio = Fraction(scale)
     if max(ratio.numerator, ratio.denominator) >= EXACT:
         return None
-    scaled = multiplied([polynomial_of(dim)], ratio.numerator)
-    return as_dim(floored(scaled, ratio.denominator))
+    scaled = multiply_polynomials([polynomial_of(dim)], ratio.numerator)
+    return as_dim(floor_divide(scaled, ratio.denominator))
 
 
 def tile_shape(values: Values, node: NodeProto) -> Shape | None:
@@ -134,7 +138,9 @@ def concat_shape(values: Values, node: NodeProto) -> Shape | None:
 
 def sum_dims(dims: Sequence[Dim]) -> Dim:
     """Return the sum of dims; None if one is unknown."""
-    return None if None in dims else as_dim(total([polynomial_of(dim) for dim in dims]))
+    return (
+        None if None in dims else as_dim(add_polynomials([polynomial_of(dim) for dim in dims]))
+    )
 
 
 def slice_shape(values: Values, node: NodeProto) -> Shape | None:
@@ -185,7 +191,7 @@ def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
         return None
     if step == 1:
         return span
-    return as_dim(floored(total([polynomial_of(span), {(): step - 1}]), step))
+    return as_dim(floor_divide(add_polynomials([polynomial_of(span), {(): step - 1}]), step))
 
 
 def _clamped(bound: int | str, dim: int | str) -> int | str | None:
@@ -211,7 +217,9 @@ def space_to_depth_shape(values: Values, node: NodeProto) -> Shape | None:
     if shape is None or block < 1:
         return None
     batch, channels, *spatial = shape
-    blocks = [None if d is None else as_dim(floored(polynomial_of(d), block)) for d in spatial]
+    blocks = [
+        None if d is None else as_dim(floor_divide(polynomial_of(d), block)) for d in spatial
+    ]
     return (batch, product((channels, block**2)), *blocks)
 
 
@@ -223,7 +231,7 @@ def depth_to_space_shape(values: Values, node: NodeProto) -> Shape | None:
     batch, channels, *spatial = shape
     depth = None
     if channels is not None:
-        depth = as_dim(floored(polynomial_of(channels), block**2))
+        depth = as_dim(floor_divide(polynomial_of(channels), block**2))
     return (batch, depth, *(product((dim, block)) for dim in spatial))
 
 

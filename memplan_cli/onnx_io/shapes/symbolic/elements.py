@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import (
-    call_in,
-    called,
-    constant,
-    floored,
-    multiplied,
-    total,
+    add_polynomials,
+    apply_function,
+    constant_value,
+    floor_divide,
+    multiply_polynomials,
+    parse_call,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def is_nonnegative(polynomial: Polynomial) -> bool:
 
 def _is_nonnegative_atom(atom: str) -> bool:
     """Whether a symbol or a call such as ``max(n - 1, 0)`` is surely at least 0."""
-    call = call_in(atom)
+    call = parse_call(atom)
     if call is None:
         return True
     name, arguments = call
@@ -94,7 +94,7 @@ def _reduced(numerator: Polynomial, denominator: int) -> Element:
     )
     if denominator == 1:
         return as_dim(numerator)
-    value = constant(numerator)
+    value = constant_value(numerator)
     if value is None:
         return Ratio(numerator, denominator)
     return value / denominator if denominator & (denominator - 1) == 0 else None
@@ -105,8 +105,10 @@ def _signed_difference(a: Element, b: Element) -> Polynomial | None:
     first, second = _ratio(a), _ratio(b)
     if first is None or second is None:
         return None
-    left = multiplied([first.numerator], second.denominator)
-    return total([left, multiplied([second.numerator], -first.denominator)])
+    left = multiply_polynomials([first.numerator], second.denominator)
+    return add_polynomials(
+        [left, multiply_polynomials([second.numerator], -first.denominator)]
+    )
 
 
 def add(a: Element, b: Element) -> Element:
@@ -115,10 +117,10 @@ def add(a: Element, b: Element) -> Element:
     if first is None or second is None:
         return None
     tops = (
-        multiplied([first.numerator], second.denominator),
-        multiplied([second.numerator], first.denominator),
+        multiply_polynomials([first.numerator], second.denominator),
+        multiply_polynomials([second.numerator], first.denominator),
     )
-    return _reduced(total(tops), first.denominator * second.denominator)
+    return _reduced(add_polynomials(tops), first.denominator * second.denominator)
 
 
 def subtract(a: Element, b: Element) -> Element:
@@ -137,7 +139,8 @@ def multiply(a: Element, b: Element) -> Element:
     if first is None or second is None:
         return None
     return _reduced(
-        multiplied([first.numerator, second.numerator]), first.denominator * second.denominator
+        multiply_polynomials([first.numerator, second.numerator]),
+        first.denominator * second.denominator,
     )
 
 
@@ -149,18 +152,18 @@ def divide_whole(a: Element, b: Element) -> Element:
     if not isinstance(a, int | str) or not isinstance(b, int) or b <= 0:
         return None
     polynomial = polynomial_of(a)
-    return as_dim(floored(polynomial, b)) if is_nonnegative(polynomial) else None
+    return as_dim(floor_divide(polynomial, b)) if is_nonnegative(polynomial) else None
 
 
 def divide(a: Element, b: Element) -> Element:
     """Return the float quotient ``a / b`` for a number b that is not 0."""
     first, second = _ratio(a), _ratio(b)
-    number = constant(second.numerator) if second is not None else None
+    number = constant_value(second.numerator) if second is not None else None
     if first is None or second is None or not number:
         return None
     sign = 1 if number > 0 else -1
     return _reduced(
-        multiplied([first.numerator], second.denominator * sign),
+        multiply_polynomials([first.numerator], second.denominator * sign),
         first.denominator * abs(number),
     )
 
@@ -171,7 +174,7 @@ def modulo(a: Element, b: Element) -> Element:
         return None
     polynomial = polynomial_of(a)
     return (
-        as_dim(called("mod", [polynomial, _constant_polynomial(b)]))
+        as_dim(apply_function("mod", [polynomial, _constant_polynomial(b)]))
         if is_nonnegative(polynomial)
         else None
     )
@@ -206,10 +209,10 @@ def _extreme(name: str, a: Element, b: Element) -> Element:
     first, second = (b, a) if name == "min" else (a, b)
     if is_nonnegative(difference):
         return first
-    if is_nonnegative(multiplied([difference], -1)):
+    if is_nonnegative(multiply_polynomials([difference], -1)):
         return second
     if isinstance(a, int | str) and isinstance(b, int | str):
-        return as_dim(called(name, [polynomial_of(a), polynomial_of(b)]))
+        return as_dim(apply_function(name, [polynomial_of(a), polynomial_of(b)]))
     return None
 
 
@@ -229,7 +232,7 @@ def equal(a: Element, b: Element) -> Element:
 
 def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
     """Whether ``sign`` times a polynomial is above 0 for all values of its symbols."""
-    signed = multiplied([polynomial], sign)
+    signed = multiply_polynomials([polynomial], sign)
     return is_nonnegative(signed) and signed.get((), 0) > 0
 
 
@@ -242,7 +245,7 @@ def less(a: Element, b: Element) -> Element:
         1
         if _is_always_positive(difference, 1)
         else 0
-        if is_nonnegative(multiplied([difference], -1))
+        if is_nonnegative(multiply_polynomials([difference], -1))
         else None
     )
 
@@ -278,7 +281,7 @@ def floor(a: Element) -> Element:
     """Return the largest integer that is not above ``a``."""
     if isinstance(a, float):
         return math.floor(a) if math.isfinite(a) else None
-    return as_dim(floored(a.numerator, a.denominator)) if isinstance(a, Ratio) else a
+    return as_dim(floor_divide(a.numerator, a.denominator)) if isinstance(a, Ratio) else a
 
 
 def ceiling(a: Element) -> Element:
@@ -287,7 +290,9 @@ def ceiling(a: Element) -> Element:
         return math.ceil(a) if math.isfinite(a) else None
     if not isinstance(a, Ratio):
         return a
-    return as_dim(called("ceiling", [a.numerator, _constant_polynomial(a.denominator)]))
+    return as_dim(
+        apply_function("ceiling", [a.numerator, _constant_polynomial(a.denominator)])
+    )
 
 
 def truncated(a: Element) -> Element:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import names_of
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
-from memplan_cli.core.symbolic.polynomials import call_in, constant, floored
+from memplan_cli.core.symbolic.polynomials import constant_value, floor_divide, parse_call
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     ceiling,
     divide,
@@ -67,12 +67,12 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
         else:
             divisors.append(dim)
     top, bottom = polynomial_of(product(remaining)), polynomial_of(product(divisors))
-    number = constant(bottom)
+    number = constant_value(bottom)
     if number is None:
         return _divided_by_monomial(top, bottom)
     if not number or any(value % number for value in top.values()):
         return None
-    return as_dim(floored(top, number))
+    return as_dim(floor_divide(top, number))
 
 
 def _divided_by_monomial(top: Polynomial, bottom: Polynomial) -> Dim:
@@ -129,11 +129,11 @@ def _is_clamped(clamped: Dim, dim: Dim) -> bool:
     if len(terms) != 1:
         return False
     ((monomial, factor),) = terms.items()
-    call = call_in(monomial[0]) if len(monomial) == 1 and factor == 1 else None
+    call = parse_call(monomial[0]) if len(monomial) == 1 and factor == 1 else None
     if call is None or call[0] != "min":
         return False
     others = [argument for argument in call[1] if argument != parse_dim(str(dim))]
-    numbers = [constant(argument) for argument in others]
+    numbers = [constant_value(argument) for argument in others]
     return len(others) < len(call[1]) and all(n is not None and n > 1 for n in numbers)
 
 

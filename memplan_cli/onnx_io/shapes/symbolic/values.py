@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from memplan_cli.core.symbolic.dims import as_dim
-from memplan_cli.core.symbolic.polynomials import multiplied
+from memplan_cli.core.symbolic.polynomials import multiply_polynomials
 from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.symbolic.elements import Ratio, polynomial_of
 
@@ -180,7 +180,7 @@ def product(dims: Sequence[Dim]) -> Dim:
     if None in dims:
         return None
     try:
-        return as_dim(multiplied([polynomial_of(dim) for dim in dims]))
+        return as_dim(multiply_polynomials([polynomial_of(dim) for dim in dims]))
     except ValueError:
         return None
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import Family, names_of
 from memplan_cli.core.symbolic.dims import as_dim
-from memplan_cli.core.symbolic.polynomials import floored, multiplied, total
+from memplan_cli.core.symbolic.polynomials import (
+    add_polynomials,
+    floor_divide,
+    multiply_polynomials,
+)
 from memplan_cli.onnx_io.shapes.symbolic.elements import polynomial_of
 from memplan_cli.onnx_io.shapes.symbolic.values import int_attribute, ints_attribute
 
@@ -83,11 +87,15 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
             continue
         length, stride = polynomial_of(dim), strides[axis]
         if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
-            counts.append(as_dim(floored(total([length, {(): stride - 1}]), stride)))
+            counts.append(
+                as_dim(floor_divide(add_polynomials([length, {(): stride - 1}]), stride))
+            )
             continue
         padding = pads[axis] + pads[axis + len(dims)] if auto_pad == b"NOTSET" else 0
         extra = padding - dilations[axis] * (size - 1) - 1
-        counts.append(as_dim(floored(total([length, {(): extra + stride}]), stride)))
+        counts.append(
+            as_dim(floor_divide(add_polynomials([length, {(): extra + stride}]), stride))
+        )
     return counts
 
 
@@ -121,8 +129,8 @@ def conv_transpose_shape(values: Values, node: NodeProto) -> Shape | None:
         window = dilations[axis] * (size - 1) + 1
         padding = pads[axis] + pads[axis + len(dims)]
         offset = output_padding[axis] + window - padding - strides[axis]
-        steps = multiplied([polynomial_of(dim)], strides[axis])
-        output.append(as_dim(total([steps, {(): offset}])))
+        steps = multiply_polynomials([polynomial_of(dim)], strides[axis])
+        output.append(as_dim(add_polynomials([steps, {(): offset}])))
     return tuple(output)
 
 
