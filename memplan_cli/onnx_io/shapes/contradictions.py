@@ -89,6 +89,7 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
 def _op_contradictions(
     index: _OpIndex, wrong_outputs: Mapping[Hashable, Sequence[_WrongOutput]]
 ) -> Iterator[Contradiction]:
+    """Yield a contradiction for each op that is equal to one with wrong outputs."""
     for _, block in index.blocks:
         for key, op in index.keyed_ops(block):
             for wrong in wrong_outputs.get(key, ()):
@@ -98,6 +99,7 @@ def _op_contradictions(
 def _control_flow_contradictions(
     ops: Iterable[Op], vars_: Mapping[VarId, Var]
 ) -> Iterator[Contradiction]:
+    """Yield the outputs of If, Loop and Scan that differ from what their subgraphs return."""
     for op in ops:
         for var, computed in zip(op.outputs, _control_flow_types(op, vars_), strict=False):
             difference = _difference(op, vars_, var, computed) if var else ""
@@ -184,6 +186,7 @@ class _OpIndex:
 
     @classmethod
     def of(cls, graph: GraphProto, program: Program) -> _OpIndex:
+        """Number the types of all values, and read the small weights."""
         number_of: dict[tuple[str, Shape | None], int] = {}
         type_numbers, weights = {VarId(""): -1}, []
         for var in program.vars.values():
@@ -283,6 +286,7 @@ def _weight_contents(
 
 
 def _tensor_value(tensor: TensorProto) -> Hashable:
+    """Return the type, dims and data of a small tensor; equal for equal tensors."""
     return (
         tensor.data_type,
         *(tuple(tensor.dims), tensor.raw_data, tuple(tensor.int64_data)),
@@ -470,6 +474,7 @@ def _element_count(shape: Shape | None) -> int | None:
 
 
 def _type_text(declared: DeclaredType) -> str:
+    """Return a type as ``float32[n,3]``, shortened for a message."""
     dtype, shape = declared
     if shape is None:
         return f"{dtype} of some rank"

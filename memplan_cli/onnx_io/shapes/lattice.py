@@ -100,8 +100,8 @@ def agrees(first: TypeProto, second: TypeProto) -> bool:
     """
     tensor, other = _tensor(first), _tensor(second)
     if tensor is None or other is None:
-        kinds = first.WhichOneof("value"), second.WhichOneof("value")
-        return None in kinds or kinds[0] == kinds[1]
+        cases = first.WhichOneof("value"), second.WhichOneof("value")
+        return None in cases or cases[0] == cases[1]
     if tensor.elem_type and other.elem_type and tensor.elem_type != other.elem_type:
         return False
     shape, other_shape = shape_in(first), shape_in(second)

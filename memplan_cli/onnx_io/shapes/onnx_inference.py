@@ -113,6 +113,7 @@ def infer_node(
 
 def _infer(data: bytes) -> ModelProto:
     # Positional arguments: no type check, no strict mode, data propagation.
+    """Return a serialized model with the types that ONNX's inference finds, unguarded."""
     inferred = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
     model: ModelProto = messages().ModelProto.FromString(inferred)
     return model

@@ -114,6 +114,7 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     from memplan_cli.onnx_io.shapes.contradictions import contradictions
 
     def contradictions_that_run(loaded: Loaded) -> list[Contradiction]:
+        """Return the contradictions outside of blocks that are never run."""
         return [
             contradiction
             for contradiction in contradictions(source.model, loaded.program)
@@ -126,7 +127,9 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     # A wrong declaration may hide another one. Names are added in each round until none is new.
     while remaining and not (names := frozenset(c.var.name for c in remaining)) <= untrusted:
         untrusted |= names
-        known = {name: kind for name, kind in bindings.known.items() if name not in untrusted}
+        known = {
+            name: type_ for name, type_ in bindings.known.items() if name not in untrusted
+        }
         loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
         remaining = contradictions_that_run(loaded)
     if loaded.skipped:

@@ -85,11 +85,11 @@ def _infer_subgraphs_of(
             if attribute.name in inner:
                 attribute.g.CopyFrom(inner[attribute.name])
         for name, type_proto in zip(node.output, results, strict=False):
-            known = None if wrong_states else outer.types.get(name)
-            better = merged(known, type_proto) if known is not None else type_proto
-            if name and (known is None or better != known):
-                new_types[name] = outer.types[name] = better
-        for value in wrong_states:  # or ONNX inference says it again in the next round
+            old_type = None if wrong_states else outer.types.get(name)
+            combined = type_proto if old_type is None else merged(old_type, type_proto)
+            if name and combined != old_type:
+                new_types[name] = outer.types[name] = combined
+        for value in wrong_states:  # or the next round would infer the same wrong types
             value.type.CopyFrom(with_shape(value.type, None))
     return new_types
 
@@ -194,6 +194,7 @@ def _mark_never_run(node: NodeProto, never_run: str) -> None:
 
 
 def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
+    """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..)."""
     (attribute, subgraph), *_ = subgraphs(node)
     initial = [outer.type_of(name) for name in node.input[2:]]
     trip_count = outer.constant_scalar(node.input[0]) if node.input and node.input[0] else None
@@ -207,6 +208,7 @@ def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
 
 
 def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
+    """Return the inferred body; outputs are the final states and the stacked rows of all iterations."""
     (attribute, subgraph), *_ = subgraphs(node)
     signature = ScanSignature.of_node(node)
     states = signature.states

@@ -77,6 +77,7 @@ def _equal_or_unknown(one: Element, other: Element) -> Element:
 
 
 def _known_tensor(values: Values, name: str) -> KnownTensor:
+    """Return what is known of a value by name; an empty type if nothing is."""
     type_proto = values.types.get(name)
     empty: TypeProto = messages().TypeProto()
     return KnownTensor(empty if type_proto is None else type_proto, values.value_of(name))
@@ -90,6 +91,7 @@ def _known_scalar(value: Value | None) -> int | None:
 
 
 def _if(values: Values, node: NodeProto, interpret_graph: InterpretGraph) -> list[KnownTensor]:
+    """Interpret the branch that is taken, or both; return what their outputs have in common."""
     condition = _known_scalar(values.input_value(node, 0))
     taken = "then_branch" if condition else "else_branch"
     branches = [graph for name, graph in subgraphs(node) if condition is None or name == taken]
@@ -142,7 +144,7 @@ def _fixpoint(
 ) -> list[KnownTensor]:
     """Return the outputs of a Loop with any number of iterations: what no iteration changes.
 
-    Empty if the states still change after `_MAX_ROUNDS`.
+    Empty if the states still change after ``_MAX_ROUNDS`` iterations.
     """
     leading, state = [_scalar(None, INT64), _scalar(1, BOOL)], initial
     for _ in range(_MAX_ROUNDS):
@@ -157,6 +159,7 @@ def _fixpoint(
 
 
 def _is_same(one: KnownTensor, other: KnownTensor) -> bool:
+    """Whether two tensors are known to the same extent and are equal."""
     if one.type_proto != other.type_proto:
         return False
     if one.value is None or other.value is None:

@@ -111,6 +111,7 @@ def add_output_values(values: Values, node: NodeProto) -> None:
 
 
 def _output_values(values: Values, node: NodeProto) -> Results:
+    """Return the values of a node's outputs by the first rule that applies."""
     source = _SOURCES.get(node.op_type)
     if source is not None:
         return (source(values, node),)
@@ -206,6 +207,7 @@ def _mapped(function: Callable[..., Element], *values: Value) -> Array:
 
 
 def _unary(values: Values, node: NodeProto) -> Value | None:
+    """Apply the function in `UNARY` to each element."""
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -213,6 +215,7 @@ def _unary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _binary(values: Values, node: NodeProto) -> Value | None:
+    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons and logic give bools."""
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -226,6 +229,7 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _div(values: Values, node: NodeProto) -> Value | None:
+    """Divide: integers rounded to zero, floats exactly."""
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -235,6 +239,7 @@ def _div(values: Values, node: NodeProto) -> Value | None:
 
 
 def _mod(values: Values, node: NodeProto) -> Value | None:
+    """Return remainders of integers; floats are unknown."""
     operands = _operands(values, node)
     if operands is None or operands[0].elem_type not in INTEGERS:
         return None
@@ -242,6 +247,7 @@ def _mod(values: Values, node: NodeProto) -> Value | None:
 
 
 def _where(values: Values, node: NodeProto) -> Value | None:
+    """Choose between the elements of two inputs."""
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -249,6 +255,7 @@ def _where(values: Values, node: NodeProto) -> Value | None:
 
 
 def _cast(values: Values, node: NodeProto) -> Value | None:
+    """Convert elements to another type; expressions stay expressions."""
     operands = _operands(values, node)
     target = int_attribute(node, "to", 0)
     if operands is None or target not in EXPRESSED:
@@ -288,6 +295,7 @@ def _constant(_: Values, node: NodeProto) -> Value | None:
 
 
 def _shape(values: Values, node: NodeProto) -> Value | None:
+    """Shape: the dims of the input from ``start`` to ``end``, as int64."""
     shape = values.shape(node.input[0])
     if shape is None:
         return None
@@ -296,6 +304,7 @@ def _shape(values: Values, node: NodeProto) -> Value | None:
 
 
 def _size(values: Values, node: NodeProto) -> Value | None:
+    """Size: the product of the input's dims, as int64."""
     shape = values.shape(node.input[0])
     if shape is None:
         return None

@@ -37,6 +37,7 @@ def qlinear_conv_shape(values: Values, node: NodeProto) -> Shape | None:
 
 
 def _conv_shape(values: Values, node: NodeProto, kernel_index: int) -> Shape | None:
+    """Return the shape after a convolution whose kernel is input ``kernel_index``; None if ranks differ."""
     shape, kernel = values.shape(node.input[0]), values.shape(node.input[kernel_index])
     if shape is None or kernel is None or len(kernel) != len(shape):
         return None
