@@ -6,6 +6,7 @@ g of heads of keys and values, d the size of a head, e that of a value head.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
@@ -38,38 +39,33 @@ _NO_PAST = 99
 """An input index that no node has."""
 
 
-def _fused_attention(past: int, like: int) -> Rule:
-    """Return the rule of an attention that computes queries, keys and values from one input.
+def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[OutputType]:
+    """An attention that computes queries, keys and values from one input.
 
     x (n, s, i), weights (i, 3 h d) -> (n, s, h d), present cache (2, n, h, p + s, d). With
     ``past_present_share_buffer`` the cache keeps the length of the past buffer.
 
+    (n: batch, s: queries, p: past keys, h: heads, d: head size)
+
     Args:
+        node: the node.
         past: index of the past cache (2, n, h, p, d), which may be left out.
         like: index of the input whose element type the outputs have.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        shape, weights = node.shape_of_rank(0, 3), node.shape_of_rank(1, 2)
-        heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
-        hidden: Dim = sizes[2] if len(sizes) == len("qkv") else None
-        if not sizes and weights is not None:
-            hidden = part(weights[1], 3)
-        elem_type = node.elem_type(like)
-        past_shape = node.shape_of_rank(past, 5) if node.has_input(past) else None
-        if (
-            shape is None
-            or len(set(sizes)) > 1
-            or (node.has_input(past) and past_shape is None)
-        ):
-            return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, None)]
-        length = shape[1] if past_shape is None else sum_dims((past_shape[3], shape[1]))
-        if node.int_attribute("past_present_share_buffer"):
-            length = past_shape[3] if past_shape is not None else None
-        present = (2, shape[0], heads or None, length, part(hidden, heads))
-        return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, present)]
-
-    return rule
+    shape, weights = node.shape_of_rank(0, 3), node.shape_of_rank(1, 2)
+    heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
+    hidden: Dim = sizes[2] if len(sizes) == len("qkv") else None
+    if not sizes and weights is not None:
+        hidden = part(weights[1], 3)
+    elem_type = node.elem_type(like)
+    past_shape = node.shape_of_rank(past, 5) if node.has_input(past) else None
+    if shape is None or len(set(sizes)) > 1 or (node.has_input(past) and past_shape is None):
+        return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, None)]
+    length = shape[1] if past_shape is None else sum_dims((past_shape[3], shape[1]))
+    if node.int_attribute("past_present_share_buffer"):
+        length = past_shape[3] if past_shape is not None else None
+    present = (2, shape[0], heads or None, length, part(hidden, heads))
+    return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, present)]
 
 
 def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
@@ -77,6 +73,8 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
 
     Further outputs: present keys (n, h, p + t, d), present values (n, h, p + t, e), and scores
     (n, h, s, p + t). Keys and values may also be (n, h, t, d), or packed with the queries.
+
+    (n: batch, s: queries, t: keys, p: past keys, h: heads, d: head size, e: value head size)
     """
     heads, elem_type = node.int_attribute("num_heads"), node.elem_type(0)
     query, key, value = (node.input_shape(index) for index in range(3))
@@ -110,6 +108,8 @@ def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tu
 
     Each is None if it is unknown. Keys and values may be packed (n, t, h, 2, d), in heads (n, h, t, e)
     or merged (n, t, h e).
+
+    (n: batch, t: keys, h: heads, d: head size, e: value head size)
     """
     if key is not None and len(key) == _PACKED:  # keys and values in one
         return product((key[2], key[4])), key[1]
@@ -126,6 +126,8 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
     q (n, h, s, d), k (n, g, t, d), v (n, g, t, e) -> (n, h, s, e), present keys (n, g, p + t, d), present
     values (n, g, p + t, e), scores (n, h, s, p + t). Merged: q (n, s, h d), k (n, t, g d), v (n, t, g e)
     -> (n, s, h e), and the same further outputs.
+
+    (n: batch, s: queries, t: keys, p: past keys, h: heads, g: key and value heads, d: head size, e: value head size)
     """
     query, key, value = (
         node.shape_of_rank(index, _HEADS_MERGED, _HEADS_SEPARATE) for index in range(3)
@@ -167,6 +169,8 @@ def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
 
     The present caches are (n, g, l, d), where l is the larger of the past cache's length and the total
     length in input 6. They are unknown with a sliding window or a quantized cache.
+
+    (n: batch, s: queries, h: heads, g: key and value heads, d: head size)
     """
     heads, kv_heads = node.int_attribute("num_heads"), node.int_attribute("kv_num_heads")
     query, elem_type = node.shape_of_rank(0, 3), node.elem_type(0)
@@ -197,6 +201,8 @@ def _decoder_masked_attention(node: RuleNode) -> Sequence[OutputType]:
     """DecoderMaskedMultiHeadAttention: q (n, 1, h d), v (n, t, h e) or (n, h, t, e) -> (n, 1, h e).
 
     The present caches are the past ones (inputs 5, 6) if they share a buffer, else unknown.
+
+    (n: batch, t: keys, h: heads, d: head size, e: value head size)
     """
     query, value = node.shape_of_rank(0, 3), node.input_shape(2)
     value_width = None
@@ -218,7 +224,10 @@ def _decoder_masked_attention(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _packed_attention(node: RuleNode) -> Sequence[OutputType]:
-    """PackedAttention: as Attention without batch: x (tokens, i), weights (i, 3 h d) -> (tokens, h d)."""
+    """PackedAttention: as Attention without batch: x (tokens, i), weights (i, 3 h d) -> (tokens, h d).
+
+    (h: heads, d: head size)
+    """
     shape, weights = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
     sizes = node.ints_attribute("qkv_hidden_sizes")
     hidden = sizes[2] if len(sizes) == len("qkv") else part(weights[1], 3) if weights else None
@@ -229,6 +238,8 @@ def _packed_multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     """PackedMultiHeadAttention: q (tokens, h d), v (tokens, h e) -> (tokens, h e).
 
     Or q, k and v packed: (tokens, h, 3, d) -> (tokens, h d).
+
+    (h: heads, d: head size, e: value head size)
     """
     query, value = node.shape_of_rank(0, 2, 4), node.shape_of_rank(2, 2)
     if query is not None and len(query) == _HEADS_SEPARATE:
@@ -236,28 +247,27 @@ def _packed_multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(node.elem_type(0), last_as(query, value[1] if value else None))]
 
 
-def _embed_layer_norm(words: int, scale: int) -> Rule:
-    """Return the rule of a normalized embedding: ids (n, s), table (v, w) -> (n, s, w).
+def _embed_layer_norm(node: RuleNode, *, words: int, scale: int) -> Sequence[OutputType]:
+    """A normalized embedding: ids (n, s), table (v, w) -> (n, s, w).
 
     Further outputs: the mask index (n), and the sum of embeddings (n, s, w).
 
+    (n: batch, s: length)
+
     Args:
+        node: the node.
         words: index of the table.
         scale: index of the input whose element type the output has.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        ids, table = node.shape_of_rank(0, 2), node.shape_of_rank(words, 2)
-        if ids is None or table is None:
-            return []
-        elem_type, shape = node.elem_type(scale), (*ids, table[1])
-        return [
-            OutputType(elem_type, shape),
-            OutputType(INT32, (ids[0],)),
-            OutputType(elem_type, shape),
-        ]
-
-    return rule
+    ids, table = node.shape_of_rank(0, 2), node.shape_of_rank(words, 2)
+    if ids is None or table is None:
+        return []
+    elem_type, shape = node.elem_type(scale), (*ids, table[1])
+    return [
+        OutputType(elem_type, shape),
+        OutputType(INT32, (ids[0],)),
+        OutputType(elem_type, shape),
+    ]
 
 
 def _skip_layer_norm(node: RuleNode) -> Sequence[OutputType]:
@@ -268,14 +278,20 @@ def _skip_layer_norm(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
-    """RelativePositionBias: table (buckets, h), s and t in inputs 1 and 2 -> (1, h, s, t)."""
+    """RelativePositionBias: table (buckets, h), s and t in inputs 1 and 2 -> (1, h, s, t).
+
+    (s: queries, t: keys, h: heads)
+    """
     table = node.shape_of_rank(0, 2)
     heads = table[1] if table else None
     return [OutputType(node.elem_type(0), (1, heads, node.scalar_dim(1), node.scalar_dim(2)))]
 
 
 def _gated_relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
-    """GatedRelativePositionBias: q (n, s, h d) -> (n, h, s, s); unknown for packed tokens."""
+    """GatedRelativePositionBias: q (n, s, h d) -> (n, h, s, s); unknown for packed tokens.
+
+    (n: batch, s: queries, h: heads, d: head size)
+    """
     query, heads = node.shape_of_rank(0, 3), node.int_attribute("num_heads")
     if query is None or node.has_input(6) or not heads:
         return [OutputType(node.elem_type(0), None)]
@@ -283,7 +299,10 @@ def _gated_relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _restore_padding(node: RuleNode) -> Sequence[OutputType]:
-    """RestorePadding: x (tokens, w), offsets (n, s) -> (n, s, w)."""
+    """RestorePadding: x (tokens, w), offsets (n, s) -> (n, s, w).
+
+    (n: batch, s: length)
+    """
     rows, offsets = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
     if rows is None or offsets is None:
         return []
@@ -294,6 +313,8 @@ def _linear_attention(node: RuleNode) -> Sequence[OutputType]:
     """LinearAttention: q (n, s, h d), k (n, t, g d), v (n, t, g e) -> (n, s, max(h, g) e).
 
     The state is (n, g, d, e), unknown with ``state_window``.
+
+    (n: batch, s: queries, t: keys, h: heads, g: key and value heads, d: head size, e: value head size)
     """
     query, value, key = (node.shape_of_rank(index, 3) for index in (0, 2, 1))
     heads, kv_heads = node.int_attribute("q_num_heads"), node.int_attribute("kv_num_heads")
@@ -310,13 +331,13 @@ def _linear_attention(node: RuleNode) -> Sequence[OutputType]:
 
 
 RULES: Mapping[str, Rule] = {
-    "Attention": _fused_attention(past=4, like=0),
+    "Attention": partial(_fused_attention, past=4, like=0),
     "DecoderMaskedMultiHeadAttention": _decoder_masked_attention,
     "DecoderMaskedSelfAttention": lambda node: [
-        *_fused_attention(past=_NO_PAST, like=0)(node)[:1],
+        *_fused_attention(node, past=_NO_PAST, like=0)[:1],
         OutputType(node.elem_type(0), node.input_shape(4)),
     ],
-    "EmbedLayerNormalization": _embed_layer_norm(words=2, scale=5),
+    "EmbedLayerNormalization": partial(_embed_layer_norm, words=2, scale=5),
     "GatedRelativePositionBias": _gated_relative_position_bias,
     "GemmaRotaryEmbedding": same_type(1, 3),
     "GroupQueryAttention": _group_query_attention,
@@ -326,8 +347,8 @@ RULES: Mapping[str, Rule] = {
     "MultiHeadAttention": _multi_head_attention,
     "PackedAttention": _packed_attention,
     "PackedMultiHeadAttention": _packed_multi_head_attention,
-    "QAttention": _fused_attention(past=8, like=3),
-    "QEmbedLayerNormalization": lambda node: _embed_layer_norm(words=2, scale=8)(node)[:2],
+    "QAttention": partial(_fused_attention, past=8, like=3),
+    "QEmbedLayerNormalization": lambda node: _embed_layer_norm(node, words=2, scale=8)[:2],
     "RelativePositionBias": _relative_position_bias,
     "RestorePadding": _restore_padding,
     "RotaryEmbedding": same_type(0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, OPERATORS
@@ -56,29 +57,24 @@ def _bias_split_gelu(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _reduction(elements: Mapping[int, int]) -> Rule:
+def _reduction(node: RuleNode, *, elements: Mapping[int, int]) -> Sequence[OutputType]:
     """Return a rule: the reduced axes become 1, or disappear with ``keepdims=0``; all axes by default.
 
     Args:
+        node: the node.
         elements: by input element type, that of the output if it is another one.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        shape = node.input_shape(0)
-        elem_type = elements.get(node.elem_type(0), node.elem_type(0))
-        if shape is None:
-            return [OutputType(elem_type, None)]
-        axes = {axis % len(shape) for axis in node.ints_attribute("axes")} or set(
-            range(len(shape))
-        )
-        keeps = node.int_attribute("keepdims", 1)
-        reduced_dims = [1 if index in axes else dim for index, dim in enumerate(shape)]
-        output_dims = [
-            dim for index, dim in enumerate(reduced_dims) if keeps or index not in axes
-        ]
-        return [OutputType(elem_type, tuple(output_dims))]
-
-    return rule
+    shape = node.input_shape(0)
+    elem_type = elements.get(node.elem_type(0), node.elem_type(0))
+    if shape is None:
+        return [OutputType(elem_type, None)]
+    axes = {axis % len(shape) for axis in node.ints_attribute("axes")} or set(
+        range(len(shape))
+    )
+    keeps = node.int_attribute("keepdims", 1)
+    reduced_dims = [1 if index in axes else dim for index, dim in enumerate(shape)]
+    output_dims = [dim for index, dim in enumerate(reduced_dims) if keeps or index not in axes]
+    return [OutputType(elem_type, tuple(output_dims))]
 
 
 def _gather_nd(node: RuleNode) -> Sequence[OutputType]:
@@ -201,20 +197,16 @@ def _pad(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(node.elem_type(0), pad_shape(node.values, node.proto))]
 
 
-def _search(returned: int | None) -> Rule:
-    """Return the rule of a search that generates sequences of ids.
+def _search(node: RuleNode, *, returned: int | None) -> Sequence[OutputType]:
+    """A search that generates sequences of ids.
 
     ids (n, s), maximum length l in input 1 -> (n, k, l), where k is the number of sequences per row
     in input ``returned``; (n, l) if ``returned`` is None.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        ids = node.shape_of_rank(0, 2)
-        batch = ids[0] if ids else None
-        sequences = () if returned is None else (node.scalar_dim(returned),)
-        return [OutputType(INT32, (batch, *sequences, node.scalar_dim(1)))]
-
-    return rule
+    ids = node.shape_of_rank(0, 2)
+    batch = ids[0] if ids else None
+    sequences = () if returned is None else (node.scalar_dim(returned),)
+    return [OutputType(INT32, (batch, *sequences, node.scalar_dim(1)))]
 
 
 def _dynamic_quantize_lstm(node: RuleNode) -> Sequence[OutputType]:
@@ -281,8 +273,8 @@ RULES: Mapping[str, Rule] = {
     "Irfft": _irfft,
     "IsAllFinite": lambda _: [OutputType(BOOL, ())],
     "Pad": _pad,
-    "QLinearReduceMean": _reduction({}),
-    "ReduceSumInteger": _reduction({UINT8: UINT32, INT8: INT32}),
+    "QLinearReduceMean": partial(_reduction, elements={}),
+    "ReduceSumInteger": partial(_reduction, elements={UINT8: UINT32, INT8: INT32}),
     "Rfft": _rfft,
     "UnfoldTensor": _unfold_tensor,
     # Tables.
@@ -291,10 +283,10 @@ RULES: Mapping[str, Rule] = {
     "GatherND": _gather_nd,
     "TorchEmbedding": _torch_embedding,
     # Sequences.
-    "BeamSearch": _search(4),
+    "BeamSearch": partial(_search, returned=4),
     "CausalConvWithState": _causal_conv_with_state,
     "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
-    "GreedySearch": _search(None),
-    "Sampling": _search(None),
+    "GreedySearch": partial(_search, returned=None),
+    "Sampling": partial(_search, returned=None),
 }  # fmt: skip
 """The rules of the other operators of ``com.microsoft``, by operator."""

@@ -5,6 +5,7 @@ A vector is one row. n is the number of rows. Scores are float32.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
@@ -144,20 +145,16 @@ def _svm_classifier(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _regressor(name: str) -> Rule:
-    """Return the rule of a regressor: (n, attribute ``name``), which is the number of targets.
+def _regressor(node: RuleNode, *, name: str) -> Sequence[OutputType]:
+    """A regressor: (n, attribute ``name``), which is the number of targets.
 
     TreeEnsemble keeps the element type of its input; others give float32.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        elem_type = DOUBLE if node.proto.op_type == "TreeEnsemble" else FLOAT
-        elem_type = elem_type if node.elem_type(0) == DOUBLE else FLOAT
-        if node.proto.op_type == "TreeEnsemble" and node.elem_type(0) not in (FLOAT, DOUBLE):
-            elem_type = node.elem_type(0)
-        return [OutputType(elem_type, (_row_count(node), node.int_attribute(name, 1)))]
-
-    return rule
+    elem_type = DOUBLE if node.proto.op_type == "TreeEnsemble" else FLOAT
+    elem_type = elem_type if node.elem_type(0) == DOUBLE else FLOAT
+    if node.proto.op_type == "TreeEnsemble" and node.elem_type(0) not in (FLOAT, DOUBLE):
+        elem_type = node.elem_type(0)
+    return [OutputType(elem_type, (_row_count(node), node.int_attribute(name, 1)))]
 
 
 def _svm_regressor(node: RuleNode) -> Sequence[OutputType]:
@@ -180,11 +177,11 @@ RULES: Mapping[str, Rule] = {
     "OneHotEncoder": _one_hot_encoder,
     # Models.
     "LinearClassifier": _linear_classifier,
-    "LinearRegressor": _regressor("targets"),
+    "LinearRegressor": partial(_regressor, name="targets"),
     "SVMClassifier": _svm_classifier,
     "SVMRegressor": _svm_regressor,
-    "TreeEnsemble": _regressor("n_targets"),
+    "TreeEnsemble": partial(_regressor, name="n_targets"),
     "TreeEnsembleClassifier": _tree_ensemble_classifier,
-    "TreeEnsembleRegressor": _regressor("n_targets"),
+    "TreeEnsembleRegressor": partial(_regressor, name="n_targets"),
 }
 """The rules of ``ai.onnx.ml``, by operator. ZipMap and CastMap have an output, or input, without dims."""

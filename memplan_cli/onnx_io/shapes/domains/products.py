@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
@@ -67,19 +68,16 @@ def _fused_matmul(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(node.elem_type(0), _matmul_shape(a, b))]
 
 
-def _matmul(element: int = 0, like: int = 0) -> Rule:
-    """Return a rule: inputs 0 (.., m, k) and 1 (.., k, n) -> (.., m, n).
+def _matmul(node: RuleNode, *, elem_type: int = 0, like: int = 0) -> Sequence[OutputType]:
+    """A product: inputs 0 (.., m, k) and 1 (.., k, n) -> (.., m, n).
 
     Args:
-        element: element type of the output; 0 means that of input ``like``.
+        node: the node.
+        elem_type: element type of the output; 0 means that of input ``like``.
         like: index of the input whose element type the output has.
     """
-    return lambda node: [
-        OutputType(
-            element or node.elem_type(like),
-            _matmul_shape(node.input_shape(0), node.input_shape(1)),
-        )
-    ]
+    shape = _matmul_shape(node.input_shape(0), node.input_shape(1))
+    return [OutputType(elem_type or node.elem_type(like), shape)]
 
 
 def _matmul_nbits(node: RuleNode) -> Sequence[OutputType]:
@@ -129,30 +127,27 @@ def _qgemm(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(elem_type, _gemm_shape(node, 3))]
 
 
-def _conv(kernel: int, *, channels_last: bool, element: int | None = None) -> Rule:
-    """Return the rule of a convolution: x (n, c, ..), kernel (m, c / group, ..) -> (n, m, ..).
+def _conv(
+    node: RuleNode, *, kernel: int, channels_last: bool, like: int = 0
+) -> Sequence[OutputType]:
+    """A convolution: x (n, c, ..), kernel (m, c / group, ..) -> (n, m, ..).
 
     Args:
+        node: the node.
         kernel: index of the kernel input, which always has channels first.
         channels_last: x and the output are (n, .., c); the attribute of that name has the same effect.
-        element: index of the input whose element type the output has; None means input 0.
+        like: index of the input whose element type the output has.
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        last = channels_last or bool(node.int_attribute("channels_last"))
-        shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
-        kernel_shape = node.input_shape(kernel)
-        output_shape = None
-        if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
-            output_shape = conv_output_shape(node.proto, shape, kernel_shape)
-        elem_type = node.elem_type(0 if element is None else element)
-        return [
-            OutputType(
-                elem_type, _channels(output_shape, to_last=True) if last else output_shape
-            )
-        ]
-
-    return rule
+    last = channels_last or bool(node.int_attribute("channels_last"))
+    shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+    kernel_shape = node.input_shape(kernel)
+    output_shape = None
+    if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
+        output_shape = conv_output_shape(node.proto, shape, kernel_shape)
+    elem_type = node.elem_type(like)
+    return [
+        OutputType(elem_type, _channels(output_shape, to_last=True) if last else output_shape)
+    ]
 
 
 def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
@@ -164,24 +159,20 @@ def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
     return (shape[0], shape[-1], *shape[1:-1])
 
 
-def _pool(*, channels_last: bool) -> Rule:
-    """Return the rule of a pool: (n, c, ..) -> (n, c, ..) with the windows that fit.
+def _pool(node: RuleNode, *, channels_last: bool) -> Sequence[OutputType]:
+    """A pool: (n, c, ..) -> (n, c, ..) with the windows that fit.
 
     With ``channels_last``, or the attribute of that name, shapes are (n, .., c).
     """
-
-    def rule(node: RuleNode) -> Sequence[OutputType]:
-        last = channels_last or bool(node.int_attribute("channels_last"))
-        shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
-        output_shape = None if shape is None else pool_output_shape(node.proto, shape)
-        return [
-            OutputType(
-                node.elem_type(0),
-                _channels(output_shape, to_last=True) if last else output_shape,
-            )
-        ]
-
-    return rule
+    last = channels_last or bool(node.int_attribute("channels_last"))
+    shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+    output_shape = None if shape is None else pool_output_shape(node.proto, shape)
+    return [
+        OutputType(
+            node.elem_type(0),
+            _channels(output_shape, to_last=True) if last else output_shape,
+        )
+    ]
 
 
 def _global_pool(node: RuleNode) -> Sequence[OutputType]:
@@ -217,26 +208,26 @@ def _qlinear_concat(node: RuleNode) -> Sequence[OutputType]:
 
 RULES: Mapping[str, Rule] = {
     # Matrices.
-    "DynamicQuantizeMatMul": _matmul(FLOAT),
+    "DynamicQuantizeMatMul": partial(_matmul, elem_type=FLOAT),
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "FusedMatMulActivation": _fused_matmul,
-    "GemmFastGelu": _matmul(),
+    "GemmFastGelu": _matmul,
     "MatMulBnb4": _matmul_nbits,
     "MatMulFpQ4": _matmul_fp_q4,
-    "MatMulInteger16": _matmul(INT32),
-    "MatMulIntegerToFloat": _matmul(like=2),
+    "MatMulInteger16": partial(_matmul, elem_type=INT32),
+    "MatMulIntegerToFloat": partial(_matmul, like=2),
     "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,
     "TransposeMatMul": _fused_matmul,
     # Windows.
-    "FusedConv": _conv(1, channels_last=False),
-    "MaxpoolWithMask": _pool(channels_last=False),
-    "NhwcConv": _conv(1, channels_last=True),
-    "NhwcFusedConv": _conv(1, channels_last=True),
-    "NhwcMaxPool": _pool(channels_last=True),
-    "QLinearAveragePool": _pool(channels_last=False),
-    "QLinearConv": _conv(3, channels_last=False, element=7),
+    "FusedConv": partial(_conv, kernel=1, channels_last=False),
+    "MaxpoolWithMask": partial(_pool, channels_last=False),
+    "NhwcConv": partial(_conv, kernel=1, channels_last=True),
+    "NhwcFusedConv": partial(_conv, kernel=1, channels_last=True),
+    "NhwcMaxPool": partial(_pool, channels_last=True),
+    "QLinearAveragePool": partial(_pool, channels_last=False),
+    "QLinearConv": partial(_conv, kernel=3, channels_last=False, like=7),
     "QLinearGlobalAveragePool": _global_pool,
     # Several in a row.
     "QLinearConcat": _qlinear_concat,

@@ -112,6 +112,7 @@ def broadcasting(*inputs: int, elem_type: int = 0) -> Rule:
     """
 
     def rule(node: RuleNode) -> Sequence[OutputType]:
+        """Broadcast these inputs; the shape is unknown if one of theirs is."""
         shapes = [shape for shape in map(node.input_shape, inputs) if shape is not None]
         shape = broadcast_shapes(shapes) if len(shapes) == len(inputs) else None
         return [OutputType(elem_type or node.elem_type(inputs[0]), shape)]
