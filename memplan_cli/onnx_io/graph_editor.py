@@ -200,7 +200,7 @@ class GraphEditor:
         self.fresh = FreshNames.of(model).fresh
         self._read = {name for node in self.graph.node for name in reads(node)}
 
-    def constant(self, name: str, values: Sequence[int]) -> str:
+    def add_constant(self, name: str, values: Sequence[int]) -> str:
         """Add a one-dimensional int64 initializer; return its name."""
         from onnx import helper
 
@@ -210,17 +210,21 @@ class GraphEditor:
         self._read.add(name)
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
-        """Add a node of operator ``kind`` whose one result is called ``output``; return that name."""
+    def add_named_node(
+        self, op_type: str, inputs: Sequence[str], output: str, **attributes: object
+    ) -> str:
+        """Add a node of operator ``op_type`` whose one result is called ``output``; return that name."""
         from onnx import helper
 
-        name = self.fresh(f"{output}/{kind}")
-        self.new_nodes.append(helper.make_node(kind, inputs, [output], name, **attributes))
+        name = self.fresh(f"{output}/{op_type}")
+        self.new_nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
         return output
 
-    def made(self, kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
+    def add_node(
+        self, op_type: str, inputs: Sequence[str], like: str, **attributes: object
+    ) -> str:
         """Add a node whose result gets a fresh name, like ``like``; return the name."""
-        return self.node(kind, inputs, self.fresh(like), **attributes)
+        return self.add_named_node(op_type, inputs, self.fresh(like), **attributes)
 
     def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
         """Set the graph's nodes to these and the added ones, in order, without unused ones.

@@ -48,7 +48,7 @@ _OUR_NAME = re.compile(r"_dim\d+_*$")
 """The end of the names that memplan gives to dims without one."""
 
 
-def names_nothing(text: str) -> bool:
+def is_nameless(text: str) -> bool:
     """Whether the text of a dim is no name: dims with the same text are independent of each other."""
     return _NO_NAME.fullmatch(text) is not None
 
@@ -90,16 +90,17 @@ def tensor_dims(
         taken: Names of other dims (see `names_taken`).
     """
     is_tensor = value.type.HasField("tensor_type")
-    return tuple(
-        dim.dim_value
-        if dim.HasField("dim_value") and dim.dim_value >= 0
-        else str(dim.dim_param)
-        if not names_nothing(dim.dim_param)
-        else _unused_name(f"{value.name}_dim{axis}", taken)
-        if is_tensor
-        else None
-        for axis, dim in enumerate(tensor.shape.dim)
-    )
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            dims.append(dim.dim_value)
+        elif not is_nameless(dim.dim_param):
+            dims.append(str(dim.dim_param))
+        elif is_tensor:
+            dims.append(_unused_name(f"{value.name}_dim{axis}", taken))
+        else:
+            dims.append(None)
+    return tuple(dims)
 
 
 def _unused_name(name: str, taken: Collection[str]) -> str:
@@ -214,7 +215,7 @@ def dim_names(model: ModelProto) -> frozenset[str]:
         for value in (*graph.input, *graph.output, *graph.value_info):
             for declared in value.type.tensor_type.shape.dim:
                 text = declared.dim_param
-                if text not in inputs and not names_nothing(text):
+                if text not in inputs and not is_nameless(text):
                     symbols |= symbols_of(text)
     return frozenset(symbols)
 

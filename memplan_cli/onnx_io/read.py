@@ -173,7 +173,10 @@ class _Reader:
         )
 
     def _result(self, name: str, op_type: str, node: NodeProto, scope: _Scope) -> VarId:
-        """Add the var of a node's result; a Constant's tensor counts more than the declared type."""
+        """Add and return the var of a node's result.
+
+        The dtype and shape of a Constant are those of its tensor, whatever the graph declares.
+        """
         declared = scope.types.get(name, UNKNOWN)
         if op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
             return self.add_var(name, scope.path, Origin.OP, declared)

@@ -160,10 +160,10 @@ def declared_bytes(
         numbers: the value of each symbolic dim.
     """
     bound = [numbers.get(dim) if isinstance(dim, str) else dim for dim in dims]
-    known = [dim for dim in bound if dim is not None]
-    if len(known) < len(bound) or dtype not in BITS:
+    fixed = [dim for dim in bound if dim is not None]
+    if len(fixed) < len(bound) or dtype not in BITS:
         return None
-    return math.prod(known) * BITS[dtype] // 8
+    return math.prod(fixed) * BITS[dtype] // 8
 
 
 def packed(array: NDArray[Any], dtype: str) -> bytes:

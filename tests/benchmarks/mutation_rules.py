@@ -199,7 +199,7 @@ RULES = (
     rule("a declared name is nothing against what the node makes",
          "_take_named_dims", drop("ClearField"), "test_a_declared_name_is_nothing_against_what_the_node_makes"),
     rule("a name that is none is another dim wherever it stands",
-         "names_nothing", replace("_NO_NAME.fullmatch(text) is not None", "not text"), "test_what_is_no_name_is_another_dim_wherever_it_stands"),
+         "is_nameless", replace("_NO_NAME.fullmatch(text) is not None", "not text"), "test_what_is_no_name_is_another_dim_wherever_it_stands"),
     rule("arrays of objects are refused in words",
          "_read_header", never("hasobject"), "test_pickled_objects_are_refused_and_never_unpickled"),
     rule("an array has the bytes that it says",

@@ -210,7 +210,7 @@ class Buffered:
 
         model = self.file.model
         taken = names_taken(model)
-        axes = {f.input: f.axis for f in self.search.found if f.form != "constant"}
+        axes = {f.input: f.axis for f in self.search.matches if f.form != "constant"}
         return {
             str(tensor_dims(value, tensor_type(value)[1], taken)[axes[value.name]]): past
             for value in fed_inputs(model)
@@ -243,7 +243,7 @@ def _refuse_none(search: Search) -> None:
     Raises:
         ModelError: saying what is in the way.
     """
-    if any(each.form != "constant" for each in search.found):
+    if any(each.form != "constant" for each in search.matches):
         return
     if not search.kept:
         raise ModelError(

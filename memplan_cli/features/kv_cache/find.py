@@ -108,9 +108,9 @@ class Index:
 
 def attribute(node: NodeProto, name: str) -> tuple[int, ...]:
     """Return an int or ints attribute as a tuple; empty if the node does not have it."""
-    for each in node.attribute:
-        if each.name == name:
-            return tuple(each.ints) if each.ints else (each.i,)
+    for proto in node.attribute:
+        if proto.name == name:
+            return tuple(proto.ints) if proto.ints else (proto.i,)
     return ()
 
 
@@ -156,11 +156,11 @@ class Search:
     """The caches of a graph.
 
     Attributes:
-        found: caches that can be updated in place.
+        matches: caches that can be updated in place.
         kept: caches that cannot, with the reason.
     """
 
-    found: tuple[CacheMatch, ...]
+    matches: tuple[CacheMatch, ...]
     kept: tuple[KeptCache, ...]
 
 

@@ -171,10 +171,10 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     nodes = {node.output[0]: node for node in graph.node}
 
     def add_node(op_type: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        return edit.made(op_type, inputs, f"{like}.grouped", **attributes)
+        return edit.add_node(op_type, inputs, f"{like}.grouped", **attributes)
 
     def add_constant(like: str, values: Sequence[int]) -> str:
-        return edit.constant(f"{like}.grouped", values)
+        return edit.add_constant(f"{like}.grouped", values)
 
     for repeat in repeats:
         product = nodes[repeat.product.output[0]]
@@ -198,7 +198,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         head_dims = add_constant(output, [0, repeat.heads * repeat.times])
         output_shape = add_node("Concat", [head_dims, matrix_dims], output, axis=0)
         graph.node.remove(product)
-        edit.node("Reshape", [result, output_shape], output)
+        edit.add_named_node("Reshape", [result, output_shape], output)
     edit.set_nodes(graph.node)
 
 

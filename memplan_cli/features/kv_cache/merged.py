@@ -52,14 +52,14 @@ def unmerged(model: ModelProto) -> OpenedBranch | None:
     The branch must be the only one of the two that does. It must not pass an input on unchanged that the
     other branch may compute, such as keys and values of cross-attention.
     """
-    caches_outside = {match.output for match in find_caches(model).found}
+    caches_outside = {match.output for match in find_caches(model).matches}
     for condition in _conditions(model.graph):
         extending = []
         for branch in _BRANCHES:
             opened = OpenedBranch(_opened(model, condition, branch), condition, branch)
             matches = [
                 match
-                for match in find_caches(opened.model).found
+                for match in find_caches(opened.model).matches
                 if match.output not in caches_outside
             ]
             if any(match.form != "constant" for match in matches):
@@ -137,4 +137,4 @@ def _add_branch(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -
         if (
             source != output
         ):  # the branch returns a value twice, or one that it does not compute
-            edit.node("Identity", [source], output)
+            edit.add_named_node("Identity", [source], output)

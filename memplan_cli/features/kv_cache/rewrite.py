@@ -82,11 +82,11 @@ def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelP
     copy.CopyFrom(model)
     del copy.graph.value_info[:]  # shapes that follow from the old lengths
     rewriting = _Rewriting(copy, capacity)
-    for cache in search.found:
+    for cache in search.matches:
         if cache.form != "constant":
             _REWRITES[cache.form](rewriting, cache)
     rewriting.finish()
-    buffers = tuple(CacheBuffer(c.input, c.output, c.axis, c.form) for c in search.found)
+    buffers = tuple(CacheBuffer(c.input, c.output, c.axis, c.form) for c in search.matches)
     return copy, Caches(
         capacity,
         rewriting.position,
@@ -128,7 +128,10 @@ class _Rewriting(GraphEditor):
         self.renamed: dict[str, str] = {}
         self.buffer_shapes: dict[str, tuple[str, int, str]] = {}
         self.whole_buffer_reads: set[tuple[int, str]] = set()
-        self.zero, self.one = self.constant("cache_zero", [0]), self.constant("cache_one", [1])
+        self.zero, self.one = (
+            self.add_constant("cache_zero", [0]),
+            self.add_constant("cache_one", [1]),
+        )
 
     def axis_constant(self, axis: int) -> str:
         """Return the name of an initializer that holds an axis."""
@@ -138,7 +141,7 @@ class _Rewriting(GraphEditor):
             return self.one
         name = f"cache_axis_{axis}"
         weights = {tensor.name for tensor in self.graph.initializer}
-        return name if name in weights else self.constant(name, [axis])
+        return name if name in weights else self.add_constant(name, [axis])
 
     def declare(self, cache: CacheMatch) -> None:
         """Declare input and output of a cache as buffers of ``capacity`` entries."""
@@ -151,24 +154,24 @@ class _Rewriting(GraphEditor):
 
     def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
         """Add the nodes that compute ``position`` plus the length of ``new``; return the result."""
-        grown = self.made("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
-        length = self.made("Add", [self.position, grown], f"{cache.output}.length")
+        grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
+        length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
         self.lengths.append(length)
         return length
 
     def scatter(self, cache: CacheMatch, new: str) -> str:
         """Write new entries into the buffer; return the length that is valid afterwards."""
         length = self.length_after(cache, new, cache.axis)
-        rows = self.made("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)
-        positions = self.made("Expand", [self.position, rows], f"{cache.input}.position")
+        rows = self.add_node("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)
+        positions = self.add_node("Expand", [self.position, rows], f"{cache.input}.position")
         inputs = [cache.input, new, positions]
-        self.node("TensorScatter", inputs, cache.output, axis=cache.axis)
+        self.add_named_node("TensorScatter", inputs, cache.output, axis=cache.axis)
         return length
 
     def cut(self, buffer: str, axis: int, span: tuple[str, str]) -> str:
         """Add a Slice of a buffer along an axis, between two lengths; return its result."""
         inputs = [buffer, *span, self.axis_constant(axis)]
-        return self.made("Slice", inputs, f"{buffer}.valid")
+        return self.add_node("Slice", inputs, f"{buffer}.valid")
 
     def redirect_present(self, cache: CacheMatch, valid: str, length: str) -> None:
         """Let the consumers of a present read its valid part.
@@ -214,7 +217,7 @@ class _Rewriting(GraphEditor):
             rename_reads([replacement], renamed)
             nodes.append(replacement)
         if self.lengths:
-            self.node("Identity", [self.lengths[0]], self.length)
+            self.add_named_node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)
@@ -233,9 +236,9 @@ class _Rewriting(GraphEditor):
             return with_ends(node, [buffer], output)
         parts = [length]
         if first < axis:
-            parts.insert(0, self.made("Shape", [buffer], output, start=first, end=axis))
+            parts.insert(0, self.add_node("Shape", [buffer], output, start=first, end=axis))
         if axis + 1 < last:
-            parts.append(self.made("Shape", [buffer], output, start=axis + 1, end=last))
+            parts.append(self.add_node("Shape", [buffer], output, start=axis + 1, end=last))
         from onnx import helper
 
         if len(parts) == 1:
@@ -257,7 +260,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     length = edit.scatter(cache, new)
     valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
     if is_transposed:
-        valid = edit.made("Transpose", [valid], valid, perm=list(axes))
+        valid = edit.add_node("Transpose", [valid], valid, perm=list(axes))
     edit.redirect_past(cache)
     edit.redirect_present(cache, valid, length)
 
@@ -268,7 +271,7 @@ def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
     if len(concat.input) <= 2:
         return str(concat.input[1])
     (axis,) = attribute(concat, "axis") or (0,)
-    return edit.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
+    return edit.add_node("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
 
 
 def _transposed_back(edit: _Rewriting, cache: CacheMatch, new: str) -> str:
@@ -276,7 +279,7 @@ def _transposed_back(edit: _Rewriting, cache: CacheMatch, new: str) -> str:
     rank = edit.index.ranks[cache.input]
     axes = edit.index.permutation(cache.before, rank)
     perm = [axes.index(axis) for axis in range(rank)]
-    return edit.made("Transpose", [new], f"{cache.output}.new", perm=perm)
+    return edit.add_node("Transpose", [new], f"{cache.output}.new", perm=perm)
 
 
 def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -307,7 +310,7 @@ def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
     axis = cache.axis
     last = cache.after[-1] if cache.after else cache.node
     present = edit.rename_result(last, cache.output)
-    end = edit.made("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
+    end = edit.add_node("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
     new = edit.cut(present, axis, (edit.position, end))
     length = edit.scatter(cache, new)
     edit.renamed[cache.output] = present

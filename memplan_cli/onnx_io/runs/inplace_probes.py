@@ -204,29 +204,37 @@ def probes() -> Iterator[Probe]:
 
 
 def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
-    """Return the serialized model of a probe; see the module's docstring."""
+    """Return the serialized model of a probe.
+
+    Each operand ``in<i>`` is computed from a graph input ``x<i>``. The op's result ``r`` is read by one
+    more op, which gives ``y``. Operands that must outlive the op are read again at the end.
+
+    Args:
+        op: The op to probe.
+        position: The probed operand; it dies at the op unless ``kept``.
+        kept: Whether the probed operand is read again.
+    """
     from onnx import helper
 
     inputs, weights, nodes, names = [], [], [], []
     for index, operand in enumerate(op.operands):
         name = f"in{index}"
         names.append(name)
-        element = _element(operand.dtype)
+        element = _element_type(operand.dtype)
         if operand.values is not None:
             weights.append(helper.make_tensor(name, element, operand.shape, operand.values))
             continue
         inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
         nodes.append(_copy(f"x{index}", name, operand.dtype))
-    # Only the probed input is last read by the op: the others are read again at the end.
     results = ["r", *(f"r{output}" for _, output in op.later)]
     nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                                   **op.attributes))  # fmt: skip
     nodes.append(_copy("r", "y", op.result))
-    outputs = [helper.make_value_info("y", _typed(op.result))]
+    outputs = [helper.make_value_info("y", _tensor_type(op.result))]
     for index, operand in enumerate(op.operands):
         if operand.values is None and (kept or index != position):
             nodes.append(_copy(names[index], f"y{index}", operand.dtype))
-            outputs.append(helper.make_value_info(f"y{index}", _typed(operand.dtype)))
+            outputs.append(helper.make_value_info(f"y{index}", _tensor_type(operand.dtype)))
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
     domains = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
     opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
@@ -243,14 +251,14 @@ def _copy(name: str, result: str, dtype: str) -> NodeProto:
     return helper.make_node("Not" if dtype == "bool" else "Neg", [name], [result])
 
 
-def _element(dtype: str) -> int:
+def _element_type(dtype: str) -> int:
     from onnx import TensorProto
 
     names = {"float32": "FLOAT", "float64": "DOUBLE"}
     return int(TensorProto.DataType.Value(names.get(dtype, dtype.upper())))
 
 
-def _typed(dtype: str) -> object:
+def _tensor_type(dtype: str) -> object:
     from onnx import helper
 
-    return helper.make_tensor_type_proto(_element(dtype), None)
+    return helper.make_tensor_type_proto(_element_type(dtype), None)

@@ -301,7 +301,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise SettingsError(f"{twice[:100]!r} is there twice in one object of JSON")
+        raise SettingsError(f"{twice[:100]!r} occurs twice in one JSON object")
     return table
 
 

@@ -40,7 +40,7 @@ class NodeModels:
 
     @classmethod
     def of(cls, path: Path) -> NodeModels:
-        """Open a model file."""
+        """Open a model file; Constants count as weights, and sparse weights are made dense."""
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:

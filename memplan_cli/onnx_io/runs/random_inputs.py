@@ -159,7 +159,11 @@ class Requirements:
             self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
     def of_value(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
-        """Yield what the operators that the values of ``name`` reach require of them."""
+        """Yield the requirements on a value.
+
+        They come from its consumers, and from consumers of values that it is copied or converted to, or
+        that have its sign: of the latter only that it is positive.
+        """
         seen: set[tuple[str, _Transfer]] = set()
         stack: list[tuple[str, _Transfer]] = [(name, "same")]
         while stack:
@@ -203,8 +207,8 @@ class Requirements:
         shape = self._bound_shape(node.output[0], dims)
         if not shape and node.op_type == "Resize":
             shape = self._bound_shape(node.input[0], dims)
-        known = tuple(dim for dim in shape if dim is not None)
-        return known if len(known) == len(shape) > 0 else (1,)
+        fixed = tuple(dim for dim in shape if dim is not None)
+        return fixed if len(fixed) == len(shape) > 0 else (1,)
 
     def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return one length for each output of a Split; their sum is the split dim."""
@@ -238,8 +242,8 @@ class Requirements:
             axes = shape[-1:]
         else:
             axes = (shape[_axis(node)],)
-        known = [dim for dim in axes if dim is not None]
-        return max(1, min(known)) if known and len(known) == len(axes) else 1
+        lengths = [dim for dim in axes if dim is not None]
+        return max(1, min(lengths)) if lengths and len(lengths) == len(axes) else 1
 
 
 def _axis(node: NodeProto) -> int:

@@ -108,9 +108,13 @@ class _Product:
         return parts if parts > 1 else 0
 
     def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
-        """Whether loading saves enough for what joining the pieces adds to the widest step.
+        """Whether cutting saves enough bytes while loading for the bytes it adds to a run.
 
-        The result is in memory twice while its pieces are joined.
+        Args:
+            piece_bytes: Approximate bytes of a piece of the operand.
+            value_bytes: Bytes of values, as far as they are known.
+            widest: Bytes of the widest step of a run. The result is in memory twice while its pieces are
+                joined, which may make that step wider.
         """
         result = self.node.output[0]
         if self.in_subgraph and result not in value_bytes:

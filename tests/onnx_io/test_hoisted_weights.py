@@ -66,7 +66,7 @@ def inner(given: ModelProto) -> list[GraphProto]:
     return [graph for node in given.graph.node for _, graph in subgraphs(node)]
 
 
-def test_what_a_body_has_packed_becomes_the_main_graphs_under_its_name() -> None:
+def test_packed_weights_of_a_subgraph_move_to_the_main_graph() -> None:
     given = model(branching("y", body("a", weight("w")), body("b", weight("v", 16))))
     before = deepcopy(given)
     assert set(hoist_packed(given)) == {"v", "w"}
@@ -79,12 +79,12 @@ def test_what_a_body_has_packed_becomes_the_main_graphs_under_its_name() -> None
     assert moved == weight("w")
 
 
-def test_what_no_kernel_has_packed_stays() -> None:
+def test_unpacked_weights_stay() -> None:
     given = model(branching("y", body("a", weight("w", packed={})), body("b", weight("v"))))
     assert hoist_packed(given) == ("v",)
 
 
-def test_what_a_body_within_the_body_has_stays() -> None:
+def test_weights_of_a_nested_subgraph_stay() -> None:
     below = branching("c", body("a", weight("w")), body("b", weight("v")))
     given = model(
         branching("y", body("o", weight("u"), nodes=(below,)), body("e", weight("f")))
@@ -92,7 +92,7 @@ def test_what_a_body_within_the_body_has_stays() -> None:
     assert set(hoist_packed(given)) == {"u", "f"}
 
 
-def test_what_a_body_within_the_body_reads_stays() -> None:
+def test_weights_that_a_nested_subgraph_reads_stay() -> None:
     reader = body("b", weight("w"))
     del reader.initializer[:]
     below = branching("c", body("a", weight("n")), reader)
@@ -102,7 +102,7 @@ def test_what_a_body_within_the_body_reads_stays() -> None:
     assert hoist_packed(given) == ("f",)
 
 
-def test_a_name_that_two_bodies_have_is_left_in_both() -> None:
+def test_weights_with_one_name_in_two_subgraphs_stay() -> None:
     given = model(branching("y", body("a", weight("w")), body("b", weight("w", 16))))
     before = given.SerializeToString()
     assert hoist_packed(given) == ()
@@ -110,19 +110,19 @@ def test_a_name_that_two_bodies_have_is_left_in_both() -> None:
 
 
 @pytest.mark.parametrize("outer", ["weight", "value"])
-def test_a_name_that_the_body_takes_from_an_outer_one_is_left(outer: str) -> None:
+def test_weights_that_shadow_an_outer_value_stay(outer: str) -> None:
     choice = branching("y", body("a", weight("w")), body("b", weight("v", 16)))
     before = (helper.make_node("Neg", ["x"], ["w"]),) if outer == "value" else ()
     has = (weight("w", 32),) if outer == "weight" else ()
     assert hoist_packed(model(*before, choice, weights=has)) == ("v",)
 
 
-def test_what_a_body_gives_as_it_is_stays() -> None:
+def test_weights_that_a_subgraph_returns_stay() -> None:
     giving = helper.make_graph([], "a", [], [value("w")], [weight("w")])
     assert hoist_packed(model(branching("y", giving, body("b", weight("v"))))) == ("v",)
 
 
-def test_what_two_bodies_read_of_the_main_graph_is_no_matter() -> None:
+def test_weights_of_the_main_graph_do_not_change() -> None:
     one, other = body("a", weight("w")), body("b", weight("w"))
     del one.initializer[:], other.initializer[:]
     given = model(branching("y", one, other), weights=(weight("w"),))

@@ -13,7 +13,7 @@ LENGTHS = [0, 1, 127, 128, 255, 256, 16_383, 16_384, 100_000]
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_a_varint_is_the_librarys(number: int) -> None:
+def test_varints_are_encoded_like_the_protobuf_library(number: int) -> None:
     tensor = TensorProto(int64_data=[number])
     packed = tensor.SerializeToString()
     assert packed.endswith(varint(number))
@@ -21,14 +21,16 @@ def test_a_varint_is_the_librarys(number: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_field_of_any_length_is_the_librarys(length: int) -> None:
+def test_fields_are_encoded_like_the_protobuf_library(length: int) -> None:
     field = Field(ValueInfoProto.NAME_FIELD_NUMBER)
     assert field(b"n" * length) == ValueInfoProto(name="n" * length).SerializeToString()
 
 
 @pytest.mark.parametrize("message", [NodeProto, ValueInfoProto])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_an_entry_of_any_length_is_the_librarys(message: type[NodeProto], length: int) -> None:
+def test_entries_are_encoded_like_the_protobuf_library(
+    message: type[NodeProto], length: int
+) -> None:
     wanted = message()
     wanted.metadata_props.add(key="pkg.memplan.step", value="7" * length)
     entry = Entries(message.METADATA_PROPS_FIELD_NUMBER, "pkg.memplan.step")
@@ -51,7 +53,7 @@ def test_a_field_with_a_number_above_fifteen_has_a_longer_tag() -> None:
     assert Entries(field, "k")("v") == wanted.SerializeToString()
 
 
-def test_entries_are_added_to_those_that_are_there() -> None:
+def test_merged_entries_are_appended() -> None:
     node = NodeProto(op_type="Relu", input=["x"], output=["y"])
     node.metadata_props.add(key="a", value="1")
     node.MergeFromString(Entries(NodeProto.METADATA_PROPS_FIELD_NUMBER, "b")(2))
