@@ -14,7 +14,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, format_atom, symbol_names
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
+from memplan_cli.onnx_io.interface import input_dims, input_symbols, is_nameless, names_taken
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
@@ -93,7 +93,7 @@ def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> N
     for graph in graphs(model.graph):  # the inputs' own have names by now
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param and names_nothing(dim.dim_param):
+                if dim.dim_param and is_nameless(dim.dim_param):
                     dim.ClearField("dim_param")
     _quote_odd_names(model)
 
