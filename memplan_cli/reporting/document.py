@@ -1,7 +1,6 @@
-"""The document model: a report as a list of blocks that every medium draws in its own way.
+"""The document model: a report as a list of blocks, which `media` draws as text, Markdown or HTML.
 
-A section is written once, as blocks; `media` turns them into text, Markdown and HTML. Blocks
-hold plain strings: each medium escapes what it shows, and quotes every `Name`.
+Blocks contain plain strings. Each medium escapes them and marks every `Name` as a quotation.
 """
 
 from __future__ import annotations
@@ -15,25 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a tensor, a node, a file is called: any text at all, shown as a quotation."""
+    """The name of a tensor, a node or a file: arbitrary text from a model, shown as a quotation."""
 
     text: str
 
 
 Prose = str | Name | tuple[str | Name, ...]
-"""A sentence; in parts where it holds names that are to be shown as such."""
+"""A sentence; a tuple of parts if it contains names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of a section, which lasts until the next heading."""
+    """The title of a section. The section ends at the next heading."""
 
     text: Prose
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A sentence of its own; ``verdict`` is what a hurried reader needs, ``soft`` is detail."""
+    """A paragraph.
+
+    Attributes:
+        text: its sentences.
+        tone: ``verdict`` for the result, shown in bold; ``soft`` for details, shown dimmed.
+    """
 
     text: Prose
     tone: Literal["plain", "verdict", "soft"] = "plain"
@@ -41,7 +45,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Meaning(Paragraph):
-    """What words above it mean, for those who ask for definitions."""
+    """A definition of words above it, left out unless definitions are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,12 @@ class Figure:
     """A number with its definition.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         value: the number with its unit, or an expression.
         definition: what it counts.
-        saved: what it saves against the baseline, in percent; empty where that says nothing.
-        certainty: how sure it is, a word of `figures.CERTAINTY`; empty where none is said.
-        chosen: whether it is the one that was planned.
+        saved: the saving against no reuse, in percent; empty if that is meaningless.
+        certainty: a key of `memory.CERTAINTY`; empty if none applies.
+        chosen: whether it is the level that was planned.
     """
 
     name: str
@@ -67,14 +71,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Numbers that belong together, one below the other."""
+    """Figures of one topic, one below the other."""
 
     rows: tuple[Figure, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's title, and the side on which its cells stand."""
+    """The title of a column, and the alignment of its cells."""
 
     title: str
     align: Literal["left", "right"] = "left"
@@ -82,7 +86,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; the caption says what was left out."""
+    """Rows of cells; the caption counts the rows that were left out."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Prose, ...], ...]
@@ -91,7 +95,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A step curve: ``(step, value from it on)``, up to the step ``end``; ``mark`` is a step."""
+    """A step curve.
+
+    Attributes:
+        points: ``(step, value from this step on)``, ascending.
+        end: the step at which the curve ends.
+        mark: a step to mark with a line.
+        caption: the text below.
+    """
 
     points: tuple[tuple[int, int], ...]
     end: int
@@ -101,23 +112,23 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Short lines, one below the other."""
+    """A list of short lines."""
 
     lines: tuple[Prose, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Meanings(Items):
-    """What several words above it mean, a line for each."""
+    """Definitions of words above it, one line each, left out unless definitions are asked for."""
 
 
 SHELL = "sh"
-"""The language of commands."""
+"""The language of shell commands, which are never wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to copy, shown as they are."""
+    """Lines of code to copy, shown unchanged."""
 
     lines: tuple[str, ...]
     language: str = "python"
@@ -136,14 +147,14 @@ Block = Heading | Paragraph | Figures | Table | Chart | Items | Code | Note
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A title, which may be empty, and everything below it."""
+    """A title, which may be empty, and the blocks below it."""
 
     title: Prose
     blocks: tuple[Block, ...]
 
 
 def without_definitions(document: Document) -> Document:
-    """Return a document without what its numbers and words mean."""
+    """Return a document without the definitions of its figures and words."""
     blocks = (
         replace(block, rows=tuple(replace(row, definition="") for row in block.rows))
         if isinstance(block, Figures)
@@ -155,20 +166,20 @@ def without_definitions(document: Document) -> Document:
 
 
 def parts(prose: Prose) -> tuple[str | Name, ...]:
-    """Return a sentence in parts, whether it has several or not."""
+    """Return the parts of a sentence; a plain string is one part."""
     return prose if isinstance(prose, tuple) else (prose,)
 
 
 def section(title: Prose, *blocks: Block | None) -> Iterator[Block]:
-    """Yield a heading and what is below it; nothing where nothing is."""
-    found = [block for block in blocks if block is not None]
-    if found:
+    """Yield a heading and its blocks, without those that are None; nothing if all are None."""
+    content = [block for block in blocks if block is not None]
+    if content:
         yield Heading(title)
-        yield from found
+        yield from content
 
 
 def columns(*titles: str) -> tuple[Column, ...]:
-    """Return columns; a title that begins with ``>`` is of numbers, which stand right."""
+    """Return columns with these titles; a leading ``>`` aligns the column to the right."""
     return tuple(
         Column(title[1:], "right") if title.startswith(">") else Column(title)
         for title in titles
@@ -176,9 +187,9 @@ def columns(*titles: str) -> tuple[Column, ...]:
 
 
 def first_rows(
-    titles: Sequence[str], rows: Iterable[tuple[Prose, ...]], left: int, things: str
+    titles: Sequence[str], rows: Iterable[tuple[Prose, ...]], hidden: int, noun: str
 ) -> Table | None:
-    """Return a table whose caption counts the rows that are left out; None of no rows."""
-    found = tuple(rows)
-    caption = f"and {left} more {things}" if left > 0 else ""
-    return Table(columns(*titles), found, caption) if found else None
+    """Return a table of the first rows; the caption counts the ``hidden`` ones. None without rows."""
+    shown = tuple(rows)
+    caption = f"and {hidden} more {noun}" if hidden > 0 else ""
+    return Table(columns(*titles), shown, caption) if shown else None

@@ -1,7 +1,7 @@
-"""Escapes for each place where text from a model is shown.
+"""Escaping of text from models, one function for each place where it is shown.
 
-A name in a model is any string at all: it may hold terminal escapes, markup, formulas or
-workflow commands. Each function here is for one place where names are shown.
+A name in a model is an arbitrary string: it can contain terminal escapes, markup, spreadsheet
+formulas or workflow commands.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_LONGEST_NAME = 1000
+_MAX_NAME_LENGTH = 1000
 """Characters of a name that are shown."""
 
 
 def terminal(text: str) -> str:
-    r"""Return text whose every character shows as itself; the rest becomes ``\x1b``."""
-    return printable(text[:_LONGEST_NAME])
+    r"""Return a name with unprintable characters as escapes such as ``\x1b``, cut to 1000."""
+    return printable(text[:_MAX_NAME_LENGTH])
 
 
 def printable(text: str) -> str:
-    """Return the same of text that is long for a reason: a line of code."""
+    """Return text of any length, for example code, with unprintable characters as escapes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_visible, text))
 
 
 def _visible(character: str) -> str:
-    # Not printable: what moves cursors, reorders text or shows nothing, and odd blanks.
+    # Unprintable characters move the cursor, reorder text, are invisible or are unusual blanks.
     if character.isprintable():
         return character
     code = ord(character)
@@ -40,7 +40,7 @@ def _visible(character: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return visible text of at most ``width`` characters, its middle left out."""
+    """Return an escaped name of at most ``width`` characters; a longer one loses its middle."""
     shown = terminal(text)
     if len(shown) <= width or width < 5:
         return shown[:width]
@@ -49,7 +49,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def per_unit(unit: str) -> str:
-    """Return what stands behind a coefficient: `` x batch*seq``; of a number, nothing."""
+    """Return the suffix of a size in multiples of a unit: `` x batch*seq``; empty for ``1``."""
     return "" if unit == "1" else f" x {terminal(unit)}"
 
 
@@ -59,48 +59,48 @@ def html(text: str) -> str:
 
 
 def xml(text: str) -> str:
-    """Return text for XML elements and quoted attributes, of characters XML allows."""
+    """Return text for XML elements and quoted attributes, without characters that XML forbids."""
     shown = terminal(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace('"', "&quot;").replace("'", "&#39;")
 
 
 def script(data: object) -> str:
-    """Return JSON that can stand inside ``<script>``, whatever its strings hold."""
+    """Return JSON that is safe inside ``<script>`` with any strings."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def markdown(text: str) -> str:
-    """Return a code span that ends where it should, in tables too.
+    """Return text as a Markdown code span, also inside tables.
 
-    Inside a code span nothing is a link, a mention, HTML or emphasis.
+    In a code span nothing is a link, a mention, HTML or emphasis.
     """
     shown = terminal(text)
     runs = re.findall(r"`+", shown)
     fence = "`" * (1 + max((len(run) for run in runs), default=0))
     padding = " " if runs or not shown.strip() else ""
-    # GitHub splits table cells at a bar before it looks for code.
+    # GitHub splits table cells at bars before it parses code spans.
     inner = shown.replace("|", "\\|")
     return f"{fence}{padding}{inner}{padding}{fence}"
 
 
 def markdown_prose(text: str) -> str:
-    """Return a sentence of ours that quotes names: it reads as text, never as markup."""
+    """Return a sentence with all Markdown syntax escaped, so that names in it are no markup."""
     escaped = re.sub(
         r"([\\`*\[\]|<>~$&]|(?<!\w)_|_(?!\w)|:(?=\S)|(?<=www)\.)", r"\\\1", terminal(text)
     )
-    # GitHub looks for mentions and issues after rendering: an empty comment parts them.
+    # GitHub finds mentions and issues after rendering: an empty comment separates them.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 
 
 def cell(text: str) -> str:
-    """Return a CSV cell that no spreadsheet takes for a formula."""
+    """Return a CSV cell that no spreadsheet evaluates as a formula."""
     shown = terminal(text)
     return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
 
 
 def csv_row(cells: Iterable[str | int | float | None]) -> str:
-    """Return one CSV line, quoted where it must be; numbers are numbers."""
+    """Return one CSV line; texts are quoted if necessary, None is empty."""
     return ",".join(_quoted("" if item is None else item) for item in cells) + "\n"
 
 
@@ -112,7 +112,7 @@ def _quoted(item: str | float) -> str:
 
 
 def github(text: str) -> str:
-    """Return the message of a GitHub workflow command: one line, no command of its own."""
+    """Return the message of a GitHub workflow command on one line, so that it starts no other."""
     shown = "\n".join(terminal(line) for line in text.split("\n"))
     return shown.replace("%", "%25").replace("\n", "%0A")
 
@@ -131,10 +131,10 @@ def c_string(text: str) -> str:
 def _c_character(character: str) -> str:
     if character.isascii():
         return character
-    # Octal ends after three digits; \x would swallow the letters behind it.
+    # An octal escape has three digits at most; \x would include the following letters.
     return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
 def c_identifier(text: str) -> str:
-    """Return upper-case letters, digits and underscores; not unique."""
+    """Return a C identifier of upper-case letters, digits and underscores; not unique."""
     return re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").upper()[:80] or "TENSOR"

@@ -1,4 +1,8 @@
-"""Settings as code."""
+"""Session settings as Python, C and C++ code that creates the session they were measured with.
+
+The C API of ONNX Runtime (up to 1.31) cannot set two options that Python can: the order of
+execution, and reuse off. The C and C++ code has a comment where settings contain them.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +182,7 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
 
 
 def _comments(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield what the C API cannot be told."""
+    """Yield a comment for each session option that the C API cannot set."""
     for key, default in _WITHOUT_C.items():
         value = settings.session.get(key, default)
         if value != default:
@@ -186,7 +190,7 @@ def _comments(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _pairs(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield the donated buffers as a table."""
+    """Yield the donated pairs (output, input) as a C array; nothing without donation."""
     if settings.io_binding:
         yield "// Each of these outputs is bound (OrtIoBinding) to the buffer of the input behind it."
         yield "static const char* const memplan_donated[][2] = {"
@@ -197,10 +201,10 @@ def _pairs(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _calls(settings: RuntimeSettings) -> Iterator[tuple[str, str]]:
-    """Yield ``(function, argument)`` for each session option that the C API knows.
+    """Yield ``(function, argument)`` of the C API for each session option.
 
     Raises:
-        ValueError: there is none for one of them, and nothing says that it may be left out.
+        ValueError: no function sets an option, and it is not in `_WITHOUT_C`.
     """
     for key, value in sorted(settings.session.items()):
         if key in _WITHOUT_C:
@@ -274,29 +278,31 @@ def _cpp_arena(settings: RuntimeSettings) -> Iterator[str]:
     yield '  options.AddConfigEntry("session.use_env_allocators", "1");'
 
 
-def _own(settings: RuntimeSettings) -> Mapping[str, str]:
-    """Return the options of a provider that has its arena's keys among them."""
+def _provider_options(settings: RuntimeSettings) -> Mapping[str, str]:
+    """Return the options of a CUDA provider, which include those of its arena, as text."""
     own = {**settings.provider, **settings.arena}
     return {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in sorted(own.items())}
 
 
 def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
-    own = _own(settings)
+    options = _provider_options(settings)
     yield "  OrtCUDAProviderOptionsV2* cuda = NULL;"
     yield "  MEMPLAN_TRY(ort->CreateCUDAProviderOptions(&cuda));"
-    if own:
-        yield f"  const char* const cuda_keys[] = {{{', '.join(map(_text, own))}}};"
-        yield f"  const char* const cuda_values[] = {{{', '.join(map(_text, own.values()))}}};"
+    if options:
+        yield f"  const char* const cuda_keys[] = {{{', '.join(map(_text, options))}}};"
+        yield f"  const char* const cuda_values[] = {{{', '.join(map(_text, options.values()))}}};"
         yield (
             "  MEMPLAN_TRY(ort->UpdateCUDAProviderOptions(cuda, cuda_keys, cuda_values, "
-            f"{len(own)}));"
+            f"{len(options)}));"
         )
     yield "  MEMPLAN_TRY(ort->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda));"
     yield "  ort->ReleaseCUDAProviderOptions(cuda);"
 
 
 def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
-    pairs = ", ".join(f"{{{_text(k)}, {_text(v)}}}" for k, v in _own(settings).items())
+    pairs = ", ".join(
+        f"{{{_text(k)}, {_text(v)}}}" for k, v in _provider_options(settings).items()
+    )
     yield "  Ort::CUDAProviderOptions cuda;"
     if pairs:
         yield f"  cuda.Update(std::unordered_map<std::string, std::string>{{{pairs}}});"
@@ -304,7 +310,7 @@ def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a literal: what is not plain ASCII is written in octal, which ends by itself."""
+    """Return a C string literal; other characters than printable ASCII are octal escapes."""
     plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
     written = (
         plain.get(byte, chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 _POINTS = 250
-"""Points of a chart: a curve of more steps shows the highest of each stretch."""
+"""Points of a chart; a longer curve is sampled by its maxima."""
 
 _LONG = 22
-"""Characters of a value from which on it stands below its name."""
+"""A value of more characters is shown below its name."""
 
 _WIDE = (doc.Table, doc.Code)
 """Blocks that need a page's whole width."""
 
 
 def draw(document: doc.Document) -> tuple[str, str]:
-    """Return what stands above the first heading, and a section for each heading.
+    """Return the blocks above the first heading, and a ``<section>`` for each heading, as HTML.
 
-    The title is the page's own.
+    The title is left to the page.
     """
     sections: list[list[doc.Block]] = [[]]
     for block in document.blocks:
@@ -65,21 +65,21 @@ def _block(block: doc.Block) -> str:
 
 
 def said(prose: doc.Prose) -> str:
-    """Return a sentence for elements and quoted attributes."""
+    """Return a sentence escaped for elements and quoted attributes."""
     return "".join(
         html(part.text if isinstance(part, doc.Name) else part) for part in doc.parts(prose)
     )
 
 
 def broken(value: str) -> str:
-    """Return a number or an expression, which may break behind each operator."""
+    """Return a number or expression as HTML that can wrap after each operator."""
     return re.sub(r"(\*|\+ |, )", r"\1<wbr>", html(value))
 
 
 def _figure(row: doc.Figure) -> str:
     chosen = ' class="chosen"' if row.chosen else ""
     is_long = len(row.value) > _LONG
-    # An expression takes the row's whole width: beside its name both were unreadable.
+    # A long expression gets the whole width of the row, below its name.
     across = ' colspan="3"' if is_long else ""
     name = (
         f'<th scope="row"{across}>{html(row.name)}'
@@ -113,7 +113,7 @@ def _cells(tag: str, cells: Iterable[doc.Prose], kinds: Iterable[str]) -> Iterat
 
 
 def _chart(chart: doc.Chart) -> str:
-    """Return the curve as a picture, a line at its mark."""
+    """Return the curve as SVG, with a vertical line at its mark."""
     heights = sampled_maxima(chart.points, chart.end, _POINTS)
     most = max(1, *heights)
     curve = "".join(f"V{100 - 100 * y / most:.1f}H{x}" for x, y in enumerate(heights, start=1))

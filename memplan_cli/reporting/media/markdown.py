@@ -19,35 +19,35 @@ _CHART_WIDTH = 80
 
 def draw(document: doc.Document) -> str:
     """Return a document as Markdown."""
-    title = [f"## {_said(document.title)}"] if document.title else []
-    # Notes in a row are one list.
+    title = [f"## {_prose_text(document.title)}"] if document.title else []
+    # Consecutive notes are one list.
     runs = groupby(document.blocks, lambda block: isinstance(block, doc.Note))
-    found = (("\n" if notes else "\n\n").join(map(_block, run)) for notes, run in runs)
-    return "\n\n".join([*title, *found]) + "\n"
+    texts = (("\n" if notes else "\n\n").join(map(_block, run)) for notes, run in runs)
+    return "\n\n".join([*title, *texts]) + "\n"
 
 
 def _block(block: doc.Block) -> str:
     match block:
         case doc.Heading(text):
-            return f"### {_said(text)}"
+            return f"### {_prose_text(text)}"
         case doc.Paragraph(text, tone):
-            return f"**{_said(text)}**" if tone == "verdict" else _said(text)
+            return f"**{_prose_text(text)}**" if tone == "verdict" else _prose_text(text)
         case doc.Figures(rows):
             return _figures(rows)
         case doc.Chart():
             return _fenced((*chart_lines(block, _CHART_WIDTH), block.caption), "text")
         case doc.Items(lines):
-            return "\n".join(f"- {_said(line)}" for line in lines)
+            return "\n".join(f"- {_prose_text(line)}" for line in lines)
         case doc.Code(lines, language):
             return _fenced(lines, language)
         case doc.Note(kind, text):
             label = kind if kind == "note" else f"**{kind}**"
-            return f"- {label}: {_said(text)}"
-    table = _table(block.columns, (map(_said, row) for row in block.rows))
-    return f"{table}\n\n{_said(block.caption)}" if block.caption else table
+            return f"- {label}: {_prose_text(text)}"
+    table = _table(block.columns, (map(_prose_text, row) for row in block.rows))
+    return f"{table}\n\n{_prose_text(block.caption)}" if block.caption else table
 
 
-def _said(prose: doc.Prose) -> str:
+def _prose_text(prose: doc.Prose) -> str:
     return "".join(
         (markdown(part.text) if part.text else "")
         if isinstance(part, doc.Name)
@@ -57,7 +57,7 @@ def _said(prose: doc.Prose) -> str:
 
 
 def _figures(rows: Sequence[doc.Figure]) -> str:
-    """Return a row a number; a column that would be empty is left out."""
+    """Return a table with a row per figure, without empty columns."""
     kinds = {
         doc.Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
         doc.Column("bytes", "right"): [markdown_prose(row.value) for row in rows],

@@ -1,4 +1,4 @@
-"""Documents as text: as wide as a terminal, in colour where that is wanted."""
+"""Documents as text for a terminal, with or without colours; names are cut to fit its width."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-_WIDEST_CHART = 100
-"""A chart wider than this says no more."""
+_MAX_CHART_WIDTH = 100
 
-_LONGEST_NUMBER = 24
-"""What is longer is an expression of several products, too wide for a column."""
+_MAX_NUMBER_LENGTH = 24
+"""A longer value is an expression, which is too wide for a column."""
 
 _SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
-"""Characters of a name in a column of a table, and in a list in one cell."""
+"""Characters of a name: at least and at most in a column of its own, and in a list in a cell."""
 
 _PROSE = 30
-"""Characters that a column of sentences gets before names are cut; it wraps."""
+"""Width that a column of sentences, which can wrap, keeps before names are cut."""
 
 _STYLES: Mapping[str, str] = {"plain": "", "verdict": "bold green", "soft": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What is written on: its width in characters, and ``color`` if it shows any."""
+    """The width of the output in characters, and whether it is coloured."""
 
     width: int = 100
     color: bool = False
 
 
 ENDLESS = Screen(width=1 << 16)
-"""Lines are never broken: for results that are searched line by line."""
+"""Lines are never wrapped: for results that are searched line by line."""
 
 _NAMES_FIT = 160
-"""The width for which names are cut where lines have no end."""
+"""The width for which names are cut if lines are never wrapped."""
 
 
 def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
-    """Return a document as text, trailing blanks removed."""
+    """Return a document as text without trailing blanks."""
     console = Console(
         file=io.StringIO(),
         width=screen.width,
@@ -62,7 +61,7 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
         markup=False,
         highlight=False,
         emoji=False,
-        # rich looks at NO_COLOR, COLUMNS and TERM; the caller has done so already.
+        # rich would read NO_COLOR, COLUMNS and TERM again, which the caller has evaluated.
         _environ={},
     )
     with console.capture() as capture:
@@ -72,7 +71,7 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
 
 
 class _Unbroken(Text):
-    """Commands to be copied: a shell would take each line for one."""
+    """Commands to copy, never wrapped: a shell would run each line as a command."""
 
 
 def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
@@ -99,43 +98,44 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
 def _block(block: doc.Block, width: int) -> RenderableType:
     match block:
         case doc.Paragraph(text, tone):
-            return Text(_said(text), style=_STYLES[tone])
+            return Text(_prose_text(text), style=_STYLES[tone])
         case doc.Figures(rows):
             return _figures(rows)
         case doc.Table():
             return _table(block, width)
         case doc.Chart():
-            lines = chart_lines(block, min(max(width - 2, 10), _WIDEST_CHART))
+            lines = chart_lines(block, min(max(width - 2, 10), _MAX_CHART_WIDTH))
             caption = Text(terminal(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):
-            return Text("\n".join(map(_said, lines)))
+            return Text("\n".join(map(_prose_text, lines)))
         case doc.Code(lines, language):
             kind = _Unbroken if language == doc.SHELL else Text
             return kind("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(f"{kind}: {terminal(text)}")
-    return Text(_said(block.text))
+    return Text(_prose_text(block.text))
 
 
-def _said(prose: doc.Prose, room: int = 1 << 16) -> str:
-    """Return a sentence; the names in it are cut to ``room`` characters."""
+def _prose_text(prose: doc.Prose, name_width: int = 1 << 16) -> str:
+    """Return a sentence; its names are cut to ``name_width`` characters."""
     return "".join(
-        shortened(part.text, room) if isinstance(part, doc.Name) else terminal(part)
+        shortened(part.text, name_width) if isinstance(part, doc.Name) else terminal(part)
         for part in doc.parts(prose)
     )
 
 
 def _line(prose: doc.Prose, width: int) -> str:
-    """Return a sentence whose names are cut so that it stays on one line."""
-    found = doc.parts(prose)
-    names = sum(isinstance(part, doc.Name) for part in found)
-    taken = sum(len(terminal(part)) for part in found if not isinstance(part, doc.Name))
-    return _said(prose, max((width - taken) // max(names, 1), _SHORTEST_NAME))
+    """Return a sentence whose names are cut so that it fits on one line of ``width``."""
+    parts = doc.parts(prose)
+    names = sum(isinstance(part, doc.Name) for part in parts)
+    taken = sum(len(terminal(part)) for part in parts if not isinstance(part, doc.Name))
+    return _prose_text(prose, max((width - taken) // max(names, 1), _SHORTEST_NAME))
 
 
 def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
-    if any(len(row.value) > _LONGEST_NUMBER for row in rows):
+    """Return figures as a grid without empty columns; with long expressions, as a list."""
+    if any(len(row.value) > _MAX_NUMBER_LENGTH for row in rows):
         return _stacked(rows)
     savings = any(row.saved for row in rows)
     sure = any(row.certainty for row in rows)
@@ -153,7 +153,7 @@ def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
 
 
 def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
-    """Return figures one below the other: expressions are too long for a column."""
+    """Return figures as a list, each definition below its value."""
     lines = Text()
     for row in rows:
         mark = " *" if row.chosen else ""
@@ -181,9 +181,11 @@ def _grid(heads: Sequence[doc.Column]) -> Table:
 
 def _table(table: doc.Table, width: int) -> RenderableType:
     table = _without_empty_columns(table)
-    grid, room = _grid(table.columns), _room(table, width)
+    grid, name_width = _grid(table.columns), _name_width(table, width)
     for row in table.rows:
-        cells = (_said(c, _NAME_IN_LIST if isinstance(c, tuple) else room) for c in row)
+        cells = (
+            _prose_text(c, _NAME_IN_LIST if isinstance(c, tuple) else name_width) for c in row
+        )
         grid.add_row(*map(Text, cells))
     if not table.caption:
         return grid
@@ -191,25 +193,25 @@ def _table(table: doc.Table, width: int) -> RenderableType:
 
 
 def _without_empty_columns(table: doc.Table) -> doc.Table:
-    """Leave out columns without a word: for one at the end, rich takes room from others."""
+    """Return a table without columns that have no text; rich would reserve width for them."""
     kept = [
-        at
-        for at, column in enumerate(table.columns)
-        if column.title or any(row[at] for row in table.rows)
+        index
+        for index, column in enumerate(table.columns)
+        if column.title or any(row[index] for row in table.rows)
     ]
-    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows)
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
 
 
-def _room(table: doc.Table, width: int) -> int:
-    """Return the characters that a name gets, its column sharing the line with the others."""
+def _name_width(table: doc.Table, width: int) -> int:
+    """Return the width of each column of names, if a row of the table is to fit in ``width``."""
     taken, names = 0, 0
-    for at, column in enumerate(table.columns):
-        cells = [row[at] for row in table.rows]
+    for index, column in enumerate(table.columns):
+        cells = [row[index] for row in table.rows]
         if any(isinstance(cell, doc.Name) for cell in cells):
             names += 1
             continue
-        longest = max((len(_said(cell, _NAME_IN_LIST)) for cell in cells), default=0)
+        longest = max((len(_prose_text(cell, _NAME_IN_LIST)) for cell in cells), default=0)
         longest = longest if column.align == "right" else min(longest, _PROSE)
         taken += max(longest, len(column.title)) + 2
     room = (width - taken) // max(names, 1) - 2

@@ -1,4 +1,4 @@
-"""The arena as a picture: address against time, the live bytes below, the peak marked."""
+"""The main arena as SVG: addresses over time, and below it the live bytes with the peak marked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
 _HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
 
 _LINE, _LETTER, _SHORTEST_NAME = 14, 7.2, 44
-"""Points that a line, a letter and a name of a few letters take."""
+"""SVG units of a line of text, of a letter, and of the shortest name that is drawn."""
 
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.s{fill:#667}.t{font-weight:600;font-size:16px}"
@@ -36,7 +36,12 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From ticks and bytes to points on the page."""
+    """Conversion of ticks and bytes to SVG coordinates.
+
+    Attributes:
+        ticks: the last tick of the map.
+        bytes: the height of the arena.
+    """
 
     ticks: int
     bytes: int
@@ -44,13 +49,13 @@ class _Scale:
     def x(self, tick: int) -> str:
         return f"{_LEFT + _WIDTH * tick / max(self.ticks, 1):.2f}"
 
-    def wide(self, ticks: int) -> str:
+    def width(self, ticks: int) -> str:
         return f"{_WIDTH * ticks / max(self.ticks, 1):.2f}"
 
     def y(self, address: int) -> str:
         return f"{_TOP + _MAP - _MAP * address / max(self.bytes, 1):.2f}"
 
-    def tall(self, size: int) -> str:
+    def height(self, size: int) -> str:
         return f"{_MAP * size / max(self.bytes, 1):.2f}"
 
 
@@ -60,7 +65,7 @@ def render(plan: Plan) -> str:
 
 
 def hue(number: int) -> int:
-    """Return a colour's angle; neighbours in number are far apart on the wheel."""
+    """Return a hue in degrees; consecutive numbers get very different hues."""
     return number * 137 % 360
 
 
@@ -86,9 +91,9 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield _frame(_TOP, _MAP)
     yield from (_rectangle(item, number, scale) for number, item in enumerate(items))
     yield from _names(items, scale)
-    yield from _labels(arena)
+    yield from _address_labels(arena)
     yield from _curve(points, scale, arena)
-    yield from _left_out(plan)
+    yield from _omissions(plan)
     yield "</svg>\n"
 
 
@@ -104,25 +109,25 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     )
     return (
         f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
-        f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
+        f'width="{scale.width(item.last - item.first)}" height="{scale.height(item.bytes)}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
     )
 
 
 def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
-    """Yield the name of each tensor whose rectangle has room for some of it."""
+    """Yield the name of each tensor whose rectangle is large enough, cut to its width."""
     for item in items:
-        wide = float(scale.wide(item.last - item.first))
-        if wide < _SHORTEST_NAME or float(scale.tall(item.bytes)) < _LINE:
+        wide = float(scale.width(item.last - item.first))
+        if wide < _SHORTEST_NAME or float(scale.height(item.bytes)) < _LINE:
             continue
         name = shortened(item.tensor.id, int((wide - 8) / _LETTER))
         x = float(scale.x(item.first)) + 4
-        y = float(scale.y(item.tensor.offset)) - float(scale.tall(item.bytes)) / 2 + 4
+        y = float(scale.y(item.tensor.offset)) - float(scale.height(item.bytes)) / 2 + 4
         yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{xml(name)}</text>\n'
 
 
-def _left_out(plan: Plan) -> Iterator[str]:
-    """Yield what the picture does not count: sizes not known, arenas that are not drawn."""
+def _omissions(plan: Plan) -> Iterator[str]:
+    """Yield the note on what is not drawn: unknown sizes and other arenas."""
     words = [known_only(plan.report)] if plan.report.partial else []
     if len(plan.arenas) > 1:
         words.append(f"one of {len(plan.arenas)} arenas: a symbol has no number")
@@ -130,7 +135,7 @@ def _left_out(plan: Plan) -> Iterator[str]:
         yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(words))}</text>\n'
 
 
-def _labels(arena: ArenaFacts) -> Iterator[str]:
+def _address_labels(arena: ArenaFacts) -> Iterator[str]:
     unit = "" if arena.unit == "1" else f" x {shortened(arena.unit, 30)}"
     for share in (0, 1, 2, 3, 4):
         y = _TOP + _MAP - _MAP * share / 4 + 4
