@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +15,7 @@ import warm_workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.core.json_types import Json
     from warm_workers import WarmWorkers
 
 # What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
@@ -69,10 +70,32 @@ def _few_imports(_warm: WarmWorkers | None) -> Iterator[None]:
     if _warm is None:
         yield
         return
-    from memplan_cli.runtime.workers.warm import using
+    from memplan_cli.runtime.workers.fork_client import using
 
     with using(_warm.server):
         yield
+
+
+@pytest.fixture
+def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions of the jobs that the test has started, in order.
+
+    ``run in a new process`` is a run whose process has done nothing before.
+    """
+    from memplan_cli.runtime.workers import worker
+
+    names: list[str] = []
+
+    class RecordedJob(worker.Job):
+        def __init__(self, arguments: list[str], content: Json, **options: Any) -> None:  # noqa: ANN401
+            process = options["process"]
+            is_new = process is not None and process.begin == "new"
+            name = arguments[-1].rpartition(":")[2]
+            names.append(f"{name} in a new process" if is_new else name)
+            super().__init__(arguments, content, **options)
+
+    monkeypatch.setattr(worker, "Job", RecordedJob)
+    return names
 
 
 @pytest.fixture(scope="session")

@@ -21,14 +21,14 @@ from memplan_cli.features.donation.proof import step_specs
 from memplan_cli.features.donation.proof_job import STEPS, BoundSteps, Steps
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
-from memplan_cli.runtime.workers.worker import start_script
+from memplan_cli.runtime.workers.worker import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.features.donation.proof import Pairs
-    from memplan_cli.runtime.workers.worker import Json
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def held_by_steps(
     inputs = InputSet(step_specs(model, Binding(), pairs))
     job: Json = {"session": to_json(session), "inputs": to_json(inputs)}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    with start_script([__file__], job, timeout=600) as started:
+    with Job([__file__], job, timeout=600) as started:
         done = started.outcome().require(f"{model} takes no two steps")
-    return Held(**done)  # type: ignore[arg-type]
+    return Held(**done)
 
 
 class SwappedSteps(BoundSteps):
@@ -67,9 +67,9 @@ class SwappedSteps(BoundSteps):
         self.written[name] = ort.OrtValue.ortvalue_from_numpy(twin, self.device, 0)
         self.binding.bind_ortvalue_output(name, self.written[name])
 
-    def take_over(self, values: Mapping[str, Any]) -> None:
+    def feed_back(self, outputs: Mapping[str, Any]) -> None:
         """Read from now on what was written, and write where it was read."""
-        del values
+        del outputs
         for new, old in self.pairs.items():
             self.written[new], self.buffers[old] = self.buffers[old], self.written[new]
             self.binding.bind_ortvalue_input(old, self.buffers[old])

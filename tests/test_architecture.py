@@ -48,14 +48,13 @@ NOT_YET_MOVED: frozenset[tuple[str, str]] = frozenset(
         ("features.kv_cache.proved", "api.files.model_file"),
         ("features.kv_cache.proved", "api.files.rewriting"),
         ("features.kv_cache.proved", "api.optimized"),
-        ("runtime.loading", "features.kv_cache.note"),
     }
 )
 """Upward imports that remain from the old layout; this list only gets shorter."""
 
 HOMES: Mapping[str, frozenset[str]] = {
     "onnx": frozenset({"onnx_io", "features"}),
-    "onnxruntime": frozenset({"runtime", "features"}),
+    "onnxruntime": frozenset({"runtime"}),
     "click": frozenset({"cli"}),
     "rich": frozenset({"reporting", "cli"}),
     "ortools": frozenset({"packing"}),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.workers.warm import Request, Server, worker_environment
+from memplan_cli.runtime.workers.fork_client import Request, Server, worker_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,15 +79,15 @@ def run_command(out: str, limits: str, *words: str) -> None:
 
 def _serve() -> None:
     import memplan_cli
-    from memplan_cli.runtime.workers import server
+    from memplan_cli.runtime.workers import fork_server
 
     for at in pkgutil.walk_packages(memplan_cli.__path__, "memplan_cli."):
         if not at.name.startswith(_NOT_IMPORTED):
             importlib.import_module(at.name)
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
-    job = importlib.import_module("memplan_cli.runtime.workers.jobs.run")
+    job = importlib.import_module("memplan_cli.runtime.workers.run_job")
     job._LEAST_TIMED = 10.0  # type: ignore[attr-defined]
-    server.serve()
+    fork_server.serve()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Storage sharing: views, results written in place, and results of exclusive branches.
 
 Which operators share bytes is in the registry of operators. A wrong trait there corrupts data
-without an error, so the replay (`runtime.proofs`) runs each such operator on top of its input.
+without an error, so the replay (`runtime.replay`) runs each such operator on top of its input.
 """
 
 from __future__ import annotations

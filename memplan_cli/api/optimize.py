@@ -28,7 +28,7 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.errors import SettingsError
-from memplan_cli.runtime.workers.warm import warm_workers
+from memplan_cli.runtime.workers.fork_client import warm_workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.features.kv_cache.proved import validate_decoding
 from memplan_cli.planning.plan_file import bounds_of
 from memplan_cli.reporting.hints import path_argument
-from memplan_cli.runtime.workers.warm import warm_workers
+from memplan_cli.runtime.workers.fork_client import warm_workers
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _validate(
     extras: Collection[Extra],
     inputs: Inputs | None,
 ) -> Proof:
-    from memplan_cli.features.kv_cache.note import recorded_caches
+    from memplan_cli.onnx_io.caches_metadata import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
@@ -160,7 +160,7 @@ def _measured_further(
         RuntimeUnavailableError: one of several processes cannot hold a model.
     """
     from memplan_cli.runtime.run.baseline import DEFAULTS
-    from memplan_cli.runtime.run.run_model import memory_of_processes
+    from memplan_cli.runtime.several_processes import memory_of_processes
     from memplan_cli.runtime.verification.verify import with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
@@ -318,7 +318,7 @@ def bindings_inside(
 def _replayed(
     verdict: Validation, planned: Path, plan: Plan, check: Check, binding: Binding
 ) -> Validation:
-    from memplan_cli.runtime.proofs.replay import replay
+    from memplan_cli.runtime.replay.replay import replay
     from memplan_cli.runtime.workers.spec import RunConditions
 
     found = replay(planned, plan, RunConditions.of_check(check, binding))

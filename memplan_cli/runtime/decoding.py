@@ -1,8 +1,8 @@
 """Decoding with caches in place: prefill and steps, with arrays in and out.
 
-A file whose caches were made buffers takes and gives each of them whole. Here both are one
-value of the runtime's, which a step writes into, and the caller sees the other inputs and
-outputs alone.
+Each cache of such a file is a buffer of the full capacity, which is an input and an output of the
+model. `Decoder` binds both to one ``OrtValue``, so that a step writes into it. Callers pass and
+get the other inputs and outputs only.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import numpy as np
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.runtime.profile.type_names import dtype_of
-from memplan_cli.runtime.workers.running import array_of, ort_value
+from memplan_cli.runtime.workers.ort_values import NOT_IN_NUMPY, array_of, ort_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from memplan_cli.core.results.rewrites import Caches
 
 
 class Decoder:
-    """A model with caches in place, its buffers, and how many of their entries are valid.
+    """A session of a model with caches in place, the buffers, and the number of valid entries.
 
-    A step that fails, for whatever reason, leaves position and valid entries as they were.
+    A step that fails leaves the position and the valid entries unchanged.
 
     Attributes:
-        session: the runtime's, which may be shared with nobody while a step runs.
-        caches: what the file says of its caches.
-        position: valid entries of each cache.
+        session: ONNX Runtime's session; nothing else may run it while a step runs.
+        caches: the caches of the model, from its metadata.
+        position: the number of valid entries in each growing cache.
+        inputs: names of the inputs that a step takes, besides constant caches.
+        outputs: names of the outputs that a step returns.
     """
 
     def __init__(
@@ -43,13 +45,13 @@ class Decoder:
         """Wrap a session of a file that ``memplan optimize --kv-cache in-place`` wrote.
 
         Args:
-            session: on that file.
-            caches: what its metadata says.
-            dims: numbers of dims that the caches have and no other input.
-            run_options: of each run.
+            session: a session of the file.
+            caches: the caches in its metadata; None if it has none.
+            dims: values of dims that only the caches have.
+            run_options: ONNX Runtime's options of each run.
 
         Raises:
-            ModelError: the file has no caches in place, or others than its metadata says.
+            ModelError: the file has no caches in place, or its metadata names other caches.
         """
         if caches is None:
             raise ModelError(
@@ -58,38 +60,41 @@ class Decoder:
             )
         self.session, self.caches = session, caches
         self._dims, self._options = dict(dims or {}), run_options
-        self._given = {value.name: value for value in session.get_inputs()}
-        self._made = [value.name for value in session.get_outputs()]
+        self._input_values = {value.name: value for value in session.get_inputs()}
+        output_names = [value.name for value in session.get_outputs()]
         self._device = "cpu" if session.get_providers()[0] == CPU else "cuda"
-        names = {caches.position, *(each.input for each in caches.buffers)}
-        outputs = {caches.length, *(each.output for each in caches.buffers)}
-        strange = sorted((names - self._given.keys()) | (outputs - set(self._made)))
-        if strange:
+        bound_inputs = {caches.position, *(buffer.input for buffer in caches.buffers)}
+        bound_outputs = {caches.length, *(buffer.output for buffer in caches.buffers)}
+        unknown_inputs = bound_inputs - self._input_values.keys()
+        unknown = sorted(unknown_inputs | (bound_outputs - set(output_names)))
+        if unknown:
             raise ModelError(
-                f"the model's metadata names caches that it has not: {strange[0]!r}"
+                f"the model's metadata names a cache {unknown[0]!r} that the model does not have"
             )
-        self.inputs = tuple(name for name in self._given if name not in names)
-        """What `prefill` takes, beside the constant caches that it may set."""
-        self.outputs = tuple(name for name in self._made if name not in outputs)
-        """What `prefill` and `step` return."""
-        self._constant = {b.input: b.output for b in caches.buffers if b.form == "constant"}
+        self.inputs = tuple(name for name in self._input_values if name not in bound_inputs)
+        self.outputs = tuple(name for name in output_names if name not in bound_outputs)
+        self._constant_caches = tuple(
+            buffer.input for buffer in caches.buffers if buffer.form == "constant"
+        )
         self._buffers: dict[str, Any] = {}
+        """An ``OrtValue`` for each cache, by its input's name, once there is one."""
         self.position = 0
 
     @property
     def capacity(self) -> int:
-        """The most entries that a cache holds."""
+        """The number of entries that each growing cache can hold."""
         return self.caches.capacity
 
     def reset(self) -> None:
-        """Forget what the caches hold; their memory stays for the next sequence."""
+        """Make all entries invalid; the buffers are kept for the next sequence."""
         self.position = 0
 
     def prefill(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a sequence: forget the one before, and take a first step.
+        """Begin a new sequence with its first step, and return the outputs by name.
 
         Args:
-            inputs: an array for each input that is no growing cache.
+            inputs: an array for each of `inputs`, and for each constant cache that has no value
+                yet.
 
         Raises:
             SettingsError: an input is missing or unknown, or there are more new entries than
@@ -99,162 +104,163 @@ class Decoder:
         return self.step(inputs)
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once, and write the new entries behind those that are valid.
+        """Run once, write the new entries behind the valid ones, and return the outputs by name.
 
         Args:
-            inputs: an array for each input that is no cache; a constant cache keeps its value.
+            inputs: an array for each of `inputs`. A constant cache that is left out keeps its
+                value.
 
         Raises:
-            SettingsError: an input is missing or unknown, or the new entries go beyond the
-                capacity. Nothing is lost: the caches are as they were.
+            SettingsError: an input is missing or unknown, or the new entries do not fit. The
+                caches are unchanged.
         """
-        self._refuse(inputs)
-        self._keep_constant(inputs)
+        self._check_inputs(inputs)
+        for name in self._constant_caches:
+            if name in inputs:
+                self._buffers[name] = self._ort_value(name, np.array(inputs[name]))
         binding = self.session.io_binding()
         for name in self.inputs:
-            binding.bind_ortvalue_input(name, self._value(name, inputs[name]))
-        place = np.array([self.position], np.int64)
-        # On the CPU: kernels read a position there.
-        binding.bind_ortvalue_input(self.caches.position, ort_value(place, "int64"))
-        bound: list[str] = []
-        for each in self.caches.buffers:
-            bound.append(each.output)
-            buffer = self._buffer(each.input, inputs)
-            binding.bind_ortvalue_input(each.input, buffer)
-            binding.bind_ortvalue_output(each.output, buffer)
+            binding.bind_ortvalue_input(name, self._ort_value(name, inputs[name]))
+        position = np.array([self.position], np.int64)
+        # In host memory on every device, because kernels read the position there.
+        binding.bind_ortvalue_input(self.caches.position, ort_value(position, "int64"))
+        bound_names: list[str] = []
+        for cache in self.caches.buffers:
+            bound_names.append(cache.output)
+            buffer = self._buffer(cache.input, inputs)
+            binding.bind_ortvalue_input(cache.input, buffer)
+            binding.bind_ortvalue_output(cache.output, buffer)
         for name in (*self.outputs, self.caches.length):
-            bound.append(name)
+            bound_names.append(name)
             binding.bind_output(name, "cpu")
         try:
             self.session.run_with_iobinding(binding, self._options)
         except Exception as error:
-            self._refuse_overflow(error)
+            if "TensorScatter" in str(error) or self.position >= self.capacity:
+                raise self._capacity_error(None) from error
             raise
-        found = dict(zip(bound, binding.get_outputs(), strict=True))
-        self.position = int(found[self.caches.length].numpy()[0])
-        return {name: array_of(found[name]) for name in self.outputs}
+        values = dict(zip(bound_names, binding.get_outputs(), strict=True))
+        self.position = int(values[self.caches.length].numpy()[0])
+        return {name: array_of(values[name]) for name in self.outputs}
 
     def valid(self, name: str) -> Any:  # noqa: ANN401 - numpy's or the runtime's
         """Return a copy of the valid entries of a cache, by its input's name.
 
         Raises:
-            SettingsError: there is no such cache, or no step was taken yet.
+            SettingsError: there is no such cache, or it has no entries yet.
         """
-        found = [each for each in self.caches.buffers if each.input == name]
-        if not found or name not in self._buffers:
+        cache = next((cache for cache in self.caches.buffers if cache.input == name), None)
+        if cache is None or name not in self._buffers:
             raise SettingsError(f"there is no cache {name!r} yet")
         whole = array_of(self._buffers[name])
-        if found[0].form == "constant":
+        if cache.form == "constant":
             return whole.copy()
-        span = (slice(None),) * found[0].axis + (slice(0, self.position),)
-        return whole[span].copy()
+        return whole[_first_entries(cache.axis, self.position)].copy()
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Begin with entries that were computed elsewhere, all caches of one length.
+        """Replace the valid entries of all growing caches by entries that were computed before.
 
         Args:
-            values: an array for each growing cache, by its input's name.
+            values: an array for each growing cache, by its input's name, all of one length.
 
         Raises:
-            SettingsError: a cache is missing, lengths differ or are beyond the capacity.
+            SettingsError: lengths differ or are beyond the capacity.
         """
         growing = self.caches.growing
-        lengths = {each.input: np.shape(values[each.input])[each.axis] for each in growing}
-        most = max(lengths.values(), default=0)
-        if len(set(lengths.values())) > 1 or most > self.capacity:
+        lengths = {np.shape(values[cache.input])[cache.axis] for cache in growing}
+        length = max(lengths, default=0)
+        if len(lengths) > 1 or length > self.capacity:
             raise SettingsError(
-                f"the caches have lengths {sorted(set(lengths.values()))}, and need one that is "
-                f"at most {self.capacity}"
+                f"the caches have lengths {sorted(lengths)}; they need one length of at most "
+                f"{self.capacity}"
             )
-        for each in growing:
-            array = np.asarray(values[each.input])
-            whole = list(array.shape)
-            whole[each.axis] = self.capacity
-            room = np.zeros(whole, array.dtype)
-            room[(slice(None),) * each.axis + (slice(0, array.shape[each.axis]),)] = array
-            self._buffers[each.input] = self._value(each.input, room)
-        self.position = most
+        for cache in growing:
+            entries = np.asarray(values[cache.input])
+            shape = list(entries.shape)
+            shape[cache.axis] = self.capacity
+            whole = np.zeros(shape, entries.dtype)
+            whole[_first_entries(cache.axis, length)] = entries
+            self._buffers[cache.input] = self._ort_value(cache.input, whole)
+        self.position = length
 
-    def _refuse(self, inputs: Mapping[str, Any]) -> None:
-        known = {*self.inputs, *self._constant}
-        strange = [name for name in inputs if name not in known]
-        if strange:
-            own = strange[0] in self._given
-            hint = "the decoder binds it itself" if own else f"it takes {_listed(self.inputs)}"
-            raise SettingsError(f"{strange[0]!r} is no input of a step", hint=hint)
-        missing = [name for name in self.inputs if name not in inputs]
-        missing += [n for n in self._constant if n not in inputs and n not in self._buffers]
-        if missing:
-            raise SettingsError(f"the input {missing[0]!r} is missing")
+    def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Check the names of the inputs of a step, and that its new entries fit.
+
+        The number of new entries is known only if the metadata has an input that shows it.
+
+        Raises:
+            SettingsError: an input is missing or unknown, or the new entries do not fit.
+        """
+        for name in inputs:
+            if name not in self.inputs and name not in self._constant_caches:
+                hint = "the decoder binds it itself"
+                if name not in self._input_values:
+                    shown = ", ".join(repr(known) for known in self.inputs[:5])
+                    more = f" and {len(self.inputs) - 5} more" if len(self.inputs) > 5 else ""
+                    hint = f"a step takes {shown}{more}"
+                raise SettingsError(f"{name!r} is no input of a step", hint=hint)
+        for name in (*self.inputs, *self._constant_caches):
+            if name not in inputs and name not in self._buffers:
+                raise SettingsError(f"the input {name!r} is missing")
         for name, axis in self.caches.tokens[:1]:
             shape = np.shape(inputs[name])
             if axis < len(shape) and self.position + shape[axis] > self.capacity:
-                raise self._full(shape[axis])
+                raise self._capacity_error(shape[axis])
 
-    def _refuse_overflow(self, error: Exception) -> None:
-        """Say in our words that the runtime found no room for the new entries."""
-        if "TensorScatter" in str(error) or self.position >= self.capacity:
-            raise self._full(0) from error
-
-    def _full(self, new: int) -> SettingsError:
-        more = f" and {new} new ones" if new else ", and the new ones"
+    def _capacity_error(self, new_entries: int | None) -> SettingsError:
+        """Return the error that new entries do not fit; None: their number is not known."""
+        new = f"{new_entries} new ones" if new_entries else "the new ones"
         return SettingsError(
-            f"the caches hold {self.capacity} entries: {self.position} are taken{more} do not fit",
+            f"the caches hold {self.capacity} entries: {self.position} are valid, and {new} do "
+            "not fit",
             hint="write the model again with a larger --capacity, or begin anew with prefill",
         )
 
-    def _keep_constant(self, inputs: Mapping[str, Any]) -> None:
-        for name in self._constant:
-            if name in inputs:
-                self._buffers[name] = self._value(name, np.array(inputs[name]))
-
     def _buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return a cache's buffer; one of another batch than before is made anew."""
-        if name in self._constant:
+        """Return the buffer of a cache; it is created if there is none, or one of another shape.
+
+        Raises:
+            SettingsError: a buffer of another shape has valid entries.
+        """
+        if name in self._constant_caches:
             return self._buffers[name]
-        shape = self._shape(name, inputs)
-        known = self._buffers.get(name)
-        if known is not None and tuple(known.shape()) == shape:
-            return known
-        if known is not None and self.position:
+        shape = self._buffer_shape(name, inputs)
+        buffer = self._buffers.get(name)
+        if buffer is not None and tuple(buffer.shape()) == shape:
+            return buffer
+        if buffer is not None and self.position:
             raise SettingsError(
-                f"the cache {name!r} is {list(known.shape())}, and this step needs {list(shape)}",
+                f"the cache {name!r} is {list(buffer.shape())}, and this step needs {list(shape)}",
                 hint="begin anew with prefill",
             )
-        dtype = dtype_of(self._given[name].type)
-        zeros = np.zeros(shape, np.float32 if _is_foreign(dtype) else dtype)
-        self._buffers[name] = self._value(name, zeros)
+        dtype = dtype_of(self._input_values[name].type)
+        zeros = np.zeros(shape, np.float32 if dtype in NOT_IN_NUMPY else dtype)
+        self._buffers[name] = self._ort_value(name, zeros)
         return self._buffers[name]
 
-    def _shape(self, name: str, inputs: Mapping[str, Any]) -> tuple[int, ...]:
+    def _buffer_shape(self, name: str, inputs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the shape of a cache, with the dims of the inputs of a step.
+
+        A dim that no input has is 1: in nearly all such decoders it is the batch.
+        """
         dims = dict(self._dims)
-        for other in (*self.inputs, *self._constant):
+        for other in (*self.inputs, *self._constant_caches):
             array = inputs[other] if other in inputs else self._buffers[other].numpy()
-            for dim, size in zip(self._given[other].shape, np.shape(array), strict=False):
+            shape = self._input_values[other].shape
+            for dim, size in zip(shape, np.shape(array), strict=False):
                 if isinstance(dim, str):
                     dims.setdefault(dim, size)
-        # Nobody says it: the batch of nearly every decoder that has no other input with it.
-        found = (
-            dims.get(d, 1) if not isinstance(d, int) else d for d in self._given[name].shape
+        return tuple(
+            dim if isinstance(dim, int) else dims.get(dim, 1)
+            for dim in self._input_values[name].shape
         )
-        return tuple(found)
 
-    def _value(self, name: str, array: Any) -> Any:  # noqa: ANN401
-        import onnxruntime as ort
-
-        dtype = dtype_of(self._given[name].type)
-        found = np.ascontiguousarray(array)
-        if self._device == "cpu":
-            return ort_value(found, dtype)
-        return ort.OrtValue.ortvalue_from_numpy(found, self._device, 0)
+    def _ort_value(self, name: str, array: Any) -> Any:  # noqa: ANN401
+        """Return an array as an ``OrtValue`` of an input's type, on the session's device."""
+        dtype = dtype_of(self._input_values[name].type)
+        return ort_value(np.ascontiguousarray(array), dtype, self._device)
 
 
-def _is_foreign(dtype: str) -> bool:
-    from memplan_cli.runtime.workers.running import FOREIGN
-
-    return dtype in FOREIGN
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _first_entries(axis: int, count: int) -> tuple[slice, ...]:
+    """Return an index of the first ``count`` entries along an axis."""
+    return (slice(None),) * axis + (slice(0, count),)

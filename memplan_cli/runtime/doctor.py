@@ -1,4 +1,4 @@
-"""What of ONNX Runtime really works on this machine, and what of a file is lost here."""
+"""Diagnose this environment: which providers work, and whether a file suits the installed runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from memplan_cli.runtime.installed import hardware, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _WHEELS = (
@@ -29,6 +28,7 @@ _WHEELS = (
     "onnxruntime-qnn",
     "onnxruntime-training",
 )
+"""The wheels that contain ONNX Runtime; all of them install the folder ``onnxruntime``."""
 
 _PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
 
@@ -81,103 +81,112 @@ class Diagnosis:
 
 
 def diagnose(file: Path | None = None) -> Diagnosis:
-    """Look at the installed wheels and create a session on each provider.
+    """Look up the installed packages, and try to create a session on each provider.
 
     Args:
-        file: a model: what it was made for, and what of that is not here.
+        file: a model whose metadata is compared with this environment.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the file cannot be read.
     """
     versions = installed_versions()
-    facts, lost = what_is_lost(file, dict(versions)) if file else ((), ())
+    facts, mismatches = compare_with_environment(file, dict(versions)) if file else ((), ())
     probes = (probe_provider(CPU), probe_provider(CUDA))
     return Diagnosis(
         python=f"{platform.python_version()} on {platform.platform()}",
         versions=versions,
-        listed=_listed(),
+        listed=_listed_providers(),
         probes=probes,
-        problems=(*find_problems(dict(versions), probes), *lost),
+        problems=(*find_problems(dict(versions), probes), *mismatches),
         file=facts,
     )
 
 
 Facts = tuple[tuple[str, str], ...]
+"""Pairs of a label and a text."""
 
 
-def what_is_lost(file: Path, versions: Mapping[str, str]) -> tuple[Facts, tuple[str, ...]]:
-    """Return what a file says it was made for, and what of that is lost with these versions.
+def compare_with_environment(
+    file: Path, versions: Mapping[str, str]
+) -> tuple[Facts, tuple[str, ...]]:
+    """Return facts from a model's metadata, and how they differ from this environment.
+
+    Outputs are right in any environment; another runtime or processor costs memory.
+
+    Args:
+        file: the model.
+        versions: the installed packages and their versions.
 
     Raises:
-        ModelError: the file cannot be read, or its settings are none of memplan's.
+        ModelError: the file cannot be read, or its settings are not memplan's.
     """
     model = load_model(file)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    recorded = recorded_settings(metadata)
     blobs = {
         blob
         for tensor in external_tensors(model)
         for _, packed in packed_blobs(tensor)
         for blob in packed
     }
+    made_with, made_on = metadata.get(RUNTIME, ""), metadata.get(HARDWARE, "")
     facts = {
         "file": str(file),
-        "settings": "in the file" if recorded else "none in the file",
-        "made with": metadata.get(RUNTIME, ""),
-        "made on": metadata.get(HARDWARE, ""),
-        "packed weights": f"{sum(b.length for b in blobs)} bytes" if blobs else "",
+        "settings": "in the file" if recorded_settings(metadata) else "none in the file",
+        "made with": made_with,
+        "made on": made_on,
+        "packed weights": f"{sum(blob.length for blob in blobs)} bytes" if blobs else "",
     }
-    lost = tuple(_lost(file, metadata, versions, packed=len(blobs)))
-    return tuple((key, value) for key, value in facts.items() if value), lost
-
-
-def _lost(
-    file: Path, metadata: Mapping[str, str], versions: Mapping[str, str], *, packed: int
-) -> Iterator[str]:
-    """Yield what another runtime or processor costs: the outputs stay the same."""
-    made_with, made_on = metadata.get(RUNTIME), metadata.get(HARDWARE)
-    wheel = next((f"onnxruntime {v}" for w, v in versions.items() if w in _WHEELS), "none")
-    again = f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
-    differs = []
-    if made_with and made_with.rpartition(" ")[0] != wheel:
-        differs.append(f"it was made with {made_with}, here is {wheel}")
+    installed = next(
+        (f"onnxruntime {version}" for wheel, version in versions.items() if wheel in _WHEELS),
+        "none",
+    )
+    differences = []
+    if made_with and made_with.rpartition(" ")[0] != installed:
+        differences.append(f"it was made with {made_with}, here is {installed}")
     if made_on and made_on != hardware():
-        differs.append(f"it was made on {made_on}, this is {hardware()}")
-    if differs and packed:
-        blobs = f"{packed} packed weights"
-        differs.append(f"{blobs} may be packed again at each load, in memory of their own")
-    if differs:
-        yield f"{file.name}: {'; '.join(differs)}: {again}"
+        differences.append(f"it was made on {made_on}, this is {hardware()}")
+    if differences and blobs:
+        differences.append(
+            f"{len(blobs)} packed weights may be packed again at each load, in memory of their own"
+        )
+    mismatches: tuple[str, ...] = ()
+    if differences:
+        remedy = (
+            f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
+        )
+        mismatches = (f"{file.name}: {'; '.join(differences)}: {remedy}",)
+    return tuple((label, text) for label, text in facts.items() if text), mismatches
 
 
 def installed_versions() -> tuple[tuple[str, str], ...]:
-    """Return ``(package, version)`` of what is installed, in a fixed order."""
-    found = ((package, version_of(package)) for package in _PACKAGES)
-    return tuple((package, version) for package, version in found if version)
+    """Return ``(package, version)`` of the relevant packages that are installed."""
+    versions = ((package, version_of(package)) for package in _PACKAGES)
+    return tuple((package, version) for package, version in versions if version)
 
 
 def find_problems(
     versions: dict[str, str], probes: tuple[ProviderProbe, ...]
 ) -> tuple[str, ...]:
-    """Return what is wrong with a set of wheels and providers, in words."""
+    """Return what is wrong with the installed wheels and the CPU provider, a sentence each."""
     wheels = [name for name in _WHEELS if name in versions]
     problems = []
     if not wheels:
         problems.append("no onnxruntime wheel is installed: pip install onnxruntime")
     if len(wheels) > 1:
-        # All of them unpack into the folder onnxruntime/, the last one wins, and removing
-        # one breaks the other; pip check says nothing.
+        # The wheel that was installed last wins, and removing one breaks the other. `pip check`
+        # does not report it.
         problems.append(
             f"{' and '.join(wheels)} share one import folder and break each other: "
             f"pip uninstall {' '.join(wheels)}, then install one of them"
         )
     cpu = next((probe for probe in probes if probe.provider == CPU), None)
     if wheels and cpu and not cpu.works:
-        problems.append(f"no session gets {CPU}: {cpu.reason}")
+        problems.append(f"no session can be created on {CPU}: {cpu.reason}")
     return tuple(problems)
 
 
-def _listed() -> tuple[str, ...]:
+def _listed_providers() -> tuple[str, ...]:
+    """Return the providers that ONNX Runtime lists; none if it cannot be imported."""
     try:
         import onnxruntime as ort
     except ImportError:

@@ -1,4 +1,4 @@
-"""The installed ONNX Runtime, by its wheel: nothing is imported."""
+"""The installed version of ONNX Runtime, and this processor; nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.profile.record import PROFILE
 
 _WHEELS = ("onnxruntime-gpu", "onnxruntime")
-"""Both unpack into one folder; where both are installed, that for GPUs is meant."""
+"""The wheels whose version counts, the preferred one first; both install the same folder."""
 
 
 def version_of(package: str) -> str:
-    """Return the version of an installed package; empty where it is not."""
+    """Return the version of an installed package; empty if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -22,7 +22,7 @@ def version_of(package: str) -> str:
 
 
 def runtime_version() -> str:
-    """Return the version of the installed runtime, whichever wheel it came from, or nothing."""
+    """Return the version of the installed runtime; empty if none is installed."""
     return next(filter(None, map(version_of, _WHEELS)), "")
 
 
@@ -30,7 +30,7 @@ def required_version() -> str:
     """Return the version of the installed runtime.
 
     Raises:
-        RuntimeUnavailableError: there is none.
+        RuntimeUnavailableError: none is installed.
     """
     version = runtime_version()
     if not version:
@@ -39,17 +39,21 @@ def required_version() -> str:
 
 
 def hardware() -> str:
-    """Return this machine's kind of processor, and what decides how kernels pack weights.
+    """Return the architecture of this processor, and the features that decide its kernels.
 
-    ONNX Runtime chooses its kernels by what the processor can, not by its name.
+    ONNX Runtime chooses kernels, and so how weights are packed, by features and not by the name
+    of the processor.
+
+    Returns:
+        Such as ``x86_64 avx2 avx512f``; the architecture alone on systems other than Linux.
     """
-    kind = platform.machine() or platform.processor()
+    architecture = platform.machine() or platform.processor()
     try:
         lines = (
             Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         )
     except OSError:
-        return kind
-    said = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    found = sorted(PROFILE.cpu_features.intersection(said.partition(":")[2].split()))
-    return " ".join([kind, *found])
+        return architecture
+    line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = line.partition(":")[2].split()
+    return " ".join([architecture, *sorted(PROFILE.cpu_features.intersection(features))])

@@ -1,4 +1,4 @@
-"""A probe of the installed runtime: which ops it runs in place, found by running each.
+"""Find out which ops the installed runtime computes in place, by running each op alone.
 
 ``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider in
 `memplan_cli.runtime.profile`.
@@ -8,76 +8,160 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections import defaultdict
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.profile.in_place import TABLES
-from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.session import make_session, resolve_provider
+from memplan_cli.runtime.workers.session_profile import read_profile
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from pathlib import Path
+
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.onnx_io.runs.inplace_probes import Probe
+
+_PROBE_JOB = "memplan_cli.runtime.probe:run_probes"
+
+_NO_REUSE = RuntimeSettings(
+    session={
+        "graph_optimization_level": "ORT_DISABLE_ALL",
+        "execution_order": "PRIORITY_BASED",
+        "enable_mem_pattern": False,
+        "enable_mem_reuse": False,
+        "enable_profiling": True,
+    }
+)
+"""With these settings a result shares memory only if its kernel declares that it may."""
 
 
-def probe_table(provider: str) -> dict[str, Any]:
-    """Ask the runtime about every op and return the table as JSON."""
-    result: dict[str, Any] = run_job("inplace", {"provider": provider}).require("no probe ran")
-    requested: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
-    for answer in result["answers"]:
+def probe_table(provider: str) -> Json:
+    """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`."""
+    result = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
+    answers: list[Json] = result["answers"]
+    requests: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+    for answer in answers:
         if answer["bytes"] is not None:
             key = (answer["op"], answer["position"], answer["kept"])
-            requested[key].append(answer["bytes"])
+            requests[key].append(answer["bytes"])
     alias: dict[str, list[int]] = defaultdict(list)
     in_place: dict[str, list[int]] = defaultdict(list)
-    # An op with several probes (Cast to the same and to another size) counts as in place
-    # where any of them is: element size and shape are compared again when predicting.
-    for op, position, kept in sorted(requested):
-        if kept and 0 in requested[op, position, kept]:
-            alias[op].append(position)
-        elif not kept and 0 in requested[op, position, kept]:
-            in_place[op].append(position)
-    only = {op: [p for p in at if p not in alias.get(op, ())] for op, at in in_place.items()}
+    # An op with several probes (Cast to the same and to another size) counts as in place if one
+    # of them is: element size and shape are compared again when predicting.
+    for (op, position, kept), sizes in sorted(requests.items()):
+        if 0 in sizes:
+            (alias if kept else in_place)[op].append(position)
+    only_in_place = {
+        op: [position for position in positions if position not in alias.get(op, ())]
+        for op, positions in in_place.items()
+    }
+    only_in_place = {op: positions for op, positions in only_in_place.items() if positions}
+    answered = {op for op, _, _ in requests}
     return {
         "version": result["version"],
         "provider": provider,
-        "probed": sorted({op for op, _, _ in requested}),
-        "silent": sorted(
-            {a["op"] for a in result["answers"]} - {op for op, _, _ in requested}
-        ),
+        "probed": sorted(answered),
+        "silent": sorted({answer["op"] for answer in answers} - answered),
         "alias": dict(sorted(alias.items())),
-        "in_place": {op: at for op, at in sorted(only.items()) if at},
-        "later": _later(result["answers"]),
-        "allocates": _exceptions(result["answers"], {op for op, at in only.items() if at}),
+        "in_place": dict(sorted(only_in_place.items())),
+        "later": _later_outputs(answers),
+        "allocates": _allocating_dtypes(answers, only_in_place),
     }
 
 
-def _later(answers: Sequence[Any]) -> dict[str, list[list[int]]]:
-    """Return the pairs of ops that asked for no more than their first output, ever."""
-    requested: dict[str, list[bool]] = defaultdict(list)
+def _later_outputs(answers: Sequence[Json]) -> dict[str, list[list[int]]]:
+    """Return ``[input, output]`` of outputs besides the first that lie on an input, by op.
+
+    An op has such outputs if it requested just the bytes of its first output in every probe.
+    """
+    needs_first_only: dict[str, list[bool]] = defaultdict(list)
     pairs = {answer["op"]: answer["later"] for answer in answers if answer["later"]}
     for answer in answers:
         if answer["later"] and answer["bytes"] is not None:
-            requested[answer["op"]].append(answer["bytes"] == answer["first"])
-    return {op: pairs[op] for op, found in sorted(requested.items()) if all(found)}
+            needs_first_only[answer["op"]].append(answer["bytes"] == answer["first"])
+    return {op: pairs[op] for op, probes in sorted(needs_first_only.items()) if all(probes)}
 
 
-def _exceptions(answers: Sequence[Any], in_place: Collection[str]) -> dict[str, list[str]]:
-    """Return the dtypes in which ops that write in place were never seen to."""
-    seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
+def _allocating_dtypes(
+    answers: Sequence[Json], in_place: Collection[str]
+) -> dict[str, list[str]]:
+    """Return, for ops that are computed in place, the dtypes with which they never are."""
+    shares_memory: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for answer in answers:
         if answer["bytes"] is not None and answer["alike"] and not answer["kept"]:
-            seen[answer["op"], answer["dtype"]].append(not answer["bytes"])
-    found: dict[str, list[str]] = defaultdict(list)
-    for (op, dtype), shared in sorted(seen.items()):
-        if op in in_place and not any(shared):
-            found[op].append(dtype)
-    return dict(found)
+            shares_memory[answer["op"], answer["dtype"]].append(not answer["bytes"])
+    dtypes: dict[str, list[str]] = defaultdict(list)
+    for (op, dtype), probes in sorted(shares_memory.items()):
+        if op in in_place and not any(probes):
+            dtypes[op].append(dtype)
+    return dict(dtypes)
 
 
-def main(wanted: str = "cpu") -> Path:
-    """Probe one provider and store its table in the package."""
-    table = probe_table(resolve_provider(wanted))
+def run_probes(job: Json) -> Json:
+    """Job: run every probe, and return the bytes that each op requested.
+
+    Args:
+        job: ``provider`` is ONNX Runtime's name of it.
+
+    Returns:
+        ``answers`` has for each probe: the op and the ``position`` of the input on which its
+        result may lie; ``kept``: whether that input is read again; ``bytes``: what the op
+        requested, None if it does not run; ``first``: bytes of its first output; ``later``: as
+        `OneOp.later`; ``dtype`` of the input; ``alike``: whether the result has this dtype too.
+    """
+    import onnxruntime as ort
+
+    from memplan_cli.onnx_io.runs.inplace_probes import probes
+
+    provider = str(job["provider"])
+    answers = []
+    for probe in probes():
+        operand = probe.op.operands[probe.position]
+        answer = {
+            "op": probe.op.key,
+            "position": probe.position,
+            "kept": probe.kept,
+            "first": 4 * prod(probe.op.operands[0].shape),
+            "later": probe.op.later,
+            "dtype": operand.dtype,
+            "alike": operand.dtype == probe.op.result,
+            "bytes": _requested_bytes(probe, provider),
+        }
+        answers.append(answer)
+    return {"version": ort.__version__, "answers": answers}
+
+
+def _requested_bytes(probe: Probe, provider: str) -> int | None:
+    """Run a probe, and return the bytes that its op requested; None if it does not run."""
+    import numpy as np
+
+    feed = {
+        f"x{index}": np.ones(operand.shape, operand.dtype)
+        for index, operand in enumerate(probe.op.operands)
+        if operand.values is None
+    }
+    with tempfile.TemporaryDirectory(prefix="memplan-probe-") as folder:
+        prefix = RuntimeSettings(session={"profile_file_prefix": f"{folder}/p"})
+        try:
+            session = make_session(probe.model, _NO_REUSE.updated(prefix), provider)
+            session.run(None, feed)
+        except Exception:  # noqa: BLE001 - the provider has no kernel for the op
+            return None
+        events: Any = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    for event in read_profile(events)[0]:
+        if event.name == "probe" and event.provider == provider:
+            return event.requested - event.requested_before
+    return None
+
+
+def main(provider: str = "cpu") -> Path:
+    """Probe one provider, write its table into the package, and return the file."""
+    table = probe_table(resolve_provider(provider))
     TABLES.mkdir(exist_ok=True)
     path = TABLES / f"{table['provider']}.json"
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Shapes that ONNX Runtime knows and ONNX inference does not: from its inference, or from a run."""
+"""Shapes that ONNX's inference does not know, from ONNX Runtime's inference or from a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.type_names import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from onnx import ModelProto
 
@@ -20,14 +20,26 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
     from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
 
+_DUMP_JOB = "memplan_cli.runtime.graph.dump_job:write_dump"
+
 _LOAD_TIMEOUT = 120.0
-"""Seconds to load a model; without an answer, sizes stay unknown."""
+"""Seconds to load a model; afterwards its sizes stay unknown."""
 
 
 def inferred_shapes(
     model: ModelProto, bindings: Bindings, names: set[str]
 ) -> tuple[Known, str]:
-    """Return what a session says of the named values of the top block, or why there is none."""
+    """Return the shapes that ONNX Runtime infers for values of the top block.
+
+    Args:
+        model: the model.
+        bindings: values of its dims.
+        names: the values whose shapes are wanted.
+
+    Returns:
+        Dtype and shape by name, of the values that it infers, and the error if the model does not
+        load, else ``""``.
+    """
     from memplan_cli.core.results.observations import CPU, UNOPTIMISED
     from memplan_cli.core.serialization import to_json
     from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
@@ -43,43 +55,49 @@ def inferred_shapes(
         file = Path(folder) / "model.onnx"
         file.write_bytes(query.data)
         job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMISED))}
-        outcome = run_job("dump", job, timeout=_LOAD_TIMEOUT)
+        outcome = run_job(_DUMP_JOB, job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason
-    types: Any = outcome.result["types"]
-    found: dict[str, tuple[str, Shape]] = {}
-    for name, (dtype, dims) in types.items():
-        # No dims can mean a scalar or that not even the rank is known: the runtime says
-        # the same of both, and a scalar that is none would be planned in four bytes.
+    shapes: dict[str, tuple[str, Shape]] = {}
+    for name, (dtype, dims) in outcome.result["types"].items():
+        # Without dims, the value is a scalar or its rank is unknown: the runtime does not tell
+        # which, and 4 bytes would be too few for the latter.
         if dtype in BITS and name in names and dims:
-            found[name] = (dtype, tuple(_dim(dim, query.symbols) for dim in dims))
-    return found, ""
+            shapes[name] = (dtype, tuple(_usable_dim(dim, query.symbols) for dim in dims))
+    return shapes, ""
 
 
-def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
-    """Keep numbers, and names that the model's inputs have: others the runtime made up."""
+def _usable_dim(dim: Dim, symbols: frozenset[str]) -> Dim:
+    """Return a dim if it is a number or has only the given symbols; else None, for unknown.
+
+    The runtime makes up names for other dims.
+    """
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return dim if dim and symbol_names(parse_dim(dim)) <= symbols else None
 
 
-def shapes_of(copy: NumberedModel, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker
-    """Return the largest shape that a run shows of every value, by its id."""
-    found: dict[str, tuple[str, Shape]] = {}
-    for node, read, written in nodes:
-        for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
-            if names is not None and len(names) == len(seen):
-                for name, (kind, shape) in zip(names, seen, strict=True):
-                    _widen(found, name, (dtype_of(kind), tuple(shape)))
-    return {name: facts for name, facts in found.items() if facts[0] in BITS}
+def largest_shapes(copy: NumberedModel, kernels: Iterable[Sequence[Any]]) -> Known:
+    """Return dtype and largest shape of every value in the kernels of a run, by its id.
+
+    Args:
+        copy: the model that was run, with the ids of its values by node.
+        kernels: for each kernel, its node and ``[type, dims]`` of what it read and wrote.
+    """
+    shapes: dict[str, tuple[str, Shape]] = {}
+    for node, read, written in kernels:
+        for ids, tensors in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
+            if ids is not None and len(ids) == len(tensors):
+                for name, (runtime_type, shape) in zip(ids, tensors, strict=True):
+                    before = shapes.get(name)
+                    largest = tuple(shape) if before is None else _largest(before[1], shape)
+                    shapes[name] = (dtype_of(runtime_type), largest)
+    return {name: (dtype, shape) for name, (dtype, shape) in shapes.items() if dtype in BITS}
 
 
-def _widen(
-    found: dict[str, tuple[str, Shape]], name: str, seen: tuple[str, Sequence[Dim]]
-) -> None:
-    dtype, shape = seen
-    before = found.get(name)
-    if before is not None and len(before[1]) == len(shape):
-        pairs = zip(before[1], shape, strict=True)
-        shape = [max(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
-    found[name] = (dtype, tuple(shape))
+def _largest(before: Shape, shape: Sequence[int]) -> Shape:
+    """Return the larger size of each dim; the later shape if the ranks differ."""
+    if len(before) != len(shape):
+        return tuple(shape)
+    pairs = zip(before, shape, strict=True)
+    return tuple(max(old, new) for old, new in pairs if isinstance(old, int))

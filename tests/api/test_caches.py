@@ -17,7 +17,7 @@ from cache_models import Shape, decoder
 from memplan_cli import api
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.features.kv_cache.note import CACHES, recorded_caches
+from memplan_cli.onnx_io.caches_metadata import CACHES, recorded_caches
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from story import memplan

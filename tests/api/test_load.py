@@ -19,7 +19,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG
 from memplan_cli.onnx_io.settings_metadata import SETTINGS, recorded_settings
 from memplan_cli.onnx_io.wire_format import scanned_metadata
-from memplan_cli.runtime.doctor import what_is_lost
+from memplan_cli.runtime.doctor import compare_with_environment
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def test_the_doctor_says_what_of_a_file_is_lost_with_another_runtime(
 ) -> None:
     out = tmp_path / "out.onnx"
     assert api.optimize(samples / "branchy_cnn.onnx", Settings(target="cpu"), out=out).passed
-    facts, lost = what_is_lost(out, {"onnxruntime": "0.1"})
+    facts, lost = compare_with_environment(out, {"onnxruntime": "0.1"})
     assert dict(facts)["settings"] == "in the file"
     (line,) = lost
     assert "here is onnxruntime 0.1" in line

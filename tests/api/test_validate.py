@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -19,12 +19,11 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
-from memplan_cli.runtime.run import run_model
+from memplan_cli.runtime import several_processes
 from memplan_cli.runtime.run.timing import ROUNDS
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
 from memplan_cli.runtime.verification import verify
 from memplan_cli.runtime.verification.verify import Verification
-from memplan_cli.runtime.workers import worker
 from story import memplan
 
 if TYPE_CHECKING:
@@ -181,23 +180,17 @@ def test_that_time_cannot_be_taken_is_said(
 
 
 def test_what_is_measured_is_compared_in_the_same_runs(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    samples: Path, tmp_path: Path, started_jobs: list[str]
 ) -> None:
-    jobs: list[str] = []
-    real = worker.start_script
-
-    def counted(arguments: list[str], *words: Any, **more: Any) -> worker.Job:  # noqa: ANN401
-        jobs.append(arguments[-1])
-        return real(arguments, *words, **more)
-
-    monkeypatch.setattr(worker, "start_script", counted)
     original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
     before = optimize(original, Settings(), out=out, check=Check("cpu")).plan.report.runtime
-    jobs.clear()
+    started_jobs.clear()
     found = validate(out, original, Check("cpu"), ["measure"])
     assert found.passed
-    assert jobs[:2] == ["measure", "measure"]
-    assert jobs[2:] == 2 * ROUNDS * ["measure"], "the time of both, in turn"
+    assert started_jobs[:2] == ["run in a new process", "run in a new process"]
+    assert started_jobs[2:] == 2 * ROUNDS * ["run in a new process"], (
+        "the time of both, in turn"
+    )
     assert found.runtime is not None
     assert before is not None
     assert found.runtime.settings == before.settings
@@ -220,7 +213,7 @@ def test_several_processes_are_measured_where_they_are_asked_for(
         asked.append((model.name, processes))
         return 1000 - len(asked)
 
-    monkeypatch.setattr(run_model, "memory_of_processes", together)
+    monkeypatch.setattr(several_processes, "memory_of_processes", together)
     check = Check(provider="cpu", processes=2)
     extras: tuple[Literal["measure"]] = ("measure",)
     proof = validate(done.model, original, check, extras)

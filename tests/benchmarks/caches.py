@@ -223,7 +223,7 @@ class _Growing:
     """The loop of the original's user."""
 
     def __init__(self, path: Path, options: Any, written: Path) -> None:  # noqa: ANN401
-        from memplan_cli.features.kv_cache.note import recorded_caches
+        from memplan_cli.onnx_io.caches_metadata import recorded_caches
         from memplan_cli.onnx_io.wire_format import scanned_metadata
 
         self.session = ort.InferenceSession(str(path), options)

@@ -10,39 +10,29 @@ from typing import TYPE_CHECKING
 from memplan_cli.runtime.workers import worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from memplan_cli.core.json_types import Json
 
 
 def keep_jobs_here() -> None:
     """From now on no job gets a process of its own; a crash takes this one along."""
-    worker.start_script = _start
+    worker.Job = _Done  # type: ignore[misc]
 
 
 class _Done(worker.Job):
-    """A job that was done when it was started."""
+    """A job that is done when it is started."""
 
-    def __init__(self, found: worker.Outcome) -> None:
-        self._found = found
+    def __init__(self, arguments: list[str], content: Json, **options: object) -> None:
+        del options
+        self._known_outcome = _run(arguments[-1], content)
 
     def end(self) -> None:
         """Leave nothing behind."""
 
 
-def _start(
-    arguments: list[str],
-    job: Mapping[str, object],
-    *,
-    timeout: float,
-    about: worker.About | None = None,
-) -> worker.Job:
-    del timeout, about
-    return _Done(_run(arguments, job))
-
-
-def _run(arguments: list[str], job: Mapping[str, object]) -> worker.Outcome:
+def _run(function: str, content: Json) -> worker.Outcome:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "job.json").write_text(json.dumps(job))
-        worker.main(arguments[-1], str(folder))
+        (folder / "job.json").write_text(json.dumps(content))
+        worker.main(function, str(folder))
         answer = json.loads((folder / "result.json").read_text())
     return worker.Outcome(answer["how"], answer["result"], answer["reason"])

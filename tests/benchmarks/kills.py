@@ -36,7 +36,7 @@ SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
 Victim = Literal["command", "server", "job"]
 """The command, the process that forks its jobs, or the newest of these forks."""
 
-_SERVER = b"memplan_cli.runtime.workers.server"
+_SERVER = b"memplan_cli.runtime.workers.fork_server"
 """In the command line of a server, and of what it forks."""
 
 MARK = "MEMPLAN_KILLED"

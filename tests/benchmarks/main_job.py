@@ -95,18 +95,18 @@ COUNTED = """
 import json
 import sys
 from memplan_cli.runtime.workers import worker
-real, started = worker.start_script, []
-def counted(arguments, *words, **more):
-    job = real(arguments, *words, **more)
-    started.append((arguments[-1], job))
-    return job
-worker.start_script = counted
+started = []
+class Counted(worker.Job):
+    def __init__(self, arguments, *words, **options):
+        super().__init__(arguments, *words, **options)
+        started.append((arguments[-1].rpartition(":")[2], self))
+worker.Job = Counted
 from memplan_cli.__main__ import main
 try:
     main()
 finally:
     with open(__file__ + ".started", "w") as file:
-        json.dump([(job.process, kind) for kind, job in started], file)
+        json.dump([(job.pid, kind) for kind, job in started], file)
 """
 
 COUNTED_WAYS = ("optimize", "--target cpu")

@@ -20,7 +20,7 @@ import onnxruntime as ort
 
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.loading import load_session
-from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
+from memplan_cli.runtime.workers.process_memory import baseline, bytes_beyond, resident
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
         outputs = session.run(None, feed)
         bits = bits or digest(outputs)
         del outputs
-    found = beyond(before, loaded, resident())
+    found = bytes_beyond(before, loaded, resident())
     assert found
     assert before
     assert loaded

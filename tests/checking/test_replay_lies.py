@@ -10,17 +10,17 @@ import pytest
 from lies import of_plans
 from lies.told import nothing, tell
 from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.runtime.proofs.replay import replay_unchecked
+from memplan_cli.runtime.replay.replay import replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lies.told import Lie, Told
-    from memplan_cli.runtime.proofs.replay import Replayed
+    from memplan_cli.runtime.replay.replay import ReplayResult
 
 
-def replayed(base: str, lie: Lie, folder: Path) -> Replayed:
+def replayed(base: str, lie: Lie, folder: Path) -> ReplayResult:
     written = tell(base, lie[1], folder)
     plan = plan_from_json(json.loads(written.with_suffix(".json").read_text()))
     return replay_unchecked(written, plan, RunConditions())
@@ -33,11 +33,11 @@ def stripped(told: Told) -> None:
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
-        (of_plans.rename, "places 'nobody', which no node of the model makes"),
-        (stripped, "places 'x', which no node of the model makes"),
+        (of_plans.rename, "places 'nobody', which no node of the model computes"),
+        (stripped, "places 'x', which no node of the model computes"),
         (of_plans.early_consumer, "'n_b' reads 'a' before the plan's order makes it"),
-        (of_plans.rename_node, "order is not of the model's nodes"),
-        (of_plans.drop_node, "order is not of the model's nodes"),
+        (of_plans.rename_node, "order has other nodes than the model"),
+        (of_plans.drop_node, "order has other nodes than the model"),
     ],
 )
 def test_a_replay_of_a_lie_fails(lie: object, reason: str, tmp_path: Path) -> None:

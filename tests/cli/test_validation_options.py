@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.runtime.workers import worker
 from story import GOOD, memplan, write
 
 
@@ -15,20 +14,6 @@ from story import GOOD, memplan, write
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("a.onnx"), GOOD)
-
-
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds of the processes that were started."""
-    found: list[str] = []
-
-    def counted(arguments: list[str], *words: object, **more: object) -> worker.Job:
-        found.append(arguments[-1])
-        return script(arguments, *words, **more)  # type: ignore[arg-type]
-
-    script = worker.start_script
-    monkeypatch.setattr(worker, "start_script", counted)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -47,7 +32,7 @@ def test_a_model_is_proved_as_far_as_asked(
     validated: bool,  # noqa: FBT001 - what is expected
     measured: bool,  # noqa: FBT001 - what is expected
     started: int,
-    jobs: list[str],
+    started_jobs: list[str],
 ) -> None:
     done = memplan("optimize", "a.onnx", *words, "--provider", "auto", "--format", "json")
     assert done.exit_code == 0, done.output
@@ -56,20 +41,20 @@ def test_a_model_is_proved_as_far_as_asked(
         validated,
         measured,
     )
-    assert jobs == ["measure" if measured else "run"] * started
+    assert started_jobs == ["run in a new process" if measured else "run"] * started
 
 
-def test_tuning_says_its_cost_first_and_runs_more(jobs: list[str]) -> None:
+def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> None:
     done = memplan("optimize", "a.onnx", "--tune", "--provider", "cpu")
     assert done.exit_code == 0, done.output
     assert done.stderr.startswith("memplan: --tune runs the models under many settings")
-    assert len(jobs) > 5
-    jobs.clear()
+    assert len(started_jobs) > 5
+    started_jobs.clear()
     assert memplan("settings", "a.onnx", "--measure", "--provider", "cpu").exit_code == 0
-    assert jobs == ["measure", "measure"]
-    jobs.clear()
+    assert started_jobs == ["run in a new process", "run in a new process"]
+    started_jobs.clear()
     assert memplan("settings", "a.onnx", "--tune", "--provider", "cpu").exit_code == 0
-    assert len(jobs) > 2
+    assert len(started_jobs) > 2
 
 
 @pytest.mark.parametrize(

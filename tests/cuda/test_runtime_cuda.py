@@ -16,7 +16,7 @@ from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.probe import probe_table
-from memplan_cli.runtime.proofs.replay import replay
+from memplan_cli.runtime.replay.replay import replay
 from memplan_cli.runtime.run.run_model import observe_run, process_of_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.session import resolve_provider

@@ -10,7 +10,6 @@ import pytest
 from builders import parse
 from memplan_cli import Check, Settings, api
 from memplan_cli.errors import MemplanError
-from memplan_cli.runtime.workers import worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,19 +33,6 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-    real = worker.start_script
-
-    def counted(arguments: list[str], *words: Any, **more: Any) -> worker.Job:  # noqa: ANN401
-        found.append(arguments[-1])
-        return real(arguments, *words, **more)
-
-    monkeypatch.setattr(worker, "start_script", counted)
-    return found
-
-
 def assumed(done: Optimized) -> dict[str, int]:
     bindings = done.plan.report.bindings
     return {name: dim.value for name, dim in bindings.items() if dim.source == "assumed"}
@@ -56,26 +42,29 @@ def assumed(done: Optimized) -> dict[str, int]:
 def test_a_model_that_runs_at_the_least_sizes_is_not_run_for_them(
     target: Any,  # noqa: ANN401 - one of the choices
     tmp_path: Path,
-    jobs: list[str],
+    started_jobs: list[str],
 ) -> None:
     model = write(tmp_path / "net.onnx", FREE)
     done = api.optimize(model, Settings(target=target), check=Check("cpu"))
     assert done.passed
     assert assumed(done) == {"b": 1, "n": 1}
-    assert jobs == ["offline"] * (target == "cpu") + ["measure", "measure"]
+    assert started_jobs == ["write_offline_graphs"] * (target == "cpu") + [
+        "run in a new process",
+        "run in a new process",
+    ]
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_sizes_are_tried_where_the_model_does_not_run_at_the_least_ones(
     target: Any,  # noqa: ANN401 - one of the choices
     tmp_path: Path,
-    jobs: list[str],
+    started_jobs: list[str],
 ) -> None:
     model = write(tmp_path / "net.onnx", FAR)
     done = api.optimize(model, Settings(target=target), check=Check("cpu"))
     assert done.passed
     assert assumed(done)["n"] >= 4
-    assert "run" in jobs
+    assert "run" in started_jobs
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix == ".tmp") == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from memplan_cli import api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
+from memplan_cli.runtime.replay.replay import ReplayExtent, replay, replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
@@ -93,7 +93,7 @@ def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> 
     dtypes = {tensor.name: tensor.dtype for tensor in plan.tensors}
     assert (dtypes["b"], dtypes["e"], dtypes["i"]) == ("bfloat16", "float8e4m3fn", "int4")
     result = replay(model, plan, ON_CPU)
-    assert (result.status, result.reason, result.extent.left_out) == ("passed", "", {})
+    assert (result.status, result.reason, result.extent.unplaced) == ("passed", "", {})
     assert result.extent.placed == len(plan.tensors)
 
 
@@ -116,14 +116,14 @@ def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
 def test_without_dims_a_symbolic_tensor_is_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     result = replay(model, plan, ON_CPU)
-    assert "a" in result.extent.left_out
+    assert "a" in result.extent.unplaced
 
 
 def test_strings_are_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, WORDS, Settings())
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.reason) == ("passed", "")
-    assert "u" in result.extent.left_out
+    assert "u" in result.extent.unplaced
 
 
 def test_what_is_excluded_is_in_its_place_and_is_not_said_to_have_none(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_what_is_excluded_is_in_its_place_and_is_not_said_to_have_none(tmp_path:
     model, plan = planned(tmp_path, FLAT, settings)
     assert {refusal.name for refusal in plan.report.unplanned} == {"c", "d"}
     found = replay(model, plan, ON_CPU).extent
-    assert found == Extent(placed=len(plan.tensors), pinned=2)
+    assert found == ReplayExtent(placed=len(plan.tensors), pinned=2)
     every = len(plan.tensors)
-    said = f"{every} of {every} tensors at their offsets, 2 excluded ones looked at again"
+    said = f"{every} of {every} tensors at their offsets, 2 excluded ones compared again"
     assert [line.startswith(said) for line in found.described()] == [True]
 
 
@@ -142,10 +142,10 @@ def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     inside = sum(bool(tensor.block) for tensor in plan.tensors)
     found = replay(model, plan, ON_CPU).extent
     assert inside > 0
-    assert found == Extent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
+    assert found == ReplayExtent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
     first, second = found.described()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
-    assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not shown")
+    assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not covered")
 
 
 def test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash(tmp_path: Path) -> None:

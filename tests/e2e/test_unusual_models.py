@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.runtime.proofs.replay import replay_unchecked
+from memplan_cli.runtime.replay.replay import replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions
 from story import memplan
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from memplan_cli.features.chunking.axes.split import Node
 from memplan_cli.features.chunking.axes.table import chunk_edit
 from memplan_cli.onnx_io.read import program_of
-from memplan_cli.runtime.workers.blocks import block_size
+from memplan_cli.runtime.workers.session_graph import block_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -20,7 +20,7 @@ from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.writing.chunked import chunked_model
-from memplan_cli.runtime.workers.blocks import block_size
+from memplan_cli.runtime.workers.session_graph import block_size
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

@@ -149,7 +149,7 @@ def test_what_goes_beyond_the_capacity_is_refused_and_nothing_is_lost() -> None:
     decoding, feed = started()
     first = decoding.prefill(feed)
     before = decoding.valid("a0_past")
-    with pytest.raises(SettingsError, match="hold 6 entries: 4 are taken"):
+    with pytest.raises(SettingsError, match="hold 6 entries: 4 are valid"):
         decoding.step(feed)
     assert decoding.position == 4
     assert decoding.valid("a0_past").tobytes() == before.tobytes()
@@ -204,7 +204,7 @@ def test_a_model_without_caches_in_place_has_no_decoder() -> None:
 
 def test_metadata_about_caches_that_are_not_there_are_refused() -> None:
     _, caches = rewritten(decoder(), 4)
-    with pytest.raises(ModelError, match="caches that it has not"):
+    with pytest.raises(ModelError, match="that the model does not have"):
         Decoder(session(decoder()), caches)
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA, ProcessBytes
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.device_memory import (
+from memplan_cli.runtime.workers.process_memory import (
     DeviceUse,
-    bytes_taken,
+    Resident,
+    bytes_beyond,
+    device_bytes_taken,
     device_use,
-    use_by,
+    device_use_of,
 )
-from memplan_cli.runtime.workers.process_memory import Resident, beyond
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,15 +74,15 @@ class Driver:
 
 def test_a_processs_bytes_on_all_devices_are_summed() -> None:
     driver = Driver([{ME: 300, 5: 1000}, {5: 50}, {ME: 20}])
-    assert use_by(driver, ME) == DeviceUse(own=320, all_processes=1370)
+    assert device_use_of(ME, driver) == DeviceUse(own=320, all_processes=1370)
 
 
 def test_a_process_that_is_listed_nowhere_has_no_bytes_of_its_own() -> None:
-    assert use_by(Driver([{5: 1000}]), ME) == DeviceUse(own=None, all_processes=1000)
+    assert device_use_of(ME, Driver([{5: 1000}])) == DeviceUse(own=None, all_processes=1000)
 
 
 def test_bytes_that_the_driver_does_not_know_are_not_made_up() -> None:
-    assert use_by(Driver([{ME: None}]), ME) == DeviceUse(own=None, all_processes=0)
+    assert device_use_of(ME, Driver([{ME: None}])) == DeviceUse(own=None, all_processes=0)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +95,12 @@ def test_bytes_that_the_driver_does_not_know_are_not_made_up() -> None:
     ],
 )
 def test_a_driver_that_fails_says_nothing(broken: str) -> None:
-    assert use_by(Driver([{ME: 1}], broken), ME) is None
+    assert device_use_of(ME, Driver([{ME: 1}], broken)) is None
 
 
 def test_without_a_list_of_processes_what_anybody_holds_is_left() -> None:
     driver = Driver([{ME: 9}], "nvmlDeviceGetComputeRunningProcesses")
-    assert use_by(driver, ME) == DeviceUse(own=None, all_processes=9)
+    assert device_use_of(ME, driver) == DeviceUse(own=None, all_processes=9)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_without_a_list_of_processes_what_anybody_holds_is_left() -> None:
 def test_what_was_taken_is_the_processs_own_where_it_is_listed(
     before: DeviceUse | None, now: DeviceUse | None, taken: int | None
 ) -> None:
-    assert bytes_taken(before, now) == taken
+    assert device_bytes_taken(before, now) == taken
 
 
 def test_on_the_cpu_no_device_is_asked() -> None:
@@ -137,6 +138,6 @@ def test_without_the_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -
 
 def test_bytes_of_a_device_are_in_the_json_only_where_there_are_any() -> None:
     empty, full = Resident(1, 1, 1, 0), Resident(9, 9, 8, 1)
-    assert beyond(empty, full, full, 5) == ProcessBytes(8, 8, 7, 1, device=5)
-    assert to_json(beyond(empty, full, full, 5))["device"] == 5
-    assert "device" not in to_json(beyond(empty, full, full))
+    assert bytes_beyond(empty, full, full, 5) == ProcessBytes(8, 8, 7, 1, device=5)
+    assert to_json(bytes_beyond(empty, full, full, 5))["device"] == 5
+    assert "device" not in to_json(bytes_beyond(empty, full, full))

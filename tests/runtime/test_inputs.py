@@ -16,7 +16,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.runs.prepared_models import random_ops
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
-from memplan_cli.runtime.workers.inputs import InputsAhead, draw, draw_all
+from memplan_cli.runtime.workers.inputs import PreparedInputs, draw, draw_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -220,19 +220,21 @@ def test_inputs_drawn_ahead_are_those_drawn_for_each_size(
     shapes: list[tuple[int, int]], spec: FeedSpec
 ) -> None:
     sizes = [[replace(spec, shape=shape)] for shape in shapes]
-    ahead = InputsAhead(sizes, seed=7)
+    prepared = PreparedInputs(sizes, seed=7)
     for specs in sizes:
-        now, then = ahead.of(specs)["x"], draw_all(specs, seed=7)["x"]
+        now, then = prepared.feed(specs)["x"], draw_all(specs, seed=7)["x"]
         assert np.array_equal(np.asarray(now), np.asarray(then))
         assert np.asarray(now).dtype == np.asarray(then).dtype
 
 
 def test_inputs_drawn_ahead_take_no_memory_of_their_own() -> None:
     small, large = ([FeedSpec("x", "float32", (n, 3), "normal")] for n in (2, 5))
-    ahead = InputsAhead([small, large])
-    assert np.shares_memory(np.asarray(ahead.of(small)["x"]), np.asarray(ahead.of(large)["x"]))
+    prepared = PreparedInputs([small, large])
+    assert np.shares_memory(
+        np.asarray(prepared.feed(small)["x"]), np.asarray(prepared.feed(large)["x"])
+    )
     other = [FeedSpec("x", "int64", (2, 3), "integers", 0, 2)]
-    assert np.asarray(ahead.of(other)["x"]).dtype == np.int64
+    assert np.asarray(prepared.feed(other)["x"]).dtype == np.int64
 
 
 def test_strings_and_sequences_can_be_drawn() -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli import Check, api
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.runtime.workers.mapped_pages import letting_go
+from memplan_cli.runtime.workers.memory_release import drop_new_file_pages
 from memplan_cli.settings.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
@@ -45,7 +45,7 @@ def mapped(folder: Path, access: int) -> tuple[Path, mmap.mmap]:
 
 
 def test_what_was_read_is_let_go_and_there_when_read_again(tmp_path: Path) -> None:
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         path, pages = mapped(tmp_path, mmap.ACCESS_READ)
     assert resident(path) == 0
     assert pages[:] == b"w" * len(pages)
@@ -53,17 +53,17 @@ def test_what_was_read_is_let_go_and_there_when_read_again(tmp_path: Path) -> No
 
 def test_what_was_mapped_before_stays(tmp_path: Path) -> None:
     path, pages = mapped(tmp_path, mmap.ACCESS_READ)
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         other, others = mapped(tmp_path / "other", mmap.ACCESS_READ)
     assert (resident(path), resident(other)) == (len(pages), 0)
     assert len(others) == len(pages)
 
 
 def test_what_was_changed_stays(tmp_path: Path) -> None:
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         path, pages = mapped(tmp_path, mmap.ACCESS_COPY)
     assert resident(path) == 0
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         path, pages = mapped(tmp_path, mmap.ACCESS_COPY)
         pages[mmap.PAGESIZE] = 0
     assert resident(path) > 0
@@ -71,26 +71,26 @@ def test_what_was_changed_stays(tmp_path: Path) -> None:
 
 
 def test_files_of_other_folders_stay(tmp_path: Path) -> None:
-    with letting_go(tmp_path / "there"):
+    with drop_new_file_pages(tmp_path / "there"):
         path, pages = mapped(tmp_path / "here", mmap.ACCESS_READ)
     assert resident(path) == len(pages)
 
 
 def test_what_another_thread_may_still_be_loading_stays(tmp_path: Path) -> None:
-    with letting_go(tmp_path):
-        with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
+        with drop_new_file_pages(tmp_path):
             path, pages = mapped(tmp_path, mmap.ACCESS_READ)
         assert resident(path) == len(pages)
     assert resident(path) == 0
-    with pytest.raises(OSError, match="lost"), letting_go(tmp_path):
+    with pytest.raises(OSError, match="lost"), drop_new_file_pages(tmp_path):
         raise OSError("lost")
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         other, _ = mapped(tmp_path / "other", mmap.ACCESS_READ)
     assert resident(other) == 0
 
 
 def test_code_stays_where_a_model_lies_above_it(tmp_path: Path) -> None:
-    with letting_go(tmp_path):
+    with drop_new_file_pages(tmp_path):
         path, pages = mapped(tmp_path, mmap.ACCESS_READ)
         rights = mmap.PROT_READ | mmap.PROT_EXEC
         with path.open("rb") as file:

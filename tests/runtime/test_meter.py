@@ -12,9 +12,13 @@ import pytest
 from builders import parse
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.runtime.run.run_model import observe_run, process_of_run
-from memplan_cli.runtime.workers import meter as meters
-from memplan_cli.runtime.workers.meter import HeapUse, Meter, heap_use
-from memplan_cli.runtime.workers.process_memory import Resident
+from memplan_cli.runtime.workers import process_memory as meters
+from memplan_cli.runtime.workers.process_memory import (
+    HeapUse,
+    Resident,
+    SessionMeter,
+    heap_use,
+)
 from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
@@ -54,7 +58,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     made = System()
     monkeypatch.setattr(meters, "resident", made.now)
     monkeypatch.setattr(meters, "baseline", made.now)
-    monkeypatch.setattr(meters, "forget_highest", made.forget)
+    monkeypatch.setattr(meters, "reset_highest", made.forget)
     monkeypatch.setattr(meters, "heap_use", lambda: HeapUse(made.used, made.free))
     return made
 
@@ -63,17 +67,17 @@ def noted(
     system: System, profile: int, looks: int = 0, *, keeps: bool = True, held: int = 0
 ) -> ProcessBytes | None:
     """Return what a session took that loads 30 MB, and 20 with its first run."""
-    meter = Meter(CPU, system.now(), None, keeps)
+    meter = SessionMeter(CPU, system.now(), None, keeps)
     system.grow(30 * MB)
-    meter.stands()
+    meter.note_loaded()
     for run in range(3):
         system.grow((20 * MB if run == 0 else 0) + profile + held)
-        meter.ran()
+        meter.note_run()
         system.grow(looks)
         system.resident -= looks
         system.used -= looks
-        meter.dropped()
-    return meter.process([run * held for run in range(3)])
+        meter.note_dropped()
+    return meter.result([run * held for run in range(3)])
 
 
 def test_what_the_profile_of_each_run_takes_is_left_out(system: System) -> None:
@@ -83,44 +87,44 @@ def test_what_the_profile_of_each_run_takes_is_left_out(system: System) -> None:
 
 
 def test_a_profile_that_lies_in_holes_of_the_heap_took_nothing(system: System) -> None:
-    meter = Meter(CPU, system.now(), None, _keeps_holes=True)
+    meter = SessionMeter(CPU, system.now(), None, has_holes=True)
     system.grow(30 * MB)
     system.free = 9 * MB
-    meter.stands()
+    meter.note_loaded()
     for _ in range(3):
         system.grow(4 * MB)
-        meter.ran()
-        meter.dropped()
-    found = meter.process([0, 0, 0])
+        meter.note_run()
+        meter.note_dropped()
+    found = meter.result([0, 0, 0])
     assert found is not None
     assert found.private == 30 * MB
     assert found.run == 30 * MB
 
 
 def test_a_run_is_never_below_the_load_before_it(system: System) -> None:
-    meter = Meter(CPU, system.now(), None, _keeps_holes=True)
+    meter = SessionMeter(CPU, system.now(), None, has_holes=True)
     system.grow(80 * MB)
     system.resident -= 50 * MB
-    meter.stands()
+    meter.note_loaded()
     for _ in range(3):
         system.grow(4 * MB)
-        meter.ran()
-        meter.dropped()
-    found = meter.process([0, 0, 0])
+        meter.note_run()
+        meter.note_dropped()
+    found = meter.result([0, 0, 0])
     assert found is not None
     assert (found.load, found.run, found.private) == (80 * MB, 80 * MB, 30 * MB)
 
 
 def test_holes_that_were_given_back_are_none(system: System) -> None:
     system.free = 9 * MB
-    meter = Meter(CPU, system.now(), None, _keeps_holes=False)
-    meter.stands()
+    meter = SessionMeter(CPU, system.now(), None, has_holes=False)
+    meter.note_loaded()
     system.free = 0
     for _ in range(3):
         system.grow(4 * MB)
-        meter.ran()
-        meter.dropped()
-    found = meter.process([0, 0, 0])
+        meter.note_run()
+        meter.note_dropped()
+    found = meter.result([0, 0, 0])
     assert found is not None
     assert found.private == 0
 
@@ -140,22 +144,22 @@ def test_an_arena_that_grows_with_each_run_counts(system: System) -> None:
 
 
 def test_without_a_profile_nothing_is_taken_off(system: System) -> None:
-    meter = Meter(CPU, system.now(), None, _keeps_holes=True)
-    meter.stands()
+    meter = SessionMeter(CPU, system.now(), None, has_holes=True)
+    meter.note_loaded()
     for _ in range(3):
         system.grow(6 * MB)
-        meter.ran()
-        meter.dropped()
-    found = meter.process()
+        meter.note_run()
+        meter.note_dropped()
+    found = meter.result()
     assert found is not None
     assert (found.run, found.private) == (18 * MB, 18 * MB)
 
 
 def test_a_session_that_runs_nothing_took_what_it_took_to_make_it(system: System) -> None:
-    meter = Meter(CPU, system.now(), None, _keeps_holes=True)
+    meter = SessionMeter(CPU, system.now(), None, has_holes=True)
     system.grow(12 * MB)
-    meter.stands()
-    found = meter.process()
+    meter.note_loaded()
+    found = meter.result()
     assert found is not None
     assert (found.load, found.run, found.private) == (12 * MB, 12 * MB, 12 * MB)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.runtime.process.memory import PAGE, Heap, ProcessMemory
 from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
+from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, ProcessMemory
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,7 +6,6 @@ import ctypes
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,16 +14,16 @@ import pytest
 
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.runtime.run.run_model import memory_of_processes, process_of_run
+from memplan_cli.runtime.run.run_model import process_of_run
+from memplan_cli.runtime.several_processes import measure_processes, memory_of_processes
 from memplan_cli.runtime.workers import process_memory
+from memplan_cli.runtime.workers.memory_release import map_large_blocks, trim_heap
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
     baseline,
-    beyond,
-    mapping_large,
-    proportional,
+    bytes_beyond,
+    proportional_bytes,
     resident,
-    trim,
 )
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 
@@ -40,7 +39,7 @@ MIB = 1 << 20
 def without_proc(monkeypatch: pytest.MonkeyPatch, psutil: ModuleType | None) -> None:
     """Let the system say nothing, as macOS and Windows do; psutil may know something."""
     monkeypatch.setattr(process_memory, "_STATUS", Path("/nowhere/status"))
-    monkeypatch.setattr(process_memory, "_CLEAR", Path("/nowhere/clear_refs"))
+    monkeypatch.setattr(process_memory, "_CLEAR_REFS", Path("/nowhere/clear_refs"))
     monkeypatch.setitem(sys.modules, "psutil", psutil)
 
 
@@ -56,7 +55,7 @@ def test_what_a_process_takes_is_seen() -> None:
     after = resident()
     assert before is not None
     assert after is not None
-    found = beyond(before, after, after)
+    found = bytes_beyond(before, after, after)
     assert found is not None
     assert abs(found.private - 64 * MIB) < 2 * MIB
     assert len(block) == 64 * MIB
@@ -74,7 +73,7 @@ def test_what_the_c_library_keeps_is_given_back() -> None:
     for block in blocks[:-1]:  # the last one holds the end of the heap
         libc.free(block)
     kept = resident()
-    trim()
+    trim_heap()
     left = resident()
     libc.free(blocks[-1])
     assert kept is not None
@@ -84,18 +83,18 @@ def test_what_the_c_library_keeps_is_given_back() -> None:
 
 @linux
 def test_the_proportional_size_is_below_the_resident_one() -> None:
-    found, now = proportional(None), resident()
+    found, now = proportional_bytes(None), resident()
     assert found is not None
     assert now is not None
     assert 0 < found < now.now + MIB
-    assert proportional(os.getpid()) == pytest.approx(found, rel=0.02)
-    assert proportional(2**22 + 1) is None
+    assert proportional_bytes(os.getpid()) == pytest.approx(found, rel=0.02)
+    assert proportional_bytes(2**22 + 1) is None
 
 
 def test_where_nobody_says_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     without_proc(monkeypatch, None)
     assert resident() is None
-    assert beyond(baseline(), resident(), resident()) is None
+    assert bytes_beyond(baseline(), resident(), resident()) is None
 
 
 def test_elsewhere_psutil_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +138,9 @@ def test_a_process_that_cannot_run_the_model_is_a_failure() -> None:
 def test_where_the_system_does_not_say_no_process_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = import_module("memplan_cli.features.serving.load_job")
-    monkeypatch.setattr(job, "proportional", lambda _: None)
+    monkeypatch.setattr(process_memory, "proportional_bytes", lambda _: None)
     session = SessionSpec(SAMPLES / "branchy_cnn.onnx")
-    assert job.run({"processes": 2, "session": session}) == {"bytes": None}
+    assert measure_processes({"processes": 2, "session": session}) == {"bytes": None}
 
 
 @linux
@@ -170,7 +168,7 @@ def test_large_blocks_are_mapped_by_themselves_while_a_session_is_made(
 ) -> None:
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-    with mapping_large():
+    with map_large_blocks():
         assert library.set == [(-3, 128 << 10), (-1, 256 << 10)]
     assert library.set[2:] == [(-3, 32 << 20), (-1, 64 << 20)]
 
@@ -178,7 +176,7 @@ def test_large_blocks_are_mapped_by_themselves_while_a_session_is_made(
 def test_they_are_as_before_where_making_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-    with pytest.raises(OSError, match="lost"), mapping_large():
+    with pytest.raises(OSError, match="lost"), map_large_blocks():
         raise OSError("lost")
     assert len(library.set) == 4
 
@@ -190,7 +188,7 @@ def test_what_the_environment_says_of_blocks_stays(
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     monkeypatch.setenv(name, "1")
-    with mapping_large():
+    with map_large_blocks():
         pass
     assert not library.set
 
@@ -199,7 +197,7 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     library = Library()
     del library.gnu_get_libc_version
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-    with mapping_large():
+    with map_large_blocks():
         pass
     assert not library.set
 
@@ -209,7 +207,7 @@ def test_a_block_of_a_size_that_was_freed_before_is_mapped_meanwhile() -> None:
     """In a process of its own: glibc never forgets what it was told."""
     code = """
 import ctypes
-from memplan_cli.runtime.workers.process_memory import mapping_large
+from memplan_cli.runtime.workers.memory_release import map_large_blocks
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 class Said(ctypes.Structure):
@@ -223,7 +221,7 @@ def mapped(size):
     return after > before
 MIB = 1 << 20
 assert mapped(16 * MIB) and not mapped(8 * MIB)
-with mapping_large():
+with map_large_blocks():
     assert mapped(12 * MIB)  # what the last one has left free has room for eight
 assert not mapped(12 * MIB) and mapped(40 * MIB)
 """

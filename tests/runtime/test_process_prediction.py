@@ -20,9 +20,9 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.dumps import executed_graph
-from memplan_cli.runtime.process.memory import PAGE, ProcessMemory
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
 from memplan_cli.runtime.process.predict import KnownProcess, simulate_process
+from memplan_cli.runtime.process.simulated_memory import PAGE, ProcessMemory
 from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, read_weights
 from memplan_cli.runtime.profile.workspace import (
     as_requested,

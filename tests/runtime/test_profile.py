@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memplan_cli.runtime.workers.profile import peaks_of, read_profile
+from memplan_cli.runtime.workers.session_profile import arena_peaks, read_profile
 
 
 def node(at: int, name: str, requested: int, delta: int, **more: int) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def model_run(at: int) -> dict[str, Any]:
 
 def test_runs_are_told_apart_and_events_sorted_by_time() -> None:
     events = [node(110, "b", 1, 1), model_run(100), node(20, "a2", 1, 1), node(10, "a1", 1, 1)]
-    recording = read_profile([*events, model_run(0)])
-    assert [[e.name for e in run] for run in recording.runs] == [["a1", "a2"], ["b"]]
+    runs = read_profile([*events, model_run(0)])
+    assert [[e.name for e in run] for run in runs] == [["a1", "a2"], ["b"]]
 
 
 def test_peaks_leave_out_what_was_there_before_the_first_kernel() -> None:
@@ -37,16 +37,16 @@ def test_peaks_leave_out_what_was_there_before_the_first_kernel() -> None:
         node(101, "a", 300, 0, mem_arena_held=1200),
         node(102, "b", 320, 20, mem_in_use_peak=500),
     ]
-    peaks = peaks_of(read_profile(events), (3.0, 1.0, 2.0))
+    peaks = arena_peaks(read_profile(events))
     assert (peaks.weights, peaks.first_run_peak, peaks.steady_peak) == (100, 300, 220)
-    assert (peaks.held, peaks.scratch, peaks.milliseconds) == (1200, 90, 2.0)
+    assert (peaks.held, peaks.scratch) == (1200, 90)
 
 
 def test_without_counters_nothing_is_guessed() -> None:
     event = {"cat": "Node", "name": "a_kernel_time", "ts": 1, "dur": 1, "args": {}}
-    peaks = peaks_of(read_profile([model_run(0), event]))
+    peaks = arena_peaks(read_profile([model_run(0), event]))
     assert (peaks.first_run_peak, peaks.steady_peak, peaks.held) == (None, None, None)
 
 
 def test_one_run_has_no_steady_peak() -> None:
-    assert peaks_of(read_profile([model_run(0), node(1, "a", 5, 5)])).steady_peak is None
+    assert arena_peaks(read_profile([model_run(0), node(1, "a", 5, 5)])).steady_peak is None

@@ -23,7 +23,7 @@ from memplan_cli.runtime.settings_search.written_model import (
     read_baseline_graph,
 )
 from memplan_cli.runtime.verification.verify import verify
-from memplan_cli.runtime.workers.process_memory import Resident, beyond
+from memplan_cli.runtime.workers.process_memory import Resident, bytes_beyond
 from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def test_a_process_says_what_it_took(original: Callable[..., Baseline]) -> None:
 
 def test_nothing_is_said_where_the_system_says_nothing() -> None:
     seen = Resident(9, 5, 4, 1)
-    assert beyond(None, seen, seen) is None
-    found = beyond(Resident(5, 5, 3, 1), Resident(8, 7, 4, 1), seen)
+    assert bytes_beyond(None, seen, seen) is None
+    found = bytes_beyond(Resident(5, 5, 3, 1), Resident(8, 7, 4, 1), seen)
     assert found is not None
     assert (found.load, found.run, found.private, found.file) == (3, 4, 1, 0)

@@ -17,40 +17,43 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.run_model import process_of_run, start_run
-from memplan_cli.runtime.workers import warm, worker
-from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
-from memplan_cli.runtime.workers.warm import (
+from memplan_cli.runtime.workers import fork_client, worker
+from memplan_cli.runtime.workers.fork_client import (
+    ProcessChoice,
     Request,
     Server,
     ServerGoneError,
     worker_environment,
 )
+from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.runtime.workers.warm import Begin
+    from memplan_cli.runtime.workers.fork_client import Begin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
 SERVER = """
 import os, sys, time
 from pathlib import Path
-from memplan_cli.runtime.workers import server
+from memplan_cli.runtime.workers import fork_server
 def runs(note, code):
     note = Path(note)
     note.with_suffix(".draft").write_text(f"{os.getpid()} {os.getppid()}")
     note.with_suffix(".draft").rename(note)
     exec(code)
-server.serve()
+fork_server.serve()
 """
+
+PROBE = "memplan_cli.runtime.workers.session:run_on_provider"
 
 PARENT = """
 import os, sys, time
 from memplan_cli.core.interrupts import raise_on_signals
-from memplan_cli.runtime.workers.warm import Request, Server, worker_environment
+from memplan_cli.runtime.workers.fork_client import Request, Server, worker_environment
 raise_on_signals()
 server = Server.start(["-c", sys.argv[1]], worker_environment())
 sleeps = Request("__main__:runs", sys.argv[2:], "/", os.devnull, dict(os.environ))
@@ -130,7 +133,7 @@ def test_a_job_that_hangs_is_ended_after_its_time(server: Server, tmp_path: Path
 def test_a_job_that_is_given_up_before_the_server_is_there_is_not_started(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "_CANCEL_SECONDS", 60.0)  # a busy machine imports slowly
+    monkeypatch.setattr(fork_client, "_CANCEL_SECONDS", 60.0)  # a busy machine imports slowly
     job = server.start_job(asked(tmp_path / "never", "time.sleep(60)"))
     job.end()
     assert server.start_job(asked(tmp_path / "next", "pass")).wait(60) == 0
@@ -162,13 +165,13 @@ def test_a_server_and_its_job_go_with_the_parent(sent: signal.Signals, tmp_path:
 
 
 def test_a_job_starts_anew_where_the_server_has_gone() -> None:
-    with warm.warm_workers():
-        assert run_job("probe", {"provider": CPU}).ok
-        with start_job("probe", {"provider": CPU}) as job:
-            assert warm.running is not None
-            os.kill(warm.running.pid, signal.SIGKILL)
+    with fork_client.warm_workers():
+        assert run_job(PROBE, {"provider": CPU}).ok
+        with start_job(PROBE, {"provider": CPU}) as job:
+            assert fork_client.running is not None
+            os.kill(fork_client.running.pid, signal.SIGKILL)
             assert job.outcome().ok
-        assert run_job("probe", {"provider": CPU}).ok
+        assert run_job(PROBE, {"provider": CPU}).ok
 
 
 def test_a_library_that_would_read_another_variable_is_loaded_anew(
@@ -180,7 +183,7 @@ def test_a_library_that_would_read_another_variable_is_loaded_anew(
 
 
 def named(note: Path, code: str, worker: str, begin: Begin = "waiting") -> Request:
-    return replace(asked(note, code), worker=worker, begin=begin)
+    return replace(asked(note, code), process=ProcessChoice(worker, begin))
 
 
 def test_a_process_with_a_name_does_what_comes_next_under_it(
@@ -250,18 +253,18 @@ def test_what_is_measured_begins_in_a_new_process_and_is_asked_again_there(
     inputs = InputSet(feed_specs(load_model(model), {}))
     once = RunSpec(SessionSpec(model), (inputs,), ())
     process = replace(once, collect=("process",))
-    with warm.warm_workers():
+    with fork_client.warm_workers():
         for spec in (process, once, process):
             with start_run(spec) as job:
                 assert job.outcome().ok
-                numbers.append(job.process)
+                numbers.append(job.pid)
     assert numbers[0] == numbers[1] != numbers[2]
 
 
 def test_two_jobs_never_run_at_the_same_time() -> None:
     probe = {"provider": CPU}
-    with warm.warm_workers(), start_job("probe", probe) as first, start_job("probe", probe):
-        assert first._found is not None
+    with fork_client.warm_workers(), start_job(PROBE, probe) as first, start_job(PROBE, probe):
+        assert first.pid, "the first has ended"
 
 
 def process_bytes(model: Path) -> ProcessBytes:
@@ -274,7 +277,7 @@ def test_a_forked_job_takes_what_one_takes_that_starts_anew(samples: Path) -> No
     """What the import has touched before is no session's, in either."""
     model = samples / "branchy_cnn.onnx"
     anew = process_bytes(model)
-    with warm.warm_workers():
+    with fork_client.warm_workers():
         forked = process_bytes(model)
     for one, other in zip(astuple(anew), astuple(forked), strict=True):
         if one is None:  # what is observed in other places alone
@@ -286,11 +289,11 @@ def test_a_forked_job_takes_what_one_takes_that_starts_anew(samples: Path) -> No
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with warm.warm_workers():
-        running = warm.running
+    with fork_client.warm_workers():
+        running = fork_client.running
         assert running is not None
-        with start_job("probe", {"provider": CPU}):
+        with start_job(PROBE, {"provider": CPU}):
             assert list(tmp_path.iterdir())
     assert gone(running.pid)
     assert not list(tmp_path.iterdir())
-    assert worker.run_job("probe", {"provider": CPU}).ok
+    assert worker.run_job(PROBE, {"provider": CPU}).ok

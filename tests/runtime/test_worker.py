@@ -12,6 +12,8 @@ from memplan_cli.runtime.workers.worker import run_job
 if TYPE_CHECKING:
     from pathlib import Path
 
+PROBE = "memplan_cli.runtime.workers.session:run_on_provider"
+
 
 @pytest.fixture
 def _warm() -> None:
@@ -20,7 +22,7 @@ def _warm() -> None:
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the child at jobs of this test's own, by name and module path."""
+    """Modules with jobs that fail, in a folder from which the child imports."""
     (tmp_path / "crashes.py").write_text("import os\ndef run(job):\n    os.abort()\n")
     (tmp_path / "hangs.py").write_text("import time\ndef run(job):\n    time.sleep(60)\n")
     (tmp_path / "leaves.py").write_text("import os\ndef run(job):\n    os._exit(7)\n")
@@ -28,30 +30,18 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome_of(arguments: list[str], timeout: float) -> worker.Outcome:
-    with worker.start_script(arguments, {}, timeout=timeout) as started:
+    with worker.Job(arguments, {}, timeout=timeout) as started:
         return started.outcome()
 
 
-def spawn_with(module: str, folder: Path, timeout: float) -> worker.Outcome:
-    """Run ``main`` of the worker in a child with one more entry in its table."""
-    script = folder / "entry.py"
-    script.write_text(
-        "import sys\nfrom pathlib import Path\n"
-        "import memplan_cli.runtime.workers.worker as worker\n"
-        f"worker.JOBS = {{'x': {module!r}}}\n"
-        "worker.main('x', Path(sys.argv[2]))\n"
-    )
-    return outcome_of([str(script), "x"], timeout)
-
-
 def test_a_job_answers() -> None:
-    outcome = run_job("probe", {"provider": CPU})
+    outcome = run_job(PROBE, {"provider": CPU})
     assert outcome.ok
     assert outcome.result == {"providers": [CPU]}
 
 
 def test_an_error_in_a_job_is_a_failed_result() -> None:
-    outcome = run_job("probe", {})
+    outcome = run_job(PROBE, {})
     assert (outcome.how, outcome.ok) == ("error", False)
     assert "provider" in outcome.reason
     with pytest.raises(RuntimeUnavailableError, match="cannot: KeyError"):
@@ -64,16 +54,16 @@ def test_an_error_in_a_job_is_a_failed_result() -> None:
     [("crashes", "crash", "SIGABRT"), ("leaves", "crash", "exit code 7")],
 )
 def test_a_crash_is_a_failed_result_that_names_the_signal(
-    tmp_path: Path, module: str, how: str, words: str
+    module: str, how: str, words: str
 ) -> None:
-    outcome = spawn_with(module, tmp_path, 60)
+    outcome = run_job(f"{module}:run", {}, timeout=60)
     assert outcome.how == how
     assert words in outcome.reason
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_hang_is_a_failed_result_after_the_timeout(tmp_path: Path) -> None:
-    outcome = spawn_with("hangs", tmp_path, 1)
+def test_a_hang_is_a_failed_result_after_the_timeout() -> None:
+    outcome = run_job("hangs:run", {}, timeout=1)
     assert outcome.how == "timeout"
     assert "within 1 s" in outcome.reason
     with pytest.raises(RuntimeTimeoutError, match="cannot: no answer within 1 s"):
@@ -109,7 +99,7 @@ def test_folder_without_room_for_a_job_is_said(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
     with pytest.raises(RuntimeUnavailableError, match="no room for temporary files"):
-        run_job("probe", {})
+        run_job(PROBE, {})
 
 
 def test_child_that_cannot_write_its_answer_says_so_by_its_exit_code(tmp_path: Path) -> None:

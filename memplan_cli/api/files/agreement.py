@@ -47,7 +47,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
         ModelError: it is none.
         PlanError: the plan's settings do not say what it was made for.
     """
-    from memplan_cli.features.kv_cache.note import position_value
+    from memplan_cli.onnx_io.caches_metadata import position_value
     from memplan_cli.onnx_io.interface import known_dims
     from memplan_cli.onnx_io.shapes.bindings import Bindings
     from memplan_cli.onnx_io.shapes.reading import read_checked
@@ -88,7 +88,7 @@ def _without_negative(shape: Shape | None) -> Shape | None:
 
 def _origin(model: ModelProto, original: Path) -> OriginalModel:
     from memplan_cli.checking.planned_model import OriginalModel
-    from memplan_cli.features.kv_cache.note import has_caches
+    from memplan_cli.onnx_io.caches_metadata import has_caches
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
     from memplan_cli.onnx_io.metadata import is_offline
 

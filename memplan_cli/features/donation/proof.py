@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import RuntimeSettings
 
+_STEPS_JOB = "memplan_cli.features.donation.proof_job:run"
+
 Pairs = tuple[tuple[str, str], ...]
 """Names of graph inputs and of the outputs that are written over them."""
 
@@ -111,16 +113,16 @@ def donated_steps(
         }
         fed_job = {**job, "session": to_json(original_session), "buffers": "separate"}
         baseline = run_job(
-            "donated", {**fed_job, "task": "save"}, timeout=check.timeout, about=original
+            _STEPS_JOB, {**fed_job, "task": "save"}, timeout=check.timeout, model=original
         ).require(f"{run_paths[0]} takes no two steps")
         tolerance = check.tolerance
         if check.provider != CPU:
             # Two runs of the original may differ there: these differences are tolerated.
             repetition = run_job(
-                "donated",
+                _STEPS_JOB,
                 {**fed_job, "task": "compare"},
                 timeout=check.timeout,
-                about=original,
+                model=original,
             )
             tolerance = widened(tolerance, differences_in(repetition.result))
         donated_job = {
@@ -130,11 +132,11 @@ def donated_steps(
             "task": "compare",
             "tolerance": [tolerance.rtol, tolerance.atol],
         }
-        outcome = run_job("donated", donated_job, timeout=check.timeout, about=written)
+        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout, model=written)
     return DonatedSteps(
         differences_in(outcome.result),
         outcome.reason,
-        tuple(baseline["not_finite"]),  # type: ignore[arg-type]
+        tuple(baseline["not_finite"]),
     )
 
 

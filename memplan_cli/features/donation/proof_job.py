@@ -14,18 +14,22 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.types import array_dtype
 from memplan_cli.runtime.profile.type_names import dtype_of
+from memplan_cli.runtime.workers.ort_values import (
+    NOT_IN_NUMPY,
+    array_of,
+    ort_value,
+    run_session,
+)
 from memplan_cli.runtime.workers.outputs import against, save
-from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
-from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.workers.inputs import Feed
-    from memplan_cli.runtime.workers.worker import Json
 
 STEPS = 2
 """The second step reads what the first one has written over its inputs."""
@@ -44,7 +48,7 @@ def run(job: Json) -> Json:
     """
     steps = STEP_CLASSES[str(job["buffers"])](job)
     folder = Path(str(job["folder"]))
-    tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
+    tolerance = Tolerance(*map(float, job["tolerance"]))
     differences: list[Difference] = []
     not_finite: list[str] = []
     for number in range(1, STEPS + 1):
@@ -123,15 +127,11 @@ class BoundSteps(Steps):
     def _can_bind(self, value: Any) -> bool:  # noqa: ANN401 - an array or a list of them
         """Whether an input is a tensor of a type that can be copied to the provider's device."""
         is_tensor = isinstance(value, np.ndarray) and value.dtype.kind != "O"
-        return is_tensor and (self.device == "cpu" or array_dtype(value) not in FOREIGN)
+        return is_tensor and (self.device == "cpu" or array_dtype(value) not in NOT_IN_NUMPY)
 
     def _buffer(self, value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Return a copy of an input on the provider's device."""
-        import onnxruntime as ort
-
-        if self.device == "cpu":
-            return ort_value(value, array_dtype(value))
-        return ort.OrtValue.ortvalue_from_numpy(value, self.device, 0)
+        return ort_value(value, array_dtype(value), self.device)
 
     def bind_output(self, name: str) -> None:
         """Bind an output to the buffer of the input that it replaces, or to a new one."""
@@ -144,7 +144,7 @@ class BoundSteps(Steps):
         """Run one step and return copies of the outputs by name."""
         self.advance()
         outputs = self.binding.get_outputs()
-        if any(dtype_of(output.data_type()) in FOREIGN for output in outputs):
+        if any(dtype_of(output.data_type()) in NOT_IN_NUMPY for output in outputs):
             copies = [array_of(output) for output in outputs]
         else:
             copies = self.binding.copy_outputs_to_cpu()

@@ -115,7 +115,7 @@ class Buffered:
     ) -> Rewriting:
         """Plan a rewritten graph for a step that fills its caches."""
         from memplan_cli.api.files.assuming import settle
-        from memplan_cli.features.kv_cache.note import caches_note
+        from memplan_cli.onnx_io.caches_metadata import caches_note
         from memplan_cli.onnx_io.load import LazyModel, graph_digest
 
         caches = self.caches_of()[1]

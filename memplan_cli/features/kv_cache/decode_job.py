@@ -1,7 +1,4 @@
-"""Run a decode loop, prefill and steps, and keep or compare what each step gives.
-
-The original feeds its growing outputs back; the written model has them in buffers.
-"""
+"""Job: run a decode loop, prefill and steps, and save or compare the outputs of each step."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ from memplan_cli.onnx_io.runs.random_inputs import Feeder
 from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.runtime.workers.ort_values import run_session
 from memplan_cli.runtime.workers.outputs import against, save
-from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
@@ -37,121 +34,154 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
-    from memplan_cli.runtime.workers.worker import Json
 
-_MOST = 400
-"""Ways to number dims that are tried."""
+_MAX_RULES = 400
+"""How many assignments of rules to dims are tried."""
 
-_LOOKS: tuple[tuple[int, int], ...] = ((3, 2), (3, 1), (2, 1))
-"""Past and new entries with which a step is looked for."""
+_TRIAL_STEPS: tuple[tuple[int, int], ...] = ((3, 2), (3, 1), (2, 1))
+"""Past and new entries of the steps that are tried, to find the rules of the dims."""
+
+_START_SEED = 99
+"""The seed of the cache entries with which a loop begins that cannot begin with empty caches."""
 
 Rules = dict[str, str]
-"""Of each dim, what its number is: a key of `STEP_NUMBERS`."""
+"""How the value of each dim follows from past and new entries: a key of `STEP_NUMBERS`."""
 
 
 def run(job: Json) -> Json:
-    """Take steps with one model, and save or compare their outputs.
+    """Job: run the decode loop of the original or of the written model.
 
-    ``way`` is ``original`` or ``written``; ``folder`` has what goes from one to the other.
+    The original's outputs, and its caches after the last step, are saved. Those of the written
+    model are compared with them.
+
+    Args:
+        job: ``way``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
+            values of the user; ``caches``: the `Caches`; ``dims``: values of dims; ``lengths``:
+            new entries of each step; ``choosing``: as `DecodeLoop.choosing`; ``folder``: for the
+            outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
+            the original's file, and its ``rules`` and ``start``.
+
+    Returns:
+        ``differences`` of outputs, named ``name@step``, and of caches. Of the original, also what
+        `_OriginalLoop.facts` returns.
     """
     spec = SessionSpec.of_job(job)
-    loop = (_Original if job["way"] == "original" else _Written)(spec, job)
-    folder = Path(str(job["folder"]))
-    tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
-    lengths = list(loop.plan())
-    found: list[Difference] = []
-    names: list[str] = []
-    for number, new in enumerate(lengths):
-        place = folder / f"{number}"
-        feed = loop.feed(new, number)
-        values = loop.step(feed)
-        names = list(values)
-        if job["way"] == "original":
-            place.mkdir(exist_ok=True)
-            save(place, names, names, list(values.values()))
-        else:
-            apart = against(place, names, names, list(values.values()), tolerance)
-            found += [dataclasses.replace(d, output=f"{d.output}@{number + 1}") for d in apart]
-    held = loop.held()
-    place = folder / "caches"
-    if job["way"] == "original":
-        place.mkdir(exist_ok=True)
-        save(place, list(held), list(held), list(held.values()))
-    else:
-        found += against(place, list(held), list(held), list(held.values()), tolerance)
-    return {
-        "differences": to_json(found),
-        **loop.facts(),
-    }
+    is_original = job["way"] == "original"
+    loop = _OriginalLoop(spec, job) if is_original else _WrittenLoop(spec, job)
+    tolerance = Tolerance(*map(float, job["tolerance"]))
+    differences: list[Difference] = []
+
+    def save_or_compare(folder: Path, values: Mapping[str, Any], step: str = "") -> None:
+        names, arrays = list(values), list(values.values())
+        if is_original:
+            folder.mkdir(exist_ok=True)
+            save(folder, names, names, arrays)
+            return
+        for difference in against(folder, names, names, arrays, tolerance):
+            name = f"{difference.output}{step}"
+            differences.append(dataclasses.replace(difference, output=name))
+
+    folder = Path(job["folder"])
+    for index, new_entries in enumerate(loop.step_lengths()):
+        outputs = loop.step(loop.feed(new_entries, index))
+        save_or_compare(folder / f"{index}", outputs, f"@{index + 1}")
+    save_or_compare(folder / "caches", loop.cache_entries())
+    return {"differences": to_json(differences), **loop.facts()}
 
 
-class _Original:
-    """The model as it was, whose caches grow: their outputs are fed back."""
+class _OriginalLoop:
+    """The decode loop of the original: the outputs of its growing caches are fed back.
+
+    Attributes:
+        rules: the rule of each dim.
+        state: the caches after the last step, by input name.
+        position: valid entries of the growing caches.
+        shapes_of_steps: the shapes of the inputs of each step, by name.
+        growth_of_steps: the entries that each step added.
+        planned_lengths: the new entries that each step was asked for.
+    """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         self.spec = spec
         self.caches = from_json(Caches, job["caches"], "the job")
-        self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
-        self.feeding = _Feeding(spec.model, self.caches, job)
+        self.requested_lengths: list[int] = list(job["lengths"])
+        self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
+        self.rules: Rules = {}
         self.state: dict[str, Any] = {}
         self.position = 0
-        self.rules: Rules = {}
-        self.growths: list[dict[str, list[int]]] = []
-        self.done: list[int] = []
-        self.planned: list[int] = []
+        self.shapes_of_steps: list[dict[str, list[int]]] = []
+        self.growth_of_steps: list[int] = []
+        self.planned_lengths: list[int] = []
 
-    def plan(self) -> Iterator[int]:
-        """Find out how a step is fed, and yield the new entries of each step."""
-        self.rules, least = self._rules()
-        one = least if least == 1 else 0
-        self.position = 0 if self._runs(0, one or 2) else 1
-        if self.position:
-            drawn = self.feeding.draw(self.rules, 1, 1, seed=99)
-            self.state = {b.input: drawn[b.input] for b in self.caches.growing}
-        room = self.caches.capacity - self.position
-        for length in [1] * len(self.wanted) if one else self.wanted:
-            if length <= room:
-                room -= length
-                self.planned.append(length)
-                yield length
+    def step_lengths(self) -> list[int]:
+        """Find out how a step is fed, and return the new entries of each step.
 
-    def _rules(self) -> tuple[Rules, int]:
-        """Return what each dim's number is, and the new entries with which that was found.
+        The loop begins with empty caches if the model runs with them, else with one entry. Steps
+        that the capacity has no room for are left out. Steps have one entry each if the model
+        runs with no more.
 
         Raises:
             RuntimeUnavailableError: no step runs.
         """
-        last = ""
-        for past, new in _LOOKS:
-            for rules in islice(self.feeding.candidates(), _MOST):
-                values, why = self._tried(rules, past, new)
-                if values is None:
-                    last = last or why
-                elif self._grown(values, past) and self._same_again(rules):
+        self.rules, trial_length = self._find_rules()
+        has_single_entries = trial_length == 1
+        first_length = 1 if has_single_entries else 2
+        self.position = 0 if self._runs(past=0, new=first_length) else 1
+        if self.position:
+            drawn = self.inputs.draw(self.rules, 1, 1, seed=_START_SEED)
+            self.state = {cache.input: drawn[cache.input] for cache in self.caches.growing}
+        room = self.caches.capacity - self.position
+        lengths = self.requested_lengths
+        for length in [1] * len(lengths) if has_single_entries else lengths:
+            if length <= room:
+                room -= length
+                self.planned_lengths.append(length)
+        return self.planned_lengths
+
+    def _find_rules(self) -> tuple[Rules, int]:
+        """Return rules with which steps run, and the new entries of the step that found them.
+
+        Raises:
+            RuntimeUnavailableError: no step runs.
+        """
+        reason = ""
+        for past, new in _TRIAL_STEPS:
+            for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
+                outputs, error = self._try_step(rules, past, new)
+                if outputs is None:
+                    reason = reason or error
+                elif self._growth(outputs, past) and self._grows(rules, past=5):
                     return rules, new
                 else:
-                    last = "its caches do not all grow by the same number of entries"
-        raise RuntimeUnavailableError(f"no decoding step of the model runs: {last[:400]}")
+                    reason = "its caches do not all grow by the same number of entries"
+        raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 
-    def _same_again(self, rules: Rules) -> bool:
-        values, _ = self._tried(rules, 5, 1)
-        return values is not None and self._grown(values, 5) > 0
+    def _grows(self, rules: Rules, past: int) -> bool:
+        """Return whether a step with one new entry runs, and all caches grow alike."""
+        outputs, _ = self._try_step(rules, past, 1)
+        return outputs is not None and self._growth(outputs, past) > 0
 
-    def _grown(self, values: Mapping[str, Any], past: int) -> int:
-        """Return by how many entries all caches grew; 0 where they differ."""
-        more = {np.shape(values[b.output])[b.axis] - past for b in self.caches.growing}
-        return more.pop() if len(more) == 1 else 0
+    def _growth(self, outputs: Mapping[str, Any], past: int) -> int:
+        """Return by how many entries all caches grew; 0 if the numbers differ."""
+        growths = {
+            np.shape(outputs[cache.output])[cache.axis] - past for cache in self.caches.growing
+        }
+        return growths.pop() if len(growths) == 1 else 0
 
     def _runs(self, past: int, new: int) -> bool:
-        return self._tried(self.rules, past, new)[0] is not None
+        return self._try_step(self.rules, past, new)[0] is not None
 
-    def _tried(self, rules: Rules, past: int, new: int) -> tuple[dict[str, Any] | None, str]:
+    def _try_step(
+        self, rules: Rules, past: int, new: int
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return the outputs of a step with random inputs, or None and the error."""
         try:
-            return self._run(self.feeding.draw(rules, past, new)), ""
-        except Exception as error:  # noqa: BLE001 - whatever the runtime says, it does not run
+            return self._run(self.inputs.draw(rules, past, new)), ""
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
             return None, " ".join(f"{error}".split())
 
     def _run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,135 +189,162 @@ class _Original:
         values = run_session(self.session, self.names, feed, options)
         return dict(zip(self.names, values, strict=True))
 
-    def feed(self, new: int, number: int) -> dict[str, Any]:
-        """Return the inputs of a step."""
-        known = self.state.keys()
-        drawn = self.feeding.draw(self.rules, self.position, new, seed=number, without=known)
+    def feed(self, new_entries: int, index: int) -> dict[str, Any]:
+        """Return the inputs of a step; those that are no caches are drawn anew."""
+        drawn = self.inputs.draw(
+            self.rules, self.position, new_entries, seed=index, without=self.state.keys()
+        )
         return {**drawn, **self.state}
 
     def step(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once; the caches are kept for the next step and not among what is returned."""
-        values = self._run(feed)
-        grown = self._grown(values, self.position)
-        if not grown:
+        """Run once, keep the caches for the next step, and return the other outputs.
+
+        Raises:
+            RuntimeUnavailableError: the caches grew by different numbers of entries.
+        """
+        outputs = self._run(feed)
+        growth = self._growth(outputs, self.position)
+        if not growth:
             raise RuntimeUnavailableError(
                 "the model's caches do not all grow by the same number of entries"
             )
-        self.done.append(grown)
-        self.growths.append({name: list(np.shape(value)) for name, value in feed.items()})
-        self.position += grown
-        self.state = {b.input: values[b.output] for b in self.caches.buffers}
-        caches = {b.output for b in self.caches.buffers}
-        return {name: value for name, value in values.items() if name not in caches}
+        self.growth_of_steps.append(growth)
+        self.shapes_of_steps.append(
+            {name: list(np.shape(value)) for name, value in feed.items()}
+        )
+        self.position += growth
+        self.state = {cache.input: outputs[cache.output] for cache in self.caches.buffers}
+        cache_outputs = {cache.output for cache in self.caches.buffers}
+        return {name: value for name, value in outputs.items() if name not in cache_outputs}
 
-    def held(self) -> dict[str, Any]:
-        """Return what the caches hold after the last step."""
-        return {b.input: self.state[b.input] for b in self.caches.growing}
+    def cache_entries(self) -> dict[str, Any]:
+        """Return the entries of the growing caches after the last step."""
+        return {cache.input: self.state[cache.input] for cache in self.caches.growing}
 
     def facts(self) -> Json:
-        """Return how steps are fed, and how many entries each had."""
-        tokens = self._tokens()
+        """Return how steps are fed, and how many entries they added.
+
+        Returns:
+            ``rules``; ``start``: entries before the first step; ``steps``: entries that each step
+            added; ``lengths``: new entries that each step was asked for; ``tokens``: an input and
+            its axis that is as long as the new entries, in a list; empty if there is none.
+        """
+        tokens = self._token_axis()
         return {
             "rules": self.rules,
-            "start": self.position - sum(self.done),
-            "steps": self.done,
-            "lengths": self.planned,
+            "start": self.position - sum(self.growth_of_steps),
+            "steps": self.growth_of_steps,
+            "lengths": self.planned_lengths,
             "tokens": [list(tokens)] if tokens else [],
         }
 
-    def _tokens(self) -> tuple[str, int] | None:
-        """Return an input and its axis that was as long as the new entries in every step."""
-        caches = {b.input for b in self.caches.buffers}
-        for name, shape in (self.growths[0] if self.growths else {}).items():
-            for axis in range(len(shape) if name not in caches else 0):
-                if [seen[name][axis] for seen in self.growths] == self.done and axis:
+    def _token_axis(self) -> tuple[str, int] | None:
+        """Return an input, no cache, and its axis that had the new entries in every step."""
+        caches = {cache.input for cache in self.caches.buffers}
+        first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
+        for name, shape in first_shapes.items():
+            for axis in range(1, len(shape) if name not in caches else 0):
+                lengths = [shapes[name][axis] for shapes in self.shapes_of_steps]
+                if lengths == self.growth_of_steps:
                     return name, axis
         return None
 
 
-class _Written:
-    """The written model: its caches stay in buffers, and everything else is fed as before."""
+class _WrittenLoop:
+    """The decode loop of the written model: a `Decoder` keeps its caches in buffers."""
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         self.caches = from_json(Caches, job["caches"], "the job")
-        self.original = Path(str(job["original"]))
-        self.feeding = _Feeding(self.original, self.caches, job)
-        self.rules: Rules = dict(job["rules"])  # type: ignore[call-overload]
-        self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
+        self.inputs = _StepInputs(Path(job["original"]), self.caches, job)
+        self.rules: Rules = dict(job["rules"])
+        self.lengths: list[int] = list(job["lengths"])
         session = spec.create()
-        dims = self.feeding.numbers(self.rules, 1, 1)
+        dims = self.inputs.dim_values(self.rules, 1, 1)
         self.decoder = Decoder(session, self.caches, dims, run_options(spec.settings))
-        start = int(str(job["start"]))
-        if start:
-            drawn = self.feeding.draw(self.rules, start, 1, seed=99)
-            self.decoder.load({b.input: drawn[b.input] for b in self.caches.growing})
+        if job["start"]:
+            drawn = self.inputs.draw(self.rules, job["start"], 1, seed=_START_SEED)
+            self.decoder.load(
+                {cache.input: drawn[cache.input] for cache in self.caches.growing}
+            )
 
-    def plan(self) -> Iterator[int]:
-        """Yield the new entries of each step."""
-        yield from self.wanted
+    def step_lengths(self) -> list[int]:
+        """Return the new entries of each step."""
+        return self.lengths
 
-    def feed(self, new: int, number: int) -> dict[str, Any]:
-        """Return the inputs of a step that are no caches."""
-        caches = self.caches.buffers if number else self.caches.growing
-        without = {*(each.input for each in caches), *self.feeding.choosing}
-        return self.feeding.draw(
-            self.rules, self.decoder.position, new, seed=number, without=without
-        )
+    def feed(self, new_entries: int, index: int) -> dict[str, Any]:
+        """Return the inputs of a step; constant caches are inputs of the first step only."""
+        caches = self.caches.buffers if index else self.caches.growing
+        without = {*(cache.input for cache in caches), *self.inputs.choosing}
+        position = self.decoder.position
+        return self.inputs.draw(self.rules, position, new_entries, seed=index, without=without)
 
     def step(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once."""
+        """Run once, and return the outputs that are no caches."""
         return self.decoder.step(feed)
 
-    def held(self) -> dict[str, Any]:
-        """Return what the caches hold after the last step."""
-        return {b.input: self.decoder.valid(b.input) for b in self.caches.growing}
+    def cache_entries(self) -> dict[str, Any]:
+        """Return the entries of the growing caches after the last step."""
+        return {cache.input: self.decoder.valid(cache.input) for cache in self.caches.growing}
 
     def facts(self) -> Json:
-        """Return nothing: the original said it all."""
+        """Return nothing more: only the original's loop finds out how steps are fed."""
         return {}
 
 
-class _Feeding:
-    """How the inputs of the original are drawn, step by step."""
+class _StepInputs:
+    """Draws the inputs of the original's steps, given rules for the values of its dims.
+
+    Attributes:
+        choosing: as `DecodeLoop.choosing`.
+        fixed_dims: values of dims that the user gave.
+        past_dims: dims along which caches grow.
+        free_dims: dims that need a rule.
+        has_ones_masks: whether masks are all ones, because fused attention reads the sum of a
+            mask as the number of entries.
+    """
 
     def __init__(self, model: Path, caches: Caches, job: Json) -> None:
-        self.model, self.caches = load_model(model), caches
-        self.fixed: dict[str, int] = dict(job["dims"])  # type: ignore[call-overload]
-        self.choosing: dict[str, bool] = dict(job["choosing"])  # type: ignore[call-overload]
-        self.given = {spec.name: spec for spec in InputSet.of_job(job).specs}
-        self.feeder = Feeder(self.model)
-        taken = names_taken(self.model)
-        self.dims = {
-            value.name: tensor_dims(value, tensor_type(value)[1], taken)
-            for value in fed_inputs(self.model)
+        original = load_model(model)
+        self.fixed_dims: dict[str, int] = dict(job["dims"])
+        self.choosing: dict[str, bool] = dict(job["choosing"])
+        self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
+        self._feeder = Feeder(original)
+        taken_names = names_taken(original)
+        dims = {
+            value.name: tensor_dims(value, tensor_type(value)[1], taken_names)
+            for value in fed_inputs(original)
         }
-        self.past = {str(self.dims[b.input][b.axis]) for b in caches.growing}
-        self.inside = {str(d) for b in caches.growing for d in self.dims[b.input]} - self.past
-        self.constant = {
+        self.past_dims = {str(dims[cache.input][cache.axis]) for cache in caches.growing}
+        self._cache_dims = {
+            str(dim) for cache in caches.growing for dim in dims[cache.input]
+        } - self.past_dims
+        self._constant_dims = {
             str(dim)
-            for b in caches.buffers
-            if b.form == "constant"
-            for dim in self.dims[b.input]
-        } - self.inside
-        self.free = [
-            n for n in free_dims(self.model) if n not in self.past | self.fixed.keys()
-        ]
-        self.ones = any(b.form == "shared" for b in caches.buffers)
+            for cache in caches.buffers
+            if cache.form == "constant"
+            for dim in dims[cache.input]
+        } - self._cache_dims
+        known_dims = self.past_dims | self.fixed_dims.keys()
+        self.free_dims = [name for name in free_dims(original) if name not in known_dims]
+        self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
-    def candidates(self) -> Iterator[Rules]:
-        """Yield what the numbers of dims may be, the likely first."""
-        choices = [
-            ("five", "one") if name in self.constant
-            else ("one", "five") if name in self.inside
-            else ("new", "total", "one", "past")
-            for name in self.free
-        ]  # fmt: skip
-        for chosen in product(*choices):
-            yield dict(zip(self.free, chosen, strict=True))
+    def candidate_rules(self) -> Iterator[Rules]:
+        """Yield assignments of rules to the free dims, the likely ones first."""
+        choices: list[tuple[str, ...]] = []
+        for name in self.free_dims:
+            if name in self._constant_dims:
+                choices.append(("five", "one"))
+            elif name in self._cache_dims:
+                choices.append(("one", "five"))
+            else:
+                choices.append(("new", "total", "one", "past"))
+        for rules in product(*choices):
+            yield dict(zip(self.free_dims, rules, strict=True))
 
-    def numbers(self, rules: Rules, past: int, new: int) -> dict[str, int]:
-        """Return a number for each dim."""
-        return {**step_dims(rules, past, new), **dict.fromkeys(self.past, past), **self.fixed}
+    def dim_values(self, rules: Rules, past: int, new: int) -> dict[str, int]:
+        """Return the value of each dim in a step with past and new entries."""
+        past_dims = dict.fromkeys(self.past_dims, past)
+        return {**step_dims(rules, past, new), **past_dims, **self.fixed_dims}
 
     def draw(
         self,
@@ -297,19 +354,19 @@ class _Feeding:
         seed: int = 0,
         without: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Draw the inputs of a step, but for those that are known."""
-        specs = self.feeder.specs(self.numbers(rules, past, new))
-        wanted = [self._spec(s, past) for s in specs if s.name not in without]
-        return draw_all(wanted, seed=seed)
+        """Return random inputs of a step, apart from those named in ``without``."""
+        specs = self._feeder.specs(self.dim_values(rules, past, new))
+        drawn = [self._adapted(spec, past) for spec in specs if spec.name not in without]
+        return draw_all(drawn, seed=seed)
 
-    def _spec(self, spec: FeedSpec, past: int) -> FeedSpec:
+    def _adapted(self, spec: FeedSpec, past: int) -> FeedSpec:
+        """Return how an input is drawn in a step: with the user's value if its shape fits."""
         if spec.name in self.choosing:
-            chosen = self.choosing[spec.name] == (past > 0)
-            return dataclasses.replace(spec, kind="values", values=(int(chosen),))
-        given = self.given.get(spec.name)
-        if given is not None and given.shape == spec.shape:
-            return given
-        if self.ones and spec.kind == "mask":
-            # Fused attention reads a mask's sum as the number of entries.
+            value = self.choosing[spec.name] == (past > 0)
+            return dataclasses.replace(spec, kind="values", values=(int(value),))
+        user_spec = self._user_specs.get(spec.name)
+        if user_spec is not None and user_spec.shape == spec.shape:
+            return user_spec
+        if self.has_ones_masks and spec.kind == "mask":
             return dataclasses.replace(spec, kind="values", values=(1,))
         return spec

@@ -1,21 +1,22 @@
-"""Decode loops of a model and of the one with its caches in place, compared bit for bit.
+"""Compare the decode loop of a model with that of the model with its caches in place.
 
-The original's caches grow and are fed back, as its users do; the written model's stay in their
-buffers. Both begin empty, take a prefill of several entries and steps of one, and every output
-of every step is compared, and at the end what the caches hold.
+The original's caches grow and are fed back, as its users do. The written model's caches stay in
+their buffers. Both loops begin with empty caches, run a prefill of several entries and then short
+steps. All outputs of all steps must have the same bits, and so must the caches at the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
     Difference,
     RuntimeSettings,
 )
+from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.run.run_model import differences_in, require_weights
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
@@ -25,28 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.rewrites import Caches
-    from memplan_cli.runtime.workers.worker import Json
+
+_DECODE_JOB = "memplan_cli.features.kv_cache.decode_job:run"
 
 LENGTHS = (4, 1, 1, 1, 2, 1, 1)
-"""New entries in each step, as far as the capacity allows."""
+"""New entries of each step; steps that the capacity has no room for are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLoop:
-    """How a loop is run.
+    """How decode loops are run.
 
     Attributes:
-        provider: ONNX Runtime's name of it.
-        folder: where the original's outputs go.
-        dims: numbers that somebody gave.
-        specs: inputs that somebody gave, used where a step has one of that shape.
-        settings: of the session, beside those that make it deterministic.
+        provider: ONNX Runtime's name of the execution provider.
+        folder: the folder for the original's outputs.
+        dims: values of dims that the user gave.
+        specs: inputs that the user gave, used in each step in which their shape fits.
+        settings: of the sessions, besides those that make them deterministic.
         timeout: seconds for each process.
-        tolerance: ``(rtol, atol)``; two zeros ask for the same bits.
-        lengths: new entries in each step.
-        choosing: the original's input that chooses its branch with a past, and what it is
-            for that; where the caches are empty, it is the other.
+        tolerance: ``(rtol, atol)``; two zeros require the same bits.
+        lengths: new entries of each step.
+        choosing: the input with which the original chooses the branch that reads a past, and its
+            value for that; with empty caches it has the other value.
     """
 
     provider: str
@@ -62,14 +65,16 @@ class DecodeLoop:
 
 @dataclass(frozen=True, slots=True)
 class OriginalDecoding:
-    """What the original's loop says of itself.
+    """What running the original's loop has shown.
 
     Attributes:
-        rules: of each dim, what its number is in a step.
-        start: entries that the caches had before the first step.
-        lengths: what each step was asked for.
+        model: the original.
+        rules: for each dim, how its value follows from past and new entries: a key of
+            `STEP_NUMBERS`.
+        start: entries in the caches before the first step.
+        lengths: new entries that each step was asked for.
         steps: entries that each step added.
-        tokens: an input and the axis that is as long as the new entries.
+        tokens: an input and its axis that is as long as the new entries; empty if there is none.
     """
 
     model: Path
@@ -80,80 +85,78 @@ class OriginalDecoding:
     tokens: tuple[tuple[str, int], ...]
 
     def dims_at(self, past: int, new: int) -> dict[str, int]:
-        """Return the numbers of dims of a step, but for the caches' own lengths."""
-        from memplan_cli.core.results.rewrites import step_dims
-
+        """Return the value of each dim in a step, apart from the dims along which caches grow."""
         return step_dims(self.rules, past, new)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeComparison:
-    """What the written model's loop gives beside the original's."""
+    """How the written model's loop differs from the original's.
+
+    Attributes:
+        differences: of outputs, named ``name@step``, and of caches.
+        failure: why the written model did not run; empty if it did.
+    """
 
     differences: tuple[Difference, ...] = ()
     failure: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether every output of every step is the original's."""
+        """Whether the loop ran, and every output of every step equals the original's."""
         return not self.failure and not any(item.beyond for item in self.differences)
 
 
-def decode_original(model: Path, caches: Caches, how: DecodeLoop) -> OriginalDecoding:
-    """Run the original's loop and keep what it gives.
+def decode_original(model: Path, caches: Caches, loop: DecodeLoop) -> OriginalDecoding:
+    """Run the original's decode loop, and save its outputs in the loop's folder.
 
     Raises:
         RuntimeUnavailableError: no step of the model runs, or its weights are missing.
     """
     require_weights(model)
-    session = _session(model, how)
-    job = {**_job(session, caches, how), "way": "original"}
-    found: dict[str, Any] = run_job("decode", job, timeout=how.timeout).require(
-        f"{model} cannot be decoded"
-    )
+    job = {**_job(_session(model, loop), caches, loop), "way": "original"}
+    outcome = run_job(_DECODE_JOB, job, timeout=loop.timeout)
+    facts = outcome.require(f"{model} cannot be decoded")
     return OriginalDecoding(
-        model,
-        found["rules"],
-        found["start"],
-        tuple(found["lengths"]),
-        tuple(found["steps"]),
-        tuple((name, axis) for name, axis in found["tokens"]),
+        model=model,
+        rules=facts["rules"],
+        start=facts["start"],
+        lengths=tuple(facts["lengths"]),
+        steps=tuple(facts["steps"]),
+        tokens=tuple((name, axis) for name, axis in facts["tokens"]),
     )
 
 
 def decode_written(
-    model: Path, caches: Caches, first: OriginalDecoding, how: DecodeLoop
+    model: Path, caches: Caches, original: OriginalDecoding, loop: DecodeLoop
 ) -> DecodeComparison:
-    """Run the written model's loop against what the original's gave."""
-    session = replace(_session(model, how), as_loaded=True)
+    """Run the written model's decode loop, and compare it with the saved outputs."""
+    session = replace(_session(model, loop), as_loaded=True)
     job = {
-        **_job(session, caches, how),
+        **_job(session, caches, loop),
         "way": "written",
-        "original": str(first.model),
-        "rules": dict(first.rules),
-        "start": first.start,
-        "lengths": list(first.lengths),
+        "original": str(original.model),
+        "rules": dict(original.rules),
+        "start": original.start,
+        "lengths": list(original.lengths),
     }
-    outcome = run_job("decode", job, timeout=how.timeout)
-    found = outcome.result
-    return DecodeComparison(
-        differences_in(found),
-        outcome.reason,
-    )
+    outcome = run_job(_DECODE_JOB, job, timeout=loop.timeout)
+    return DecodeComparison(differences_in(outcome.result), outcome.reason)
 
 
-def _session(model: Path, how: DecodeLoop) -> SessionSpec:
-    return SessionSpec(model, how.provider, how.settings).deterministic()
+def _session(model: Path, loop: DecodeLoop) -> SessionSpec:
+    return SessionSpec(model, loop.provider, loop.settings).deterministic()
 
 
-def _job(session: SessionSpec, caches: Caches, how: DecodeLoop) -> Json:
+def _job(session: SessionSpec, caches: Caches, loop: DecodeLoop) -> Json:
+    """Return the entries that the jobs of both models have."""
     return {
         "session": to_json(session),
-        "inputs": to_json(InputSet(how.specs)),
+        "inputs": to_json(InputSet(loop.specs)),
         "caches": to_json(caches),
-        "dims": dict(how.dims),
-        "lengths": list(how.lengths),
-        "tolerance": list(how.tolerance),
-        "folder": str(how.folder),
-        "choosing": dict(how.choosing),
+        "dims": dict(loop.dims),
+        "lengths": list(loop.lengths),
+        "tolerance": list(loop.tolerance),
+        "folder": str(loop.folder),
+        "choosing": dict(loop.choosing),
     }

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.sizes import Point
 
+_SOAK_JOB = "memplan_cli.features.serving.soak_job:run"
+
 _SAMPLES = 200
 """Number of memory samples in each process."""
 
@@ -274,7 +276,7 @@ def _served(
         "compared": sorted({at * count // _COMPARED for at in range(_COMPARED)}),
         "seconds": wanted.seconds,
     }
-    outcome = run_job("soak", job, timeout=service.timeout)
+    outcome = run_job(_SOAK_JOB, job, timeout=service.timeout)
     result: Any = outcome.require(f"{service.model} could not be served under {name}")
     times = sorted(result["milliseconds"])
     return Course(

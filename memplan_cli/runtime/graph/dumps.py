@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.run.run_model import RuntimeShapes
     from memplan_cli.runtime.workers.spec import RunConditions
 
+_DUMP_JOB = "memplan_cli.runtime.graph.dump_job:write_dump"
+
 
 def executed_graph(
     model: Path,
@@ -94,7 +96,9 @@ def _light_graph(
 ) -> ExecutedGraph | None:
     """Write and read a light dump; None if the runtime infers no shapes without weights."""
     job = {**_dump_job(session, dump), "light": True}
-    answer = run_job("dump", job, about=session.model).require(_does_not_load(session.model))
+    answer = run_job(_DUMP_JOB, job, model=session.model).require(
+        _does_not_load(session.model)
+    )
     shapes = shapes_of_types(answer["types"])
     return read_dump(dump, shapes, session, dims) if shapes else None
 
@@ -113,7 +117,7 @@ def write_dump(session: SessionSpec, out: Path) -> None:
         RuntimeUnavailableError: the model does not load.
     """
     job = _dump_job(session, out)
-    run_job("dump", job, about=session.model).require(_does_not_load(session.model))
+    run_job(_DUMP_JOB, job, model=session.model).require(_does_not_load(session.model))
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
         out.write_bytes(distinct.SerializeToString())
@@ -178,7 +182,7 @@ def runtime_shapes(
         give_every_output(loaded.graph)
         copy.write_bytes(loaded.SerializeToString())
         job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMISED))}
-        answer = run_job("dump", job, about=about or model).require(_does_not_load(model))
+        answer = run_job(_DUMP_JOB, job, model=about or model).require(_does_not_load(model))
     finally:
         copy.unlink(missing_ok=True)
     return shapes_of_types(answer["types"])

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, Var
     from memplan_cli.runtime.run.run_model import RuntimeShapes
 
+_OFFLINE_JOB = "memplan_cli.runtime.graph.dump_job:write_offline_graphs"
+
 GENERATED_NUMBER = re.compile(r"_token_\d+$")
 """The suffix by which the runtime makes a name that it generates unique."""
 
@@ -127,7 +129,7 @@ class DumpJob:
             "in_pieces": packing is Packing.IN_PIECES,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job("offline", {"dump": request}, about=model)
+        self._job = start_job(_OFFLINE_JOB, {"dump": request}, model=model)
 
     def __enter__(self) -> Self:
         """Return the job itself."""

@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
-from memplan_cli.runtime.process.loading import SessionLoading
-from memplan_cli.runtime.process.memory import (
-    LOADED_THRESHOLD,
-    LOADING_THRESHOLD,
-    SMALL_ALIGNMENT,
-    Block,
-    ProcessMemory,
-)
 from memplan_cli.runtime.process.parts import (
     ARENA,
     ARENA_TABLES,
@@ -30,6 +22,14 @@ from memplan_cli.runtime.process.parts import (
     Part,
     PredictedProcess,
     remedy_of,
+)
+from memplan_cli.runtime.process.session_loading import SessionLoading
+from memplan_cli.runtime.process.simulated_memory import (
+    LOADED_THRESHOLD,
+    LOADING_THRESHOLD,
+    SMALL_ALIGNMENT,
+    Block,
+    ProcessMemory,
 )
 from memplan_cli.runtime.profile.packed_weights import read_weights, unmeasured_kernels
 from memplan_cli.runtime.profile.record import PROFILE

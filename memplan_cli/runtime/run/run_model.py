@@ -22,7 +22,7 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import missing_weights
 from memplan_cli.runtime.workers.spec import RunSpec
-from memplan_cli.runtime.workers.worker import run_job, start_job
+from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Shape
+    from memplan_cli.runtime.workers.fork_client import Begin
     from memplan_cli.runtime.workers.spec import RunConditions
     from memplan_cli.runtime.workers.worker import Job, Outcome
 
@@ -149,6 +150,9 @@ def shapes_of_types(types: object) -> RuntimeShapes:
     return shapes
 
 
+_RUN_JOB = "memplan_cli.runtime.workers.run_job:run"
+
+
 def run_model(
     spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, about: Path | None = None
 ) -> RunRecord:
@@ -176,9 +180,10 @@ def start_run(
     which lasts as long as its process. Other runs may use a process that waits for work.
     """
     is_measured = spec.collects("process") or spec.collects("time")
-    kind = "measure" if is_measured or spec.session.settings.arena else "run"
+    begin: Begin = "new" if is_measured or spec.session.settings.arena else "waiting"
     job = {"spec": to_json(spec)}
-    return start_job(kind, job, timeout=timeout, about=about or spec.session.model)
+    model = about or spec.session.model
+    return start_job(_RUN_JOB, job, timeout=timeout, model=model, begin=begin)
 
 
 def require_weights(
@@ -250,29 +255,3 @@ def process_of_load(
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
     return observe_run(model, settings, conditions, "process", runs=0).peaks.process
-
-
-def memory_of_processes(
-    model: Path, settings: RuntimeSettings, conditions: RunConditions, count: int
-) -> int | None:
-    """Return the bytes of ``count`` processes that hold a model at the same time, in total.
-
-    Shared pages count once (proportional set size). Each process has one intra-op thread. None if
-    the system does not report it.
-
-    Raises:
-        RuntimeUnavailableError: weights are missing, or a run failed.
-    """
-    require_weights(model)
-    one_thread = RuntimeSettings(session={"intra_op_num_threads": 1})
-    session = conditions.session(model, one_thread.updated(settings))
-    job = {
-        "session": to_json(session),
-        "inputs": to_json(conditions.input_set(model)),
-        "processes": count,
-    }
-    outcome = run_job("together", job, timeout=conditions.timeout)
-    answer = outcome.require(f"{model} could not be held by {count} processes")
-    process_bytes: Any = answer["bytes"]
-    is_known = isinstance(process_bytes, list) and None not in process_bytes
-    return sum(process_bytes) if is_known else None

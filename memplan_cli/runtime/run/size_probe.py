@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.shapes import shapes_of
+from memplan_cli.runtime.shapes import largest_shapes
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
@@ -126,7 +126,7 @@ def _with_shapes(
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)
-    return replace(result, known=shapes_of(copy, [kernel[:3] for kernel in kernels]))
+    return replace(result, known=largest_shapes(copy, [kernel[:3] for kernel in kernels]))
 
 
 def _session(model: Path, weights: Path | None = None) -> SessionSpec:

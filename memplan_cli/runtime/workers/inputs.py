@@ -1,4 +1,4 @@
-"""The inputs of a run: those that were given, and seeded arrays as the model's ops expect them."""
+"""Inputs of a run: arrays from files, and seeded random arrays that the model's ops accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -20,45 +20,56 @@ if TYPE_CHECKING:
     Value = Array | list[Array] | dict[Any, Any]
     Feed = dict[str, Value]
 
-_IN_TURN = ("normal", "positive", "integers", "values")
-"""Kinds of inputs of which a smaller one is the beginning of a larger one."""
+_PREFIX_KINDS = ("normal", "positive", "integers", "values")
+"""Kinds of inputs whose elements are drawn in order: a smaller one is a prefix of a larger one."""
 
-_SEVERAL = 2
-"""Tensors in an input that is a sequence, and entries in one that is a map."""
+_ELEMENTS = 2
+"""The number of tensors in an input that is a sequence, and of entries in one that is a map."""
 
-_KEYS = {"map of text": ("s0", "s1"), "map of numbers": (0, 1)}
-"""Keys of an input that is a map."""
+_MAP_KEYS = {"map of text": ("s0", "s1"), "map of numbers": (0, 1)}
+"""The keys of an input that is a map, by its container."""
 
 
 def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:
-    """Draw every input of a list, each from a generator of its own."""
+    """Return a value for each input, by name, each from its own generator."""
     return {spec.name: draw(spec, seed=seed) for spec in specs}
 
 
-class InputsAhead:
-    """The inputs of requests of several sizes, in memory that is taken once.
+class PreparedInputs:
+    """The inputs of requests of several sizes, as views of the largest inputs.
 
-    Drawn for each request, they would fragment the heap of a process that is measured, whose
-    growth would not be the model's.
+    Inputs that are drawn for each request would fragment the heap of a process whose memory is
+    measured.
+
+    Attributes:
+        largest: the largest value of each input.
     """
 
     def __init__(self, sizes: Iterable[Iterable[FeedSpec]], *, seed: int = 0) -> None:
+        """Draw the largest inputs.
+
+        Args:
+            sizes: for each size, how its inputs are drawn.
+            seed: of the generators.
+        """
         self._seed = seed
-        specs = sorted((each for size in sizes for each in size), key=lambda s: prod(s.shape))
-        largest = {spec.name: spec for spec in specs}
-        drawn = draw_all(largest.values(), seed=seed)
-        self.largest = list(drawn.values())
+        specs = sorted(
+            (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)
+        )
+        largest_specs = {spec.name: spec for spec in specs}
+        values = draw_all(largest_specs.values(), seed=seed)
+        self.largest = list(values.values())
         self._flat = {
-            replace(spec, shape=()): np.asarray(drawn[name]).reshape(-1)
-            for name, spec in largest.items()
-            if spec.kind in _IN_TURN and spec.container in ("tensor", "optional")
+            replace(spec, shape=()): np.asarray(values[name]).reshape(-1)
+            for name, spec in largest_specs.items()
+            if spec.kind in _PREFIX_KINDS and spec.container in ("tensor", "optional")
         }
 
-    def of(self, specs: Iterable[FeedSpec]) -> Feed:
-        """Return the inputs of one size, as `draw_all` does; other kinds are drawn."""
-        return {spec.name: self._one(spec) for spec in specs}
+    def feed(self, specs: Iterable[FeedSpec]) -> Feed:
+        """Return the inputs of one size, equal to `draw_all`, as views where possible."""
+        return {spec.name: self._value(spec) for spec in specs}
 
-    def _one(self, spec: FeedSpec) -> Value:
+    def _value(self, spec: FeedSpec) -> Value:
         flat = self._flat.get(replace(spec, shape=()))
         if flat is None:
             return draw(spec, seed=self._seed)
@@ -66,80 +77,66 @@ class InputsAhead:
 
 
 def draw(spec: FeedSpec, *, seed: int = 0) -> Value:
-    """Draw one input, or read it; it depends on the seed and the name, not on the others."""
-    if spec.kind in _GIVEN:
-        return _GIVEN[spec.kind](spec)
+    """Return one input: read from its files, or drawn by a generator seeded by seed and name."""
+    match spec.kind:
+        case "file":
+            arrays = [_read(file, spec.dtype) for file in spec.files]
+            return arrays if spec.container == "sequence" else arrays[0]
+        case "fill":
+            value = _read(spec.files[0], spec.dtype)
+            return np.full(spec.shape, value.reshape(()), value.dtype)
     generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
     if spec.container == "sequence":
-        return [_tensor(spec, generator) for _ in range(_SEVERAL)]
-    if spec.container in _KEYS:
-        drawn = _tensor(replace(spec, shape=(_SEVERAL,)), generator).tolist()
-        return dict(zip(_KEYS[spec.container], drawn, strict=True))
-    return _tensor(spec, generator)
+        return [_draw_tensor(spec, generator) for _ in range(_ELEMENTS)]
+    if spec.container in _MAP_KEYS:
+        values = _draw_tensor(replace(spec, shape=(_ELEMENTS,)), generator).tolist()
+        return dict(zip(_MAP_KEYS[spec.container], values, strict=True))
+    return _draw_tensor(spec, generator)
 
 
-def _tensor(spec: FeedSpec, generator: np.random.Generator) -> Array:
+def _draw_tensor(spec: FeedSpec, generator: np.random.Generator) -> Array:
+    """Return a random tensor of a spec's kind, shape and element type."""
     match spec.kind:
         case "strings":
             words = [f"s{number}" for number in generator.integers(0, 8, spec.shape).flat]
             return np.array(words, dtype=object).reshape(spec.shape)
         case "values":
-            return np.resize(np.array(spec.values), spec.shape).astype(_element(spec.dtype))
+            values = np.resize(np.array(spec.values), spec.shape)
+            return values.astype(_numpy_dtype(spec.dtype))
         case "integers":
-            return generator.integers(spec.low, spec.high, spec.shape).astype(
-                _element(spec.dtype)
-            )
+            integers = generator.integers(spec.low, spec.high, spec.shape)
+            return integers.astype(_numpy_dtype(spec.dtype))
         case "mask":
-            return _mask(spec, generator)
-    drawn = generator.standard_normal(spec.shape, dtype=np.float32) * np.float32(spec.scale)
+            mask = (generator.random(spec.shape) < 0.8).astype(_numpy_dtype(spec.dtype))
+            if mask.ndim and mask.size:
+                # Attention over a row of zeros gives NaN, which would hide differences.
+                mask[..., 0] = 1
+            return np.asarray(mask)
+    normal = generator.standard_normal(spec.shape, dtype=np.float32) * np.float32(spec.scale)
     if spec.kind == "positive":
-        drawn = np.abs(drawn) + np.float32(1e-3)
-    return np.asarray(drawn).astype(_element(spec.dtype))
+        normal = np.abs(normal) + np.float32(1e-3)
+    return np.asarray(normal).astype(_numpy_dtype(spec.dtype))
 
 
-def _element(name: str) -> np.dtype[np.generic]:
-    """Return the type of that name; numpy knows bfloat16 once the package that has it is there."""
+def _numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Return the dtype of that name, from the package ml_dtypes if numpy does not have it."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # of onnx's, which has no lighter way to such types
+        import ml_dtypes  # a dependency of onnx
 
-        known: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
-        return known
-
-
-def _mask(spec: FeedSpec, generator: np.random.Generator) -> Array:
-    drawn = (generator.random(spec.shape) < 0.8).astype(_element(spec.dtype))
-    if drawn.ndim and drawn.size:
-        # A row of nothing but zeros makes attention give NaN, which hides differences.
-        drawn[..., 0] = 1
-    return np.asarray(drawn)
+        dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 def _read(file: str, dtype: str) -> Array:
-    """Return the array in a file of ours, in the type that the input has.
+    """Return the array in a ``.npy`` file that memplan wrote, in an input's element type.
 
-    Types of which numpy itself knows only the width are kept as bytes.
+    Elements of types that numpy does not have lie in the file as raw bytes.
     """
     array: Array = np.load(file, allow_pickle=False)
     if dtype == "str":
         return array.astype(object)
-    wanted = _element(dtype)
-    return array.view(wanted) if array.dtype.kind == "V" else array.astype(wanted)
-
-
-def _stored(spec: FeedSpec) -> Array | list[Array]:
-    arrays = [_read(file, spec.dtype) for file in spec.files]
-    return arrays if spec.container == "sequence" else arrays[0]
-
-
-def _filled(spec: FeedSpec) -> Array:
-    value = _read(spec.files[0], spec.dtype)
-    return np.full(spec.shape, value.reshape(()), value.dtype)
-
-
-_GIVEN: Mapping[str, Callable[[FeedSpec], Array | list[Array]]] = {
-    "file": _stored,
-    "fill": _filled,
-}
-"""How data that was given is read, by the spec's kind."""
+    numpy_dtype = _numpy_dtype(dtype)
+    is_raw = array.dtype.kind == "V"
+    return array.view(numpy_dtype) if is_raw else array.astype(numpy_dtype)

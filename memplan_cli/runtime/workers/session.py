@@ -1,4 +1,4 @@
-"""Sessions that really are on the provider asked for."""
+"""Create sessions, and find out on which execution providers sessions can be created."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Setting
 
 DETERMINISTIC = RuntimeSettings(
@@ -34,66 +35,94 @@ DETERMINISTIC = RuntimeSettings(
         "use_deterministic_compute": True,
     }
 )
-"""One thread: with more, CPU ScatterND(reduction="add") loses updates (measured)."""
+"""One thread, because with several the CPU's ScatterND with ``reduction="add"`` loses updates."""
 
 DETERMINISTIC_CUDA = DETERMINISTIC.updated(
     RuntimeSettings(provider={"use_tf32": 0, "cudnn_conv_algo_search": "DEFAULT"})
 )
 
-_READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
-"""Where it is 1, ONNX Runtime takes the options of a file's ``ort_config``."""
+_OPTIONS_FROM_FILE = "ORT_LOAD_CONFIG_FROM_MODEL"
+"""If this variable is 1, ONNX Runtime takes the session options from the file's ``ort_config``."""
 
 _PROBE_TIMEOUT = 120.0
-"""Seconds for a session of one op; the first on CUDA loads all of its libraries."""
+"""Seconds for a session of one op; the first session on CUDA loads all libraries of CUDA."""
+
+_PROBE_JOB = "memplan_cli.runtime.workers.session:run_on_provider"
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderProbe:
-    """Whether a session on a provider could be made, and why not."""
+    """Whether a session on a provider could be created and run, and the error if not."""
 
     provider: str
     works: bool
     reason: str = ""
 
 
-def resolve_provider(wanted: str) -> str:
-    """Return the execution provider to use for ``auto``, ``cpu``, ``cuda`` or its own name.
+def resolve_provider(name: str) -> str:
+    """Return ONNX Runtime's name of a provider.
 
-    ``auto`` is CUDA where a session really gets it, else CPU.
+    Args:
+        name: ``cpu``, ``cuda``, ONNX Runtime's name, or ``auto``: CUDA if a session can be
+            created on it, else the CPU.
 
     Raises:
-        RuntimeUnavailableError: ``cuda`` was asked for and no session gets it.
-        SettingsError: ``wanted`` is none of these words.
+        RuntimeUnavailableError: no session can be created on the provider.
+        SettingsError: there is no such provider.
     """
-    if wanted == "auto":
+    if name == "auto":
         return CUDA if probe_provider(CUDA).works else CPU
-    if wanted not in (*PROVIDERS, *PROVIDERS.values()):
+    if name not in (*PROVIDERS, *PROVIDERS.values()):
         raise SettingsError(
-            f"unknown provider {wanted!r}", hint="Choose one of auto, cpu, cuda."
+            f"unknown provider {name!r}", hint="Choose one of auto, cpu, cuda."
         )
-    provider = PROVIDERS.get(wanted, wanted)
+    provider = PROVIDERS.get(name, name)
     if provider == CPU:
         return CPU
     probe = probe_provider(provider)
     if not probe.works:
         raise RuntimeUnavailableError(
-            f"no session gets {provider} here: {probe.reason}",
-            hint="--provider cpu works everywhere; `memplan doctor` says what this machine has",
+            f"no session can be created on {provider}: {probe.reason}",
+            hint="--provider cpu works everywhere; `memplan doctor` shows what works here",
         )
     return provider
 
 
 @lru_cache(maxsize=8)
 def probe_provider(provider: str) -> ProviderProbe:
-    """Create and run a session on one provider, with the fall-back to CPU forbidden."""
+    """Create and run a session of one op on a provider, in a worker process."""
     if provider == CUDA and not _has_cuda_driver():
         return ProviderProbe(provider, works=False, reason="there is no NVIDIA driver")
-    outcome = run_job("probe", {"provider": provider}, timeout=_PROBE_TIMEOUT)
+    outcome = run_job(_PROBE_JOB, {"provider": provider}, timeout=_PROBE_TIMEOUT)
     return ProviderProbe(provider, outcome.ok, outcome.reason)
 
 
+def run_on_provider(job: Json) -> Json:
+    """Job: create and run a session of one op on a provider, and return its providers.
+
+    Args:
+        job: ``provider`` is ONNX Runtime's name of it. The fall-back to the CPU is forbidden.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises if the provider does not work.
+    """
+    import numpy as np
+
+    from memplan_cli.onnx_io.runs.prepared_models import smallest_model
+
+    provider = str(job["provider"])
+    settings = RuntimeSettings()
+    if provider != CPU:
+        settings = RuntimeSettings(session_config={"session.disable_cpu_ep_fallback": "1"})
+    session = make_session(smallest_model(), settings, provider)
+    (result,) = session.run(None, {"x": np.ones(4, np.float32)})
+    if not np.allclose(result, np.exp(np.ones(4))):
+        raise ArithmeticError(f"exp(1) is computed as {result[0]}")
+    return {"providers": session.get_providers()}
+
+
 def _has_cuda_driver() -> bool:
-    """Without the driver's library no session can get CUDA; looking costs nothing."""
+    """Return whether the library of the CUDA driver can be loaded."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(name)
@@ -103,15 +132,20 @@ def _has_cuda_driver() -> bool:
 
 
 def deterministic(provider: str) -> RuntimeSettings:
-    """Return what makes two runs give the same bits, as far as the provider can."""
+    """Return the settings that make runs on a provider as reproducible as the provider allows."""
     return DETERMINISTIC_CUDA if provider == CUDA else DETERMINISTIC
 
 
 def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Create an ``InferenceSession``; call it in a worker process only.
+    """Create an ``InferenceSession``, in a worker process only: it may register an arena.
+
+    Args:
+        model: the file, or its content.
+        settings: session options, provider options, and the arena.
+        provider: ONNX Runtime's name of the execution provider.
 
     Raises:
-        RuntimeUnavailableError: the session is not on the provider asked for.
+        RuntimeUnavailableError: the session is on another provider.
     """
     import onnxruntime as ort
 
@@ -123,7 +157,7 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
         options.add_session_config_entry("session.use_env_allocators", "1")
     providers = [(provider, provider_options(settings, provider))]
     source = model if isinstance(model, bytes) else str(model)
-    with given_options_count():
+    with options_of_file_ignored():
         session = ort.InferenceSession(source, options, providers=providers)
     if session.get_providers()[0] != provider:
         raise RuntimeUnavailableError(f"the session is on {session.get_providers()[0]}")
@@ -131,21 +165,22 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
 
 
 @contextmanager
-def given_options_count() -> Iterator[None]:
-    """Create sessions with the options that they are given, whatever their file says.
+def options_of_file_ignored() -> Iterator[None]:
+    """Make sessions that are created in this block ignore the session options in their file.
 
-    ONNX Runtime takes those of the file instead, and refuses a session that is told not to.
+    The user may have set the environment variable that makes ONNX Runtime use them; the block
+    removes it for the time. The session option for the same purpose is refused.
     """
-    said = os.environ.pop(_READ_CONFIG, None)
+    value = os.environ.pop(_OPTIONS_FROM_FILE, None)
     try:
         yield
     finally:
-        if said is not None:
-            os.environ[_READ_CONFIG] = said
+        if value is not None:
+            os.environ[_OPTIONS_FROM_FILE] = value
 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return ``SessionOptions`` with every session attribute and entry set."""
+    """Return new ``SessionOptions`` with the session attributes and entries of some settings."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -155,7 +190,7 @@ def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Ru
 
 
 def apply_options(options: Any, settings: RuntimeSettings) -> None:  # noqa: ANN401
-    """Set every session attribute and entry on ``SessionOptions``."""
+    """Set the session attributes and entries of some settings on ``SessionOptions``."""
     import onnxruntime as ort
 
     for key, value in settings.session.items():
@@ -168,18 +203,21 @@ def apply_options(options: Any, settings: RuntimeSettings) -> None:  # noqa: ANN
 
 
 def provider_options(settings: RuntimeSettings, provider: str) -> dict[str, str]:
-    """Return the options of a provider; on CUDA the arena's keys are among them."""
-    own = {**(settings.arena if provider != CPU else {}), **settings.provider}
-    return {key: _option(value) for key, value in own.items()}
+    """Return the options of a provider as text; on CUDA the arena's keys are among them."""
+    options = {**(settings.arena if provider != CPU else {}), **settings.provider}
+    return {
+        key: str(int(value)) if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
 
 
-def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return ``RunOptions`` with every run entry set."""
-    return run_entries(settings, None)
+def run_options(settings: RuntimeSettings, options: Any = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return ``RunOptions`` with the run entries of some settings.
 
-
-def run_entries(settings: RuntimeSettings, options: Any) -> Any:  # noqa: ANN401
-    """Set every run entry on ``RunOptions``, new ones where none are given."""
+    Args:
+        settings: their ``run_config`` is used.
+        options: the ``RunOptions`` to set the entries on; None: new ones.
+    """
     import onnxruntime as ort
 
     options = ort.RunOptions() if options is None else options
@@ -189,11 +227,15 @@ def run_entries(settings: RuntimeSettings, options: Any) -> Any:  # noqa: ANN401
 
 
 def register_arena(arena: Mapping[str, Setting]) -> None:
-    """Register the CPU arena of this process; it lasts until the process ends."""
+    """Register the CPU arena of this process. It lasts until the process ends.
+
+    Args:
+        arena: keys of ``OrtArenaCfg`` and their values.
+    """
     import onnxruntime as ort
 
     config = {key: EXTEND_STRATEGIES.get(str(value), value) for key, value in arena.items()}
-    # The dictionary form refuses keys it does not know, which is what we want.
+    # OrtArenaCfg refuses unknown keys only in this form, with one dictionary.
     memory = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
     )
@@ -201,12 +243,8 @@ def register_arena(arena: Mapping[str, Setting]) -> None:
 
 
 def load_cuda_libraries() -> None:
-    """Load the CUDA libraries that the wheels of torch or NVIDIA bring along."""
+    """Load the CUDA libraries from the wheels of torch or NVIDIA, if they are installed."""
     import onnxruntime as ort
 
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
-
-
-def _option(value: Setting) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)

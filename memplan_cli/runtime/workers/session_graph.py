@@ -1,8 +1,4 @@
-"""The runtime's own graph of a model, written by a session that runs nothing.
-
-Weights are left out where the system has a place that swallows them: the graph is read for
-its nodes, and what a session wrote once more would take its size on disk and its time.
-"""
+"""The graph that ONNX Runtime makes of a model, and the types that it infers for its values."""
 
 from __future__ import annotations
 
@@ -19,65 +15,107 @@ if TYPE_CHECKING:
 
     from memplan_cli.runtime.workers.spec import SessionSpec
 
-_OUTSIDE = "1024"
-"""Bytes from which a weight goes to a file of its own: values that decide shapes stay."""
+_MIN_EXTERNAL_BYTES = "1024"
+"""Weights from this size on go to an external file; small ones, which decide shapes, do not."""
+
+_MULTIPLE_OF_BLOCKS = 64
+"""A number of channels that every possible block size divides."""
 
 NOT_PACKED = RuntimeSettings(session_config={"session.disable_prepacking": "1"})
-"""The graph is the same, and made without a packed copy of the weights."""
+"""Settings of a session whose graph is written without packed copies of the weights."""
 
-Types = dict[str, list[object]]
+Types = dict[str, list[Any]]
+"""``[dtype, dims]`` of values by name; a dim is a number, a symbol, or None if it is unknown."""
 
 
-def into(out: Path) -> RuntimeSettings:
-    """Return what has a session write its graph there, with its weights beside it."""
+def writes_graph_to(out: Path) -> RuntimeSettings:
+    """Return settings with which a session writes its graph to a file.
+
+    Large weights are written to ``<name of the file>.data`` beside it.
+    """
     return RuntimeSettings(
         session={"optimized_model_filepath": str(out)},
         session_config={
             "session.optimized_model_external_initializers_file_name": f"{out.name}.data",
-            "session.optimized_model_external_initializers_min_size_in_bytes": _OUTSIDE,
+            "session.optimized_model_external_initializers_min_size_in_bytes": (
+                _MIN_EXTERNAL_BYTES
+            ),
         },
     )
 
 
 def write_graph(spec: SessionSpec, out: Path) -> Types:
-    """Write the graph that a session with these settings runs; return what it knows of types.
+    """Write the graph that a session would run, without large weights, and return its types.
 
-    Of each value at the top: its type, and its dims as far as the runtime infers them. None
-    where it refuses the graph without its weights.
+    The weights are written to the null device, where there is one: a copy of them would take
+    time and their size on disk.
+
+    Args:
+        spec: how the session is created. Of its settings, the optimization level and the config
+            entries are used.
+        out: the file for the graph.
+
+    Returns:
+        As `inferred_types`.
     """
-    data = out.with_name(f"{out.name}.data")
+    weights = out.with_name(f"{out.name}.data")
     with suppress(OSError, NotImplementedError):
-        data.symlink_to(os.devnull)
+        weights.symlink_to(os.devnull)
     level = spec.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    wanted = RuntimeSettings(
+    graph_settings = RuntimeSettings(
         session={"graph_optimization_level": level},
         session_config=spec.settings.session_config,
     )
-    make_session(spec.model, wanted.updated(NOT_PACKED).updated(into(out)), spec.provider)
-    data.unlink(missing_ok=True)
-    return types_of(out, spec.provider)
+    make_session(
+        spec.model,
+        graph_settings.updated(NOT_PACKED).updated(writes_graph_to(out)),
+        spec.provider,
+    )
+    weights.unlink(missing_ok=True)
+    return inferred_types(out, spec.provider)
 
 
-def types_of(graph: Path, provider: str) -> Types:
-    """Return type and dims of every value at the top of a graph; nothing where it is refused."""
+def inferred_types(graph: Path, provider: str) -> Types:
+    """Return the types that ONNX Runtime infers for the values of the top block of a graph.
+
+    Empty if no session can be created on a copy of the graph without its weights.
+    """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.runs.prepared_models import give_every_output
     from memplan_cli.onnx_io.shapes.light_model import light_copy
 
-    twin = light_copy(load_model(graph))
-    give_every_output(twin.graph)
+    copy = light_copy(load_model(graph))
+    give_every_output(copy.graph)
     try:
-        session = make_session(twin.SerializeToString(), UNOPTIMISED, provider)
-    except Exception:  # noqa: BLE001 - some kernels insist on weights that they know
+        session = make_session(copy.SerializeToString(), UNOPTIMISED, provider)
+    except Exception:  # noqa: BLE001 - some kernels need the values of their weights
         return {}
-    return types_of_outputs(session)
+    return output_types(session)
 
 
-def types_of_outputs(session: Any) -> Types:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return type and dims of the tensors that a session gives; None is an unknown dim."""
-    found: Types = {}
+def output_types(session: Any) -> Types:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return the types of the outputs of a session that are tensors."""
+    types: Types = {}
     for output in session.get_outputs():
         if output.type.startswith("tensor("):
-            shape = [dim if isinstance(dim, int | str) else None for dim in output.shape]
-            found[output.name] = [dtype_of(output.type), shape]
-    return found
+            dims = [dim if isinstance(dim, int | str) else None for dim in output.shape]
+            types[output.name] = [dtype_of(output.type), dims]
+    return types
+
+
+def block_size() -> int:
+    """Return how many channels a block has in the CPU's blocked layout, on this machine.
+
+    A session reorders a tensor of ``[1, 64, 1, 2]`` with elements 0, 1, 2, ... In the result, the
+    second element of the first channel, 1, follows the first elements of the first block.
+    """
+    import numpy as np
+
+    from memplan_cli.core.results.observations import CPU
+    from memplan_cli.onnx_io.runs.prepared_models import model_in_blocks
+
+    dims = 1, _MULTIPLE_OF_BLOCKS, 1, 2
+    session = make_session(model_in_blocks(dims).SerializeToString(), RuntimeSettings(), CPU)
+    elements = np.arange(2 * _MULTIPLE_OF_BLOCKS, dtype=np.float32).reshape(dims)
+    reordered = np.asarray(session.run(None, {"x": elements})[0]).ravel()
+    return int(np.flatnonzero(reordered == 1.0)[0])

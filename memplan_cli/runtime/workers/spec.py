@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.check import Check
+    from memplan_cli.core.json_types import Json
     from memplan_cli.runtime.workers.inputs import Feed
-    from memplan_cli.runtime.workers.worker import Json
 
 Collect = Literal["outputs", "arena", "process", "kernels", "time", "graph"]
 """What a run records.
@@ -72,7 +72,7 @@ class SessionSpec:
         Raises:
             RuntimeUnavailableError: the session is not on the provider asked for.
         """
-        from memplan_cli.runtime.workers.process_memory import giving_back
+        from memplan_cli.runtime.workers.memory_release import release_after_loading
         from memplan_cli.runtime.workers.session import make_session
 
         settings = self.settings.updated(more) if more else self.settings
@@ -83,7 +83,11 @@ class SessionSpec:
             return make_session(
                 self.model.read_bytes(), settings.updated(folder), self.provider
             )
-        frees = giving_back(self.model.resolve().parent) if self.as_loaded else nullcontext()
+        frees = (
+            release_after_loading(self.model.resolve().parent)
+            if self.as_loaded
+            else nullcontext()
+        )
         with frees:
             return make_session(self.model, settings, self.provider)
 

@@ -1,8 +1,11 @@
-"""ONNX Runtime in a process of its own, so that a crash there is no crash here.
+"""Jobs: functions that work with ONNX Runtime, each run in a child process.
 
-A job is a kind and a JSON object; the child writes a JSON object back. A native crash, a
-hang or an error in the child is an `Outcome` with a failure, never ours. Arrays travel as
-files in folders that the job names.
+A crash, a hang or an error in the child becomes a failed `Outcome`. A job is named
+``module:function``; the function takes a JSON object and returns one. Parent and child exchange
+files in a temporary folder: ``job.json``, ``result.json``, and ``log`` with the output of the
+child. Arrays are passed as files in folders that the job names.
+
+    python -m memplan_cli.runtime.workers.worker MODULE:FUNCTION FOLDER
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from memplan_cli.core.children import Child, end_with_parent
 from memplan_cli.core.interrupts import deferred
 from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
-from memplan_cli.runtime.workers.warm import (
+from memplan_cli.runtime.workers.fork_client import (
     ForkedJob,
+    ProcessChoice,
     Request,
     ServerGoneError,
     fork_job,
@@ -33,54 +37,33 @@ from memplan_cli.runtime.workers.warm import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from memplan_cli.runtime.workers.warm import Begin
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.runtime.workers.fork_client import Begin
 
 _MODULE = "memplan_cli.runtime.workers.worker"
 
 WORKER = ["-m", _MODULE]
 """Arguments of Python that run `main`."""
 
-Json = dict[str, object]
+_MAX_MESSAGE = 1200
+"""Characters kept of a log (the last) and of an error message (the first)."""
 
-JOBS: Mapping[str, str] = {
-    "probe": "memplan_cli.runtime.workers.jobs.probe",
-    "run": "memplan_cli.runtime.workers.jobs.run",
-    "measure": "memplan_cli.runtime.workers.jobs.run",
-    "donated": "memplan_cli.features.donation.proof_job",
-    "decode": "memplan_cli.features.kv_cache.decode_job",
-    "dump": "memplan_cli.runtime.workers.jobs.dump",
-    "offline": "memplan_cli.runtime.workers.jobs.offline",
-    "replay": "memplan_cli.runtime.proofs.replay_job",
-    "inplace": "memplan_cli.runtime.workers.jobs.inplace",
-    "together": "memplan_cli.features.serving.load_job",
-    "soak": "memplan_cli.features.serving.soak_job",
-}
-"""Each module has ``run(job) -> result``; it is imported in the child only."""
-
-_MEASURING = frozenset({"measure", "together", "soak"})
-"""Kinds of jobs whose figures are those of a process that has done nothing before.
-
-A run that needs no such process is a ``run``, which a waiting process may do.
-"""
-
-_TAIL = 1200
-"""Characters kept of a log (the last) and of an error (the first)."""
-
-_NO_ROOM = 74
+_NO_SPACE = 74
 """EX_IOERR of sysexits.h: the exit code of a child that could not write its result."""
-
-
-How = Literal["ok", "error", "crash", "timeout"]
-"""``error``: the child raised an exception. ``crash``: the child died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a job, or how and why the job failed."""
+    """The result of a job, or why there is none.
 
-    how: How
+    Attributes:
+        how: ``error`` if the job raised an exception, ``crash`` if its process died, ``timeout``
+            if the process was killed after the time of the job.
+        result: what the job returned; empty if it failed.
+        reason: the error message; empty if it succeeded.
+    """
+
+    how: Literal["ok", "error", "crash", "timeout"]
     result: Json
     reason: str = ""
 
@@ -94,69 +77,66 @@ class Outcome:
         """Whether the process was killed because it took too long."""
         return self.how == "timeout"
 
-    def require(self, what: str) -> Json:
+    def require(self, failure: str) -> Json:
         """Return the result.
 
         Raises:
             RuntimeTimeoutError: the job took too long.
-            RuntimeUnavailableError: the job failed otherwise. Either message starts with
-                ``what``.
+            RuntimeUnavailableError: the job failed otherwise. Either message is
+                ``failure: reason``.
         """
         if self.ok:
             return self.result
-        failure = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
-        raise failure(
-            f"{what}: {self.reason}",
+        error = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
+        raise error(
+            f"{failure}: {self.reason}",
             hint="--no-validate leaves the runtime out; `memplan doctor` shows what works here",
         )
 
 
 class Job:
-    """A job in a child process; leaving the ``with`` block ends the process."""
+    """A job that was started. Leaving the ``with`` block kills its process if it still runs.
+
+    A thread runs one job at a time, because two sessions at once would need the memory of both.
+    """
 
     def __init__(
         self,
         arguments: list[str],
-        job: Mapping[str, object],
+        content: Json,
+        *,
         timeout: float,
-        about: About | None = None,
+        process: ProcessChoice | None = None,
     ) -> None:
-        """Start a job; an earlier job of this thread ends before.
+        """Start a job, after the job that this thread started before has ended.
 
         Args:
-            arguments: of Python; a folder with ``job.json`` is appended.
-            job: the content of ``job.json``.
+            arguments: of Python; the job's folder is appended.
+            content: the JSON object in ``job.json``.
             timeout: seconds that the job may take.
-            about: the model of the job, for a fork that waits for further jobs.
+            process: which forked process does the job; None: one that ends with the job.
 
         Raises:
-            RuntimeUnavailableError: there is no room for the job's temporary files.
+            RuntimeUnavailableError: the temporary files of the job cannot be written.
         """
-        self._arguments, self._timeout, self._about = arguments, timeout, about
-        self._found: Outcome | None = None
+        self._arguments, self._timeout, self._choice = arguments, timeout, process
+        self._known_outcome: Outcome | None = None
         self._process: Child | ForkedJob | None = None
-        # Two sessions at the same time would take the memory of both.
-        if _latest.job is not None:
-            _latest.job.outcome()
-        text = json.dumps(job)
-        # A CUDA driver does not work in a fork of a process that has loaded it.
-        self._forks = arguments[:-1] == WORKER and CUDA not in text
-        self._room = tempfile.TemporaryDirectory(prefix="memplan-")
-        self._folder = Path(self._room.name)
+        if _running.job is not None:
+            _running.job.outcome()
+        text = json.dumps(content)
+        # CUDA does not work in a fork of a process that has loaded the driver.
+        self._can_fork = arguments[:-1] == WORKER and CUDA not in text
+        self._temporary = tempfile.TemporaryDirectory(prefix="memplan-")
+        self._folder = Path(self._temporary.name)
+        self._deadline = time.monotonic() + timeout
         try:
-            try:
-                (self._folder / "job.json").write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise RuntimeUnavailableError(
-                    f"no room for temporary files in {self._folder.parent}: {error.strerror}",
-                    hint="set TMPDIR to a folder on a larger disk",
-                ) from error
-            self._until = time.monotonic() + timeout
+            self._write_content(text)
             self._start()
         except BaseException:
             self.end()
             raise
-        _latest.job = self
+        _running.job = self
 
     def __enter__(self) -> Self:
         return self
@@ -164,121 +144,123 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def outcome(self) -> Outcome:
-        """Wait for the job and return its result or failure."""
-        if self._found is None:
-            self._found = self._waited()
-            self.end()
-        return self._found
-
     @property
-    def process(self) -> int:
-        """The id of the process that did the job; one process may do several jobs."""
+    def pid(self) -> int:
+        """The id of the process that did the job; 0 while a forked job runs."""
         return 0 if self._process is None else self._process.pid
+
+    def outcome(self) -> Outcome:
+        """Wait for the job to end, and return its result or failure."""
+        if self._known_outcome is None:
+            self._known_outcome = self._wait()
+            self.end()
+        return self._known_outcome
 
     def end(self) -> None:
         """Kill the process if it still runs, and remove the job's temporary files."""
-        if _latest.job is self:
-            _latest.job = None
+        if _running.job is self:
+            _running.job = None
         if self._process is not None:
             self._process.end()
-        self._room.cleanup()
+        self._temporary.cleanup()
+
+    def _write_content(self, text: str) -> None:
+        try:
+            (self._folder / "job.json").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RuntimeUnavailableError(
+                f"no room for temporary files in {self._folder.parent}: {error.strerror}",
+                hint="set TMPDIR to a folder on a larger disk",
+            ) from error
 
     def _start(self) -> None:
-        log, words = self._folder / "log", [*self._arguments, str(self._folder)]
+        """Fork a process for the job, or start a new Python if it cannot be forked."""
+        log, arguments = self._folder / "log", [*self._arguments, str(self._folder)]
         # Temporary files that a killed worker leaves behind are removed with the job's folder.
         environment = {**worker_environment(), "TMPDIR": str(self._folder)}
         with deferred():  # a signal must not come between the start and the assignment
-            if self._forks:
-                where = _current_folder(), str(log), environment
-                kept = () if self._about is None else (self._about.model, self._about.begin)
-                arguments = words[len(WORKER) :]
-                self._process = fork_job(Request(f"{_MODULE}:main", arguments, *where, *kept))
+            if self._can_fork:
+                request = Request(
+                    function=f"{_MODULE}:main",
+                    arguments=arguments[len(WORKER) :],
+                    folder=_current_folder(),
+                    log=str(log),
+                    environment=environment,
+                    process=self._choice,
+                )
+                self._process = fork_job(request)
             if self._process is None:
                 with log.open("wb") as output:
-                    command = [sys.executable, *words]
+                    command = [sys.executable, *arguments]
                     self._process = Child.start(command, environment, output=output)
 
-    def _waited(self) -> Outcome:
+    def _wait(self) -> Outcome:
+        """Wait until the process ends or the time is over, and read what it wrote.
+
+        If the fork server ends before the job, the job starts again in a new Python.
+        """
         assert self._process is not None  # noqa: S101 - it was started
         try:
-            code = self._process.wait(max(self._until - time.monotonic(), 0))
+            code = self._process.wait(max(self._deadline - time.monotonic(), 0))
         except ServerGoneError:
-            self._forks, self._process = False, None
+            self._can_fork, self._process = False, None
             self._start()
-            return self._waited()
+            return self._wait()
         except subprocess.TimeoutExpired:
             return Outcome("timeout", {}, f"no answer within {self._timeout:g} s")
-        return _outcome(self._folder / "result.json", self._folder / "log", code)
+        result = self._folder / "result.json"
+        if not result.exists():
+            log = (self._folder / "log").read_text(encoding="utf-8", errors="replace").strip()
+            end_of_log = f": {log[-_MAX_MESSAGE:]}" if log else ""
+            return Outcome("crash", {}, f"{_exit_reason(code)}{end_of_log}")
+        answer = json.loads(result.read_text(encoding="utf-8"))
+        return Outcome(answer["how"], answer["result"], answer["reason"])
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """The model by which a waiting process is found, and whether that process is replaced."""
+class _RunningJob(threading.local):
+    """The job that the current thread started last, until its outcome is known."""
 
-    model: str
-    begin: Begin
+    job: Job | None = None
 
 
-class _Latest(threading.local):
-    """The last job that this thread has started, until its outcome is known."""
-
-    def __init__(self) -> None:
-        self.job: Job | None = None
-
-
-_latest = _Latest()
+_running = _RunningJob()
 
 
 def run_job(
-    kind: str,
-    job: Mapping[str, object],
+    function: str,
+    content: Json,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    about: Path | None = None,
+    model: Path | None = None,
 ) -> Outcome:
-    """Run one job in a child process and wait for it at most ``timeout`` seconds."""
-    with start_job(kind, job, timeout=timeout, about=about) as started:
-        return started.outcome()
+    """Run a job in a child process, as `start_job` does, and wait for its outcome."""
+    with start_job(function, content, timeout=timeout, model=model) as job:
+        return job.outcome()
 
 
 def start_job(
-    kind: str,
-    job: Mapping[str, object],
+    function: str,
+    content: Json,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    about: Path | None = None,
+    model: Path | None = None,
+    begin: Begin = "waiting",
 ) -> Job:
-    """Start one job in a child process; an earlier job of this thread ends before.
+    """Start a job in a child process, after the previous job of this thread has ended.
 
     Args:
-        kind: a key of `JOBS`.
-        job: what the job's function is called with, as JSON.
+        function: ``module:function``; the module is imported in the child only.
+        content: the argument of the function.
         timeout: seconds that the job may take.
-        about: the model of the job. Within `warm_workers` its process waits for further jobs
-            of that model; a job that measures a process starts a new one.
+        model: within `warm_workers`, the process then waits for further jobs of this model.
+        begin: whether a waiting process may do the job; a job that measures the memory or time
+            of a process needs a new one.
 
     Raises:
-        RuntimeUnavailableError: there is no room for the job's temporary files.
+        RuntimeUnavailableError: the temporary files of the job cannot be written.
     """
-    begin: Begin = "new" if kind in _MEASURING else "waiting"
-    whose = About(str(about.absolute()), begin) if about is not None else None
-    return start_script([*WORKER, kind], job, timeout=timeout, about=whose)
-
-
-def start_script(
-    arguments: list[str],
-    job: Mapping[str, object],
-    *,
-    timeout: float,
-    about: About | None = None,
-) -> Job:
-    """Start Python with these arguments and the job's folder, or fork a `WORKER`.
-
-    Raises:
-        RuntimeUnavailableError: there is no room for the job's temporary files.
-    """
-    return Job(arguments, job, timeout, about)
+    process = None if model is None else ProcessChoice(str(model.absolute()), begin)
+    return Job([*WORKER, function], content, timeout=timeout, process=process)
 
 
 def _current_folder() -> str:
@@ -288,40 +270,30 @@ def _current_folder() -> str:
         return os.sep
 
 
-def _outcome(result: Path, log: Path, code: int) -> Outcome:
-    if not result.exists():
-        return Outcome("crash", {}, f"{_exit_reason(code)}{_tail(log)}")
-    answer = json.loads(result.read_text(encoding="utf-8"))
-    return Outcome(answer["how"], answer["result"], answer["reason"])
-
-
 def _exit_reason(code: int) -> str:
+    """Return in words how a process without a result ended; ``-n`` is signal n."""
     if code < 0:
         try:
             return f"the runtime's process died of {signal.Signals(-code).name}"
         except ValueError:
             return f"the runtime's process died of signal {-code}"
-    if code == _NO_ROOM:
+    if code == _NO_SPACE:
         return f"no room for temporary files in {tempfile.gettempdir()}"
     return f"the runtime's process ended with exit code {code}"
 
 
-def _tail(log: Path) -> str:
-    text = log.read_text(encoding="utf-8", errors="replace").strip()
-    return f": {text[-_TAIL:]}" if text else ""
-
-
-def main(kind: str, job_folder: str) -> None:
+def main(function: str, job_folder: str) -> None:
     """Run one job in this process: read ``job.json`` of the folder, write ``result.json``."""
     folder = Path(job_folder)
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    content = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    module, _, name = function.partition(":")
     try:
-        result = importlib.import_module(JOBS[kind]).run(job)
+        result = getattr(importlib.import_module(module), name)(content)
         answer = {"how": "ok", "result": result, "reason": ""}
     except MemplanError as error:
         answer = {"how": "error", "result": {}, "reason": str(error)}
     except Exception as error:  # noqa: BLE001 - the parent reports every error
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_TAIL]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
         answer = {"how": "error", "result": {}, "reason": reason}
     # Renaming is atomic: a crash while writing leaves no incomplete result.
     draft = folder / "draft.json"
@@ -329,7 +301,7 @@ def main(kind: str, job_folder: str) -> None:
         draft.write_text(json.dumps(answer), encoding="utf-8")
         draft.replace(folder / "result.json")
     except OSError as error:
-        raise SystemExit(_NO_ROOM) from error
+        raise SystemExit(_NO_SPACE) from error
 
 
 if __name__ == "__main__":

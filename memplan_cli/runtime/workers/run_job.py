@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.meter import Meter
+from memplan_cli.runtime.workers.ort_values import run_session
 from memplan_cli.runtime.workers.outputs import against, save, worst
-from memplan_cli.runtime.workers.profile import (
-    held_after,
-    kernels_by_run,
-    peaks_of,
-    read_profile,
-)
-from memplan_cli.runtime.workers.running import run as run_session
+from memplan_cli.runtime.workers.process_memory import SessionMeter
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_graph import write_graph
+from memplan_cli.runtime.workers.session_profile import (
+    arena_bytes_by_run,
+    arena_peaks,
+    kernels_by_run,
+    read_profile,
+)
 from memplan_cli.runtime.workers.spec import RunSpec
 
 if TYPE_CHECKING:
+    from memplan_cli.core.json_types import Json
     from memplan_cli.runtime.workers.inputs import Feed
     from memplan_cli.runtime.workers.spec import InputSet
-    from memplan_cli.runtime.workers.worker import Json
 
 _STATISTICS = "workspace.csv"
 """The file in which the runtime writes down what its kernels request."""
@@ -100,10 +100,10 @@ class _Work:
             return
         first = spec.inputs[0] if spec.inputs else None
         feed = first.draw() if first else {}
-        meter = Meter.start(spec.session) if spec.collects("process") else None
+        meter = SessionMeter.start(spec.session) if spec.collects("process") else None
         session = spec.session.create(_profiled(self.folder) if spec.is_profiled else None)
         if meter:
-            meter.stands()
+            meter.note_loaded()
         known = [output.name for output in session.get_outputs()]
         self.names = [name for name in spec.outputs or known if name in known]
         self.missing = [name for name in spec.outputs if name not in known]
@@ -160,7 +160,7 @@ class _Work:
         inputs: InputSet,
         feed: Feed,
         runs: int,
-        meter: Meter | None = None,
+        meter: SessionMeter | None = None,
     ) -> int:
         """Run one input set, append its result, and return the number of runs."""
         spec, found = self.spec, list[Difference]()
@@ -174,13 +174,13 @@ class _Work:
                 self.times.append(1000 * (time.perf_counter() - began))
                 self.effort.append(1000 * (time.process_time() - worked))
             if meter:
-                meter.ran()
+                meter.note_run()
             if spec.collects("outputs") and number <= spec.compared_runs:
                 found += self._compared(inputs, values, is_first=number == 1)
             # Outputs lie in the arena: kept, they would count in the next run.
             del values
             if meter:
-                meter.dropped()
+                meter.note_dropped()
             if spec.stop == "at a difference" and any(each.beyond for each in found):
                 self.ended = True
                 break
@@ -208,21 +208,26 @@ class _Work:
             save(inputs.save_to, names, names, values)
         return found
 
-    def _read_profile(self, session: Any, begins: list[int], meter: Meter | None) -> None:  # noqa: ANN401
+    def _read_profile(
+        self,
+        session: Any,  # noqa: ANN401 - ONNX Runtime has no types
+        begins: list[int],
+        meter: SessionMeter | None,
+    ) -> None:
         """End the profile and read what was collected from it."""
         spec = self.spec
         held: list[int] = []
         if spec.is_profiled:
             profile = Path(session.end_profiling())
             events = json.loads(profile.read_text(encoding="utf-8"))
-            recording = read_profile(events)
-            held = held_after(recording)
-            self.peaks = peaks_of(recording)
+            profile_runs = read_profile(events)
+            held = arena_bytes_by_run(profile_runs)
+            self.peaks = arena_peaks(profile_runs)
             if spec.collects("kernels"):
                 every = kernels_by_run(events)
                 self.kernels = [every[at] for at in begins if at < len(every)]
         if meter:
-            process = meter.process(held)
+            process = meter.result(held)
             self.process = to_json(process) if process else None
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin, walk
-from memplan_cli.runtime.process.memory import SMALL_ALIGNMENT
 from memplan_cli.runtime.process.parts import (
     BLOCKED,
     CODE,
@@ -26,6 +25,7 @@ from memplan_cli.runtime.process.parts import (
     PARSE,
     WEIGHT_FILES,
 )
+from memplan_cli.runtime.process.simulated_memory import SMALL_ALIGNMENT
 from memplan_cli.runtime.profile.packed_weights import read_weights
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.simulate.trace import tensor_bytes
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block as ProgramBlock
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
-    from memplan_cli.runtime.process.memory import Block, ProcessMemory
+    from memplan_cli.runtime.process.simulated_memory import Block, ProcessMemory
 
 
 @dataclass(slots=True)

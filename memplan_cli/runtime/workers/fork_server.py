@@ -1,11 +1,11 @@
 """The fork server: a process that has imported ONNX Runtime and forks a process for each job.
 
 A job can crash, hang and use memory without consequences for the next one, and pays neither
-for the start of Python nor for the imports. A process with a name waits for further jobs of
-that name. Requests arrive one at a time; each is answered with the process id of the job and
+for the start of Python nor for the imports. A process with a name waits for further jobs under
+that name. Requests arrive one at a time; the answer to each is the process id of the job and
 its exit code.
 
-    python -m memplan_cli.runtime.workers.server FILE-DESCRIPTOR
+    python -m memplan_cli.runtime.workers.fork_server FILE-DESCRIPTOR
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, NoReturn
 
 from memplan_cli.core.children import end_with_parent
-from memplan_cli.runtime.workers.mapped_pages import Mapped
-from memplan_cli.runtime.workers.process_memory import give_back
-from memplan_cli.runtime.workers.warm import CANCEL
-from memplan_cli.runtime.workers.worker import JOBS
+from memplan_cli.runtime.workers.fork_client import CANCEL
+from memplan_cli.runtime.workers.memory_release import FilePages, release_free_memory
 
 if TYPE_CHECKING:
-    from memplan_cli.runtime.workers.warm import Answer, Request
+    from memplan_cli.runtime.workers.fork_client import Answer, Request
 
 _MAX_WAITING = 2
 """Processes that wait for jobs: one for a model, and one for the model written from it."""
+
+_PRELOADED = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "memplan_cli.runtime.graph.dump_job",
+    "memplan_cli.runtime.replay.job",
+    "memplan_cli.runtime.workers.run_job",
+)
+"""Modules that are imported once, before any fork."""
 
 _TERMINAL_SIGNALS = ("SIGINT", "SIGHUP")
 """Signals that a terminal sends to all its processes; the parent handles them for the server."""
@@ -46,7 +54,7 @@ def serve() -> None:
     end_with_parent()
     for name in _TERMINAL_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    for name in ("numpy", "onnx", "onnxruntime", *JOBS.values()):
+    for name in _PRELOADED:
         importlib.import_module(name)
     server = _ForkServer(Connection(int(sys.argv[-1])))
     # Objects of the server are exempt from collection, which would copy their pages in a fork.
@@ -79,7 +87,7 @@ class _ForkServer:
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
         self._waiting: dict[str, _Worker] = {}
-        self._mapped = Mapped.now()
+        self._imported_pages = FilePages.resident()
 
     def run(self) -> None:
         """Answer requests until the parent closes the connection."""
@@ -92,8 +100,8 @@ class _ForkServer:
                 return
 
     def _answer(self, request: Request) -> Answer:
-        """Run a job, and end it if the parent cancels it or closes the connection."""
-        if self._parent.poll():  # cancelled before the server had started
+        """Run a job, and kill it if the parent cancels it or closes the connection."""
+        if self._parent.poll():  # it was cancelled while the server was starting
             return 0, None
         worker = self._send_to_waiting(request) or self._fork(request)
         if worker.connection not in wait([worker.connection, self._parent]):
@@ -103,17 +111,22 @@ class _ForkServer:
             code: int = worker.connection.recv()
         except (EOFError, OSError):
             return worker.pid, worker.reap()
-        self._waiting[request.worker] = worker
+        assert request.process is not None  # noqa: S101 - another process ends with its job
+        self._waiting[request.process.name] = worker
         if len(self._waiting) > _MAX_WAITING:
             self._waiting.pop(next(iter(self._waiting))).kill()
         return worker.pid, code
 
     def _send_to_waiting(self, request: Request) -> _Worker | None:
-        """Send a request to the process that waits under its name; None if there is none."""
-        worker = self._waiting.pop(request.worker, None)
-        if worker is None:
+        """Send a request to the process that waits under its name, and return that process.
+
+        None if there is no such process. It is killed if the request wants a new one.
+        """
+        choice = request.process
+        worker = self._waiting.pop(choice.name, None) if choice else None
+        if choice is None or worker is None:
             return None
-        if request.begin == "new":
+        if choice.begin == "new":
             worker.kill()
             return None
         try:
@@ -124,31 +137,36 @@ class _ForkServer:
         return worker
 
     def _fork(self, request: Request) -> _Worker:
-        ours, theirs = Pipe()
-        server = os.getpid()
+        """Fork a process that does a job."""
+        server_end, worker_end = Pipe()
+        server_pid = os.getpid()
         pid = os.fork()
         if not pid:
             waiting = (worker.connection for worker in self._waiting.values())
-            for connection in (ours, self._parent, *waiting):
+            for connection in (server_end, self._parent, *waiting):
                 connection.close()
-            self._work(request, theirs, server)
-        theirs.close()
-        return _Worker(pid, ours)
+            self._work(request, worker_end, server_pid)
+        worker_end.close()
+        return _Worker(pid, server_end)
 
-    def _work(self, request: Request, connection: Connection, server: int) -> NoReturn:
-        """Run jobs in the forked process until there are no more, and end the process."""
+    def _work(self, request: Request, connection: Connection, server_pid: int) -> NoReturn:
+        """In the forked process: do a job, then the jobs that arrive; end the process.
+
+        After the last job, or the only one of a process without a name, its exit code is the
+        exit code of the process. The exit codes of other jobs are sent to the server.
+        """
         code = 1
         try:
-            end_with_parent(server)
+            end_with_parent(server_pid)
             for name in _TERMINAL_SIGNALS:
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
-            self._mapped.restore()
-            code = _exit_code(request)
-            while request.worker:
-                give_back()
+            self._imported_pages.load()
+            code = _run(request)
+            while request.process:
+                release_free_memory()
                 connection.send(code)
                 request = connection.recv()
-                code = _exit_code(request)
+                code = _run(request)
         except EOFError:  # the server has ended
             pass
         except BaseException:  # noqa: BLE001 - a fork must never return into the server's code
@@ -157,8 +175,8 @@ class _ForkServer:
             os._exit(code)
 
 
-def _exit_code(request: Request) -> int:
-    """Run a job in this process and return its exit code."""
+def _run(request: Request) -> int:
+    """Run a job in this process, with its folder, variables and log, and return its exit code."""
     try:
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)

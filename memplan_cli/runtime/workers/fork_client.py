@@ -1,8 +1,8 @@
-"""The parent's side of the fork server: jobs in forks of a process that has imported ONNX Runtime.
+"""The client of the fork server: jobs in forks of a process that has imported ONNX Runtime.
 
-A job that cannot be forked (another system than Linux, another thread, other variables that a
-library reads when it is loaded, a server that was killed) gets a new Python process instead;
-`worker` decides.
+Jobs are forked on Linux, from the thread that started the server, while the environment
+variables that Python and the libraries read at import are unchanged. Other jobs get a new Python
+process (`worker.Job`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
 
-SERVER = ("-m", "memplan_cli.runtime.workers.server")
+SERVER = ("-m", "memplan_cli.runtime.workers.fork_server")
 
 CANCEL = "cancel"
 """The message that ends the job which the server runs."""
 
-_AT_IMPORT = (
+_READ_AT_IMPORT = (
     "PYTHON",
     "LD_",
     "OMP_",
@@ -39,21 +39,33 @@ _AT_IMPORT = (
     "MALLOC_",
     "GLIBC_",
 )
-"""Prefixes of variables that Python or a library reads when it starts."""
+"""Prefixes of the variables that Python or a library reads when it starts."""
 
-QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-"""ONNX Runtime's wheels send events to their maker and leave files in the folder for
-temporary ones, unless this is set when the library is loaded (its Privacy.md). A user who sets
-the variable to another value gets that value."""
+_NO_TELEMETRY: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Without this variable, ONNX Runtime's wheels send events to their maker and leave files in the
+temporary folder (see its Privacy.md). A value that the user sets is kept."""
 
 _CANCEL_SECONDS = 5.0
 """How long a server may take to end a job, or to start, before it is killed itself."""
 
 Begin = Literal["waiting", "new"]
-"""Whether the waiting worker of a model does a job, or a new process that replaces it."""
+"""Whether a process that waits does the next job, or a new process that replaces it."""
 
 Answer = tuple[int, int | None]
 """The process id of a job and its exit code; None: the job was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessChoice:
+    """The forked process that does a job, and then waits for further jobs of the same model.
+
+    Attributes:
+        name: the path of the model.
+        begin: whether the process that waits for jobs of this model does the job.
+    """
+
+    name: str
+    begin: Begin = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +74,11 @@ class Request:
 
     Attributes:
         function: ``module:name`` of a function that takes the arguments.
-        arguments: what the function is called with.
+        arguments: the arguments of the function.
         folder: the current folder of the job.
         log: the file to which stdout and stderr are appended.
         environment: all variables of the job.
-        worker: the process with this name waits for further requests; empty: the process ends.
-        begin: whether a process that waits under this name does the job.
+        process: the process that does the job; None: a new one, which ends with the job.
     """
 
     function: str
@@ -75,8 +86,7 @@ class Request:
     folder: str
     log: str
     environment: Mapping[str, str]
-    worker: str = ""
-    begin: Begin = "waiting"
+    process: ProcessChoice | None = None
 
 
 class ServerGoneError(Exception):
@@ -84,13 +94,13 @@ class ServerGoneError(Exception):
 
 
 class Server:
-    """A process that forks one job at a time."""
+    """A fork server that was started. It runs one job at a time."""
 
     def __init__(
         self, child: Child, connection: Connection, environment: Mapping[str, str]
     ) -> None:
         self._child, self._connection = child, connection
-        self._environment = _read_at_import(environment)
+        self._environment = _variables_read_at_import(environment)
         self._thread = threading.get_ident()
 
     @classmethod
@@ -98,17 +108,17 @@ class Server:
         """Start a server and return at once; the server imports in the background.
 
         Args:
-            command: arguments of Python that end in a call of `server.serve`.
-            environment: its variables.
+            command: arguments of Python that end in a call of `fork_server.serve`.
+            environment: the variables of the server.
         """
         from multiprocessing import Pipe
 
-        ours, theirs = Pipe()
-        with theirs:
-            number = theirs.fileno()
-            words = [sys.executable, *command, str(number)]
-            child = Child.start(words, environment, connections=(number,))
-        return cls(child, ours, environment)
+        own_end, server_end = Pipe()
+        with server_end:
+            descriptor = server_end.fileno()
+            words = [sys.executable, *command, str(descriptor)]
+            child = Child.start(words, environment, connections=(descriptor,))
+        return cls(child, own_end, environment)
 
     @property
     def pid(self) -> int:
@@ -120,7 +130,7 @@ class Server:
         return (
             self._thread == threading.get_ident()
             and self._child.process.returncode is None
-            and self._environment == _read_at_import(environment)
+            and self._environment == _variables_read_at_import(environment)
         )
 
     def start_job(self, request: Request) -> ForkedJob:
@@ -137,7 +147,7 @@ class Server:
         return ForkedJob(self)
 
     def answer(self, timeout: float) -> Answer:
-        """Wait for the job that runs.
+        """Wait for the end of the job that runs.
 
         Raises:
             TimeoutExpired: the job still runs after ``timeout`` seconds.
@@ -146,7 +156,7 @@ class Server:
         try:
             if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired(SERVER, timeout)
-            with deferred():  # a message is read whole
+            with deferred():  # a signal must not come in the middle of a message
                 answer: Answer = self._connection.recv()
         except (EOFError, OSError) as error:
             self.close()
@@ -204,19 +214,14 @@ running: Server | None = None
 """The server from which this process forks its jobs."""
 
 
-def can_fork() -> bool:
-    """Return whether this system can fork a process that has imported the runtime."""
-    return sys.platform == "linux"
-
-
 @contextmanager
 def warm_workers() -> Iterator[None]:
     """Fork the jobs of this thread from one server while the block lasts.
 
     The server starts at once and imports in the background. A block inside such a block uses
-    the same server.
+    the same server. On systems other than Linux the block changes nothing.
     """
-    if not can_fork() or running is not None:
+    if sys.platform != "linux" or running is not None:
         yield
         return
     with deferred():
@@ -250,11 +255,13 @@ def fork_job(request: Request) -> ForkedJob | None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return this process's variables, with those by which a worker finds memplan."""
+    """Return the variables of a worker: those of this process, and memplan's folder to import."""
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**_NO_TELEMETRY, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _read_at_import(environment: Mapping[str, str]) -> Mapping[str, str]:
-    return {key: value for key, value in environment.items() if key.startswith(_AT_IMPORT)}
+def _variables_read_at_import(environment: Mapping[str, str]) -> Mapping[str, str]:
+    return {
+        name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)
+    }

@@ -1,0 +1,112 @@
+"""The tensors of a plan with numbers for all symbols: where a replay puts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.timeline import moments
+from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlacement:
+    """A tensor in bytes ``[offset, offset + bytes)`` of an arena.
+
+    Attributes:
+        name, block: the tensor, and its block; the top block is ``""``.
+        dtype, shape: of the tensor.
+        bytes: the size of the tensor.
+        arena: the id of the arena.
+        offset: the first byte in the arena.
+        last_node: the node of the top block after which its bytes are free, as a position in the
+            plan's order; -1: never.
+        pinned: whether the tensor must keep its value until the run ends.
+        buffer: the id of the tensor whose bytes it shares, or its own.
+    """
+
+    name: str
+    block: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    arena: str
+    offset: int
+    last_node: int
+    pinned: bool
+    buffer: str
+
+
+def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of each arena; 0 if a dim in them has no value."""
+    return {
+        str(arena.id): arena.height * (_bound(arena.unit, dims) or 0) for arena in plan.arenas
+    }
+
+
+def bound_placements(
+    plan: Plan, dims: Mapping[str, int]
+) -> tuple[list[BoundPlacement], dict[str, str]]:
+    """Return the tensors that have a place, and the reason for each other tensor by its id."""
+    units = {arena.id: _bound(arena.unit, dims) for arena in plan.arenas}
+    node_at_tick = _top_node_at_tick(plan)
+    last_ticks = _last_ticks(plan)
+    placements: list[BoundPlacement] = []
+    # Excluded tensors are among the unplanned ones, although they have a place.
+    reasons = {r.name: r.reason for r in plan.report.unplanned if r.name not in plan.by_id}
+    for tensor in plan.tensors:
+        unit = units[tensor.arena]
+        dims_or_none = [_bound(dim, dims) for dim in tensor.shape]
+        shape = tuple(dim for dim in dims_or_none if dim is not None)
+        if unit is None or len(shape) < len(dims_or_none):
+            reasons[tensor.id] = "its size depends on a dim without a value"
+            continue
+        last_node = node_at_tick.get(last_ticks[_buffer(tensor)], -1)
+        placements.append(
+            BoundPlacement(
+                name=tensor.name,
+                block=tensor.block,
+                dtype=tensor.dtype,
+                shape=shape,
+                bytes=tensor.bytes * unit,
+                arena=str(tensor.arena),
+                offset=tensor.offset * unit,
+                last_node=-1 if tensor.pinned else last_node,
+                pinned=tensor.pinned is not None,
+                buffer=_buffer(tensor),
+            )
+        )
+    return placements, reasons
+
+
+def _bound(dim: int | str, dims: Mapping[str, int]) -> int | None:
+    """Return the value of a dim or of an expression; None if a symbol in it has no value."""
+    value = bind_dim(canonical_dim(dim) if isinstance(dim, str) else dim, dims)
+    return value if isinstance(value, int) else None
+
+
+def _last_ticks(plan: Plan) -> dict[str, int]:
+    """Return the last tick at which each buffer is needed, by any tensor that lies in it."""
+    ends: dict[str, int] = {}
+    for tensor in plan.tensors:
+        ends[_buffer(tensor)] = max(ends.get(_buffer(tensor), 0), tensor.last)
+    return {buffer: end - 1 for buffer, end in ends.items()}
+
+
+def _buffer(tensor: Placement) -> str:
+    return tensor.alias_of or tensor.id
+
+
+def _top_node_at_tick(plan: Plan) -> dict[int, int]:
+    """Return which node of the top block runs at each tick, as a position in the order."""
+    node_at_tick: dict[int, int] = {}
+    top_moments = (moment for moment in moments(plan) if not moment.block)
+    for position, moment in enumerate(top_moments):
+        node_at_tick.update(dict.fromkeys(range(moment.start, moment.end + 1), position))
+    return node_at_tick

@@ -1,0 +1,265 @@
+"""Replay: run a model op by op inside the arenas of its plan, and compare its outputs.
+
+Free bytes are poisoned, so that a tensor which is overwritten too early gives wrong outputs. The
+tensors of a subgraph are poisoned after its control-flow node. Excluded tensors are compared
+again at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import own_name
+from memplan_cli.core.results.observations import UNOPTIMISED, Difference
+from memplan_cli.core.results.plan import check
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.prepared_models import random_ops, write_seeded
+from memplan_cli.runtime.replay.placements import arena_heights, bound_placements
+from memplan_cli.runtime.run.run_model import differences_in, require_weights, run_model
+from memplan_cli.runtime.workers.spec import RunConditions, RunSpec
+from memplan_cli.runtime.workers.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.runtime.replay.placements import BoundPlacement
+    from memplan_cli.runtime.workers.worker import Outcome
+
+_REPLAY_JOB = "memplan_cli.runtime.replay.job:run"
+
+_ALIGNMENT = 64
+"""Kernels add in the same order for all tensors at multiples of this number of bytes."""
+
+_PAGE = 4096
+"""The remainder of an address by this number of bytes decides how kernels peel their loops."""
+
+_UNALIGNED = "offsets that are not multiples of 64 make some kernels add in another order"
+
+_16_BIT_FLOATS = frozenset({"float16", "bfloat16"})
+"""Types in which few kernels compute. The runtime computes in float32 and rounds in between."""
+
+_ROUNDED = "a whole graph rounds 16-bit floats less often than its ops one by one"
+
+_SEPARATE_MEMORY = "tensors with the same alignment in separate memory"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayExtent:
+    """How many tensors of a plan a replay covers.
+
+    Attributes:
+        placed: tensors of the top block that lay at their offsets.
+        pinned: those of them that were compared again at the end.
+        in_subgraphs: tensors in subgraphs of If, Loop and Scan. The runtime runs a subgraph in
+            memory of its own; the places of its tensors are poisoned afterwards.
+        empty: tensors of the top block without bytes.
+        unplaced: the reason for each tensor that has no place, by its id.
+    """
+
+    placed: int = 0
+    pinned: int = 0
+    in_subgraphs: int = 0
+    empty: int = 0
+    unplaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> Iterator[str]:
+        """Yield sentences that tell which tensors the replay covered."""
+        total = self.placed + self.in_subgraphs + self.empty + len(self.unplaced)
+        pinned = f", {self.pinned} excluded ones compared again at the end"
+        yield f"{self.placed} of {total} tensors at their offsets{pinned * bool(self.pinned)}"
+        if self.in_subgraphs:
+            yield (
+                f"{self.in_subgraphs} tensors in subgraphs of If, Loop or Scan not covered: the "
+                "runtime ran each subgraph in memory of its own, and their places were poisoned"
+            )
+        if self.empty:
+            yield f"{self.empty} tensors without bytes"
+        yield from (f"{name} has no place: {why}" for name, why in self.unplaced.items())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The result of a replay.
+
+    Attributes:
+        status: ``passed`` or ``failed``.
+        differences: outputs that differ from those of the whole graph, and excluded tensors that
+            were overwritten.
+        reason: why the replay failed without differences; empty otherwise.
+        extent: which tensors the replay covered.
+        notes: remarks on the comparison.
+    """
+
+    status: str
+    differences: tuple[Difference, ...] = ()
+    reason: str = ""
+    extent: ReplayExtent = dataclasses.field(default_factory=ReplayExtent)
+    notes: tuple[str, ...] = ()
+
+
+def replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
+    """Check a plan, and then run its model inside it.
+
+    Args:
+        model: the written model, in the plan's order.
+        plan: the plan.
+        conditions: where the model runs, and on which inputs.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or the model does not run.
+    """
+    try:
+        check(plan)
+    except InvalidLayoutError as error:
+        return ReplayResult("failed", reason=str(error))
+    return replay_unchecked(model, plan, conditions)
+
+
+def replay_unchecked(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
+    """Run a model inside a plan, as `replay`, without checking the plan first.
+
+    If the model has random ops, a copy with seeds is run, so that the whole graph and each op
+    alone draw the same numbers.
+
+    Raises:
+        RuntimeUnavailableError: as for `replay`.
+    """
+    require_weights(model)
+    random = random_ops(load_model(model))
+    if not random:
+        return _replay(model, plan, conditions)
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        copy = Path(folder) / model.name
+        write_seeded(model, copy)
+        result = _replay(copy, plan, conditions)
+    note = f"random ops ({', '.join(random)}) had seeds in the copy that was run"
+    return dataclasses.replace(result, notes=(*result.notes, note))
+
+
+def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
+    """Run a model without random ops inside a plan, and compare it with a run of the whole."""
+    session = conditions.session(model, UNOPTIMISED).deterministic()
+    inputs, timeout = conditions.input_set(model), conditions.timeout
+    nodes = load_model(model).graph.node
+    order = _node_order([node.name for node in nodes], plan)
+    if order is None:
+        return ReplayResult("failed", reason="the plan's order has other nodes than the model")
+    placements, reasons = bound_placements(plan, conditions.dims)
+    expected = {place.name for place in placements if place.bytes and not place.block}
+    missing = sorted(expected - {name for node in nodes for name in node.output})
+    if missing:
+        reason = f"the plan places {missing[0][:120]!r}, which no node of the model computes"
+        return ReplayResult("failed", reason=reason)
+    extent = _extent(placements, reasons)
+    with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
+        saved = dataclasses.replace(inputs, save_to=Path(folder))
+        spec = RunSpec(session, (saved,), runs=1, compared_runs=1)
+        whole = run_model(spec, timeout=timeout).require(f"{model} does not run")
+        job: Json = {
+            "session": to_json(session),
+            "inputs": to_json(inputs),
+            "folder": folder,
+            "outputs": list(whole.outputs),
+            "save": False,
+            "places": to_json(placements),
+            "arenas": arena_heights(plan, conditions.dims),
+            "order": order,
+        }
+        outcome = run_job(_REPLAY_JOB, job, timeout=timeout)
+        notes: tuple[str, ...] = ()
+        cause = _rounding_cause(placements)
+        if outcome.ok and outcome.result["differences"] and cause:
+            outcome = _compare_with_separate_memory(job, placements, timeout)
+            notes = (f"{cause}: the outputs were compared with those of {_SEPARATE_MEMORY}",)
+    if not outcome.ok:
+        reason = f"{outcome.how}: {outcome.reason}"
+        return ReplayResult("failed", reason=reason, extent=extent)
+    bound = set(outcome.result["bound"])
+    extent = dataclasses.replace(extent, placed=len(bound))
+    if bound != expected:
+        reason = f"tensor {min(bound ^ expected)[:120]!r} did not lie where the plan places it"
+        return ReplayResult("failed", reason=reason, extent=extent)
+    differences = differences_in(outcome.result)
+    status = "failed" if differences else "passed"
+    return ReplayResult(status, differences, extent=extent, notes=notes)
+
+
+def _extent(placements: Sequence[BoundPlacement], reasons: Mapping[str, str]) -> ReplayExtent:
+    top = [place for place in placements if not place.block]
+    placed = [place for place in top if place.bytes]
+    return ReplayExtent(
+        placed=len(placed),
+        pinned=sum(place.pinned for place in placed),
+        in_subgraphs=len(placements) - len(top),
+        empty=len(top) - len(placed),
+        unplaced=reasons,
+    )
+
+
+def _rounding_cause(placements: Sequence[BoundPlacement]) -> str:
+    """Return why a replay of a correct plan may round differently; empty if it may not."""
+    if any(place.dtype in _16_BIT_FLOATS for place in placements):
+        return _ROUNDED
+    is_unaligned = any(place.offset % _ALIGNMENT for place in placements)
+    return _UNALIGNED if is_unaligned else ""
+
+
+def _compare_with_separate_memory(
+    job: Json, placements: Sequence[BoundPlacement], timeout: float
+) -> Outcome:
+    """Compare a replay with one in which no two buffers share bytes; return its outcome.
+
+    Each buffer begins at an address with the same remainder by `_PAGE` in both, so that kernels
+    add in the same order. Differences that remain are values that were overwritten.
+    """
+    separate: list[BoundPlacement] = []
+    starts: dict[tuple[str, str], int] = {}
+    height = 0
+    for place in placements:
+        buffer = (place.arena, place.buffer)
+        if buffer not in starts:
+            starts[buffer] = height + place.offset % _PAGE
+            height += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
+        separate.append(dataclasses.replace(place, arena="own", offset=starts[buffer]))
+    with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
+        places = {"places": to_json(separate), "arenas": {"own": height}}
+        reference = {**job, **places, "folder": folder, "save": True}
+        saved = run_job(_REPLAY_JOB, reference, timeout=timeout)
+        if not saved.ok:
+            return saved
+        return run_job(_REPLAY_JOB, {**job, "folder": folder}, timeout=timeout)
+
+
+def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
+    """Return the nodes of the top block in the plan's order, by their index in the file.
+
+    The plan refers to a node without a unique name by its index in the file that was planned.
+    Such nodes are in the order of this file.
+
+    Args:
+        names: of the nodes of the top block, in the order of the file.
+        plan: the plan.
+
+    Returns:
+        None if the order has other nodes than the model.
+    """
+    count = Counter(names)
+    index_by_name = {
+        name: index for index, name in enumerate(names) if own_name(name) and count[name] == 1
+    }
+    unnamed = iter(sorted(set(range(len(names))) - set(index_by_name.values())))
+    entries = next((order.nodes for order in plan.order if not order.block), ())
+    indices = [
+        index_by_name[entry] if entry in index_by_name else next(unnamed, -1)
+        for entry in entries
+    ]
+    return indices if sorted(indices) == list(range(len(names))) else None

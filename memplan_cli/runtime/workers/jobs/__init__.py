@@ -1,1 +1,0 @@
-"""What happens inside the worker process: one module a kind of job, ``run(job)`` each."""

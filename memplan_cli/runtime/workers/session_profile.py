@@ -1,0 +1,154 @@
+"""Read the profile that a session of ONNX Runtime (>= 1.28) writes: memory and shapes by kernel.
+
+Each kernel's event has the counters of the arena at its end, before its inputs are freed. Events
+of subgraphs lie within the event of their control-flow node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.results.observations import Peaks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan_cli.core.json_types import Json
+
+_KERNEL_SUFFIX = "_kernel_time"
+
+_END_OF_TIME = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One kernel of one run.
+
+    Attributes:
+        name: the node's name, or its operator and index if it has none.
+        op: its operator.
+        provider: where it ran.
+        start, end: microseconds since the start of the profile.
+        requested: bytes of the arena that were requested and not freed, at its end.
+        in_use: the same in whole chunks of the arena.
+        high: the most bytes in use so far, workspace of kernels included.
+        held: bytes that the arena holds from the system.
+        requested_before: as ``requested``, at its start.
+    """
+
+    name: str
+    op: str
+    provider: str
+    start: int
+    end: int
+    requested: int
+    in_use: int
+    high: int
+    held: int
+    requested_before: int
+
+
+Runs = tuple[tuple[NodeEvent, ...], ...]
+"""The events of each run, in the order in which the kernels began."""
+
+
+def read_profile(events: Sequence[Json]) -> Runs:
+    """Return the events of a profile that have counters of the arena, run by run.
+
+    Without an arena there are none.
+    """
+    run_starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
+    nodes = sorted(
+        (
+            _node_event(event)
+            for event in events
+            if event.get("cat") == "Node" and _has_counters(event)
+        ),
+        key=lambda event: (event.start, -event.end),
+    )
+    # Times are rounded differently, so a run counts until the next one begins.
+    return tuple(
+        tuple(event for event in nodes if start <= event.start < next_start)
+        for start, next_start in pairwise([*run_starts, _END_OF_TIME])
+    )
+
+
+def arena_bytes_by_run(runs: Runs) -> list[int]:
+    """Return the bytes that the arena holds from the system at the end of each run."""
+    return [max((event.held for event in run), default=0) for run in runs]
+
+
+def _has_counters(event: Json) -> bool:
+    is_kernel = event["name"].endswith(_KERNEL_SUFFIX)
+    return is_kernel and "mem_bytes_requested_in_use" in event["args"]
+
+
+def _node_event(event: Json) -> NodeEvent:
+    args = event["args"]
+    requested = int(args["mem_bytes_requested_in_use"])
+    return NodeEvent(
+        name=event["name"].removesuffix(_KERNEL_SUFFIX),
+        op=args["op_name"],
+        provider=args.get("provider", ""),
+        start=event["ts"],
+        end=event["ts"] + event["dur"],
+        requested=requested,
+        in_use=int(args["mem_bytes_in_use"]),
+        high=int(args["mem_in_use_peak"]),
+        held=int(args["mem_arena_held"]),
+        requested_before=requested - int(args["mem_requested_in_use_delta"]),
+    )
+
+
+def arena_peaks(runs: Runs) -> Peaks:
+    """Return the peaks of the arena over some runs; None for what has no events.
+
+    The first run grows the arena, later ones are steady. Bytes in use before the first kernel of
+    the first run count as weights, and are not part of the peaks of tensors.
+    """
+    runs_with_events = [run for run in runs if run]
+    if not runs_with_events:
+        return Peaks(None, None)
+    first, *later = runs_with_events
+    weights = first[0].requested_before
+    events = [event for run in runs_with_events for event in run]
+    steady = [event.requested for run in later for event in run]
+    highest_in_use = max(event.in_use for event in events)
+    return Peaks(
+        first_run_peak=max(event.requested for event in first) - weights,
+        steady_peak=max(steady) - weights if steady else None,
+        held=max(event.held for event in events),
+        scratch=max(event.high for event in events) - highest_in_use,
+        weights=weights,
+    )
+
+
+def kernels_by_run(events: Sequence[Json]) -> list[list[list[Any]]]:
+    """Return ``[name, inputs, outputs, start]`` of each kernel of a profile, run by run.
+
+    ``inputs`` and ``outputs`` are lists of ``[type, dims]``, ``start`` is in microseconds. Kernels
+    are in the order in which they ended: those of a subgraph before their control-flow node.
+    """
+    later_starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")[
+        1:
+    ]
+    runs: list[list[list[Any]]] = [[] for _ in range(len(later_starts) + 1)]
+    for event in events:
+        args = event.get("args", {})
+        if event.get("cat") == "Node" and "output_type_shape" in args:
+            inputs = _types_and_dims(args.get("input_type_shape", []))
+            outputs = _types_and_dims(args["output_type_shape"])
+            name = str(event.get("name")).removesuffix(_KERNEL_SUFFIX)
+            run = bisect_right(later_starts, event["ts"])
+            runs[run].append([name, inputs, outputs, event["ts"]])
+    return runs
+
+
+def _types_and_dims(tensors: Sequence[Json]) -> list[list[Any]]:
+    """Return ``[type, dims]`` of each tensor, from ``{type: dims}``."""
+    return [
+        [element_type, dims] for tensor in tensors for element_type, dims in tensor.items()
+    ]
