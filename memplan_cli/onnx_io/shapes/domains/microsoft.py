@@ -58,7 +58,9 @@ def _bias_split_gelu(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _reduction(node: RuleNode, *, elements: Mapping[int, int]) -> Sequence[OutputType]:
-    """Return a rule: the reduced axes become 1, or disappear with ``keepdims=0``; all axes by default.
+    """ReduceSumInteger, QLinearReduceMean: reduced axes become 1, or are removed with ``keepdims=0``.
+
+    Without the attribute ``axes`` all axes are reduced.
 
     Args:
         node: the node.
