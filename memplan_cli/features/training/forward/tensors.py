@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.light_model import light_copy
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.traversal import graphs
 
@@ -57,16 +56,33 @@ def tensor_of(kind: TypeProto) -> Tensor:
     """Read a value's type; anything but a dense tensor is unknown."""
     if not kind.HasField("tensor_type"):
         return UNKNOWN
-    return Tensor(kind.tensor_type.elem_type, shape_in(kind))
+    dense = kind.tensor_type
+    if not dense.HasField("shape"):
+        return Tensor(dense.elem_type, None)
+    dims = tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None
+        for d in dense.shape.dim
+    )
+    return Tensor(dense.elem_type, dims)
 
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
-    """Return the types of all tensors of a model and of its subgraphs, by name; weights are not read."""
-    bare = light_copy(model)
+    """Return the type of every tensor of a model and of its subgraphs, weights unread."""
+    bare = deepcopy(model)
+    inputs = {value.name for value in bare.graph.input}
+    for weight in bare.graph.initializer:
+        if prod(weight.dims) > _MANY and weight.name not in inputs:
+            value = bare.graph.input.add(name=weight.name)
+            value.type.tensor_type.elem_type = weight.data_type
+            for dim in weight.dims:
+                value.type.tensor_type.shape.dim.add(dim_value=dim)
     for node in (node for graph in graphs(bare.graph) for node in graph.node):
         if node.op_type in _LIKE_THEIR_INPUT:  # in another domain no Identity is known
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
+    kept = [w for w in bare.graph.initializer if prod(w.dims) <= _MANY]
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(kept)
     inferred = infer_shapes(bare.SerializeToString())
     found: dict[str, Tensor] = {}
     for graph in graphs(inferred.graph):
