@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
+from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.traversal import graphs
 
@@ -56,18 +57,14 @@ def tensor_of(kind: TypeProto) -> Tensor:
     """Read a value's type; anything but a dense tensor is unknown."""
     if not kind.HasField("tensor_type"):
         return UNKNOWN
-    dense = kind.tensor_type
-    if not dense.HasField("shape"):
-        return Tensor(dense.elem_type, None)
-    dims = tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or None
-        for d in dense.shape.dim
-    )
-    return Tensor(dense.elem_type, dims)
+    return Tensor(kind.tensor_type.elem_type, shape_in(kind))
 
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
-    """Return the type of every tensor of a model and of its subgraphs, weights unread."""
+    """Return the type of every tensor of a model and of its subgraphs, weights unread.
+
+    Unlike in `light_copy`, an input that has a weight's name keeps its own shape.
+    """
     bare = deepcopy(model)
     inputs = {value.name for value in bare.graph.input}
     for weight in bare.graph.initializer:
