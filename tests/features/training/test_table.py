@@ -13,7 +13,7 @@ from memplan_cli.features.training.rules import FAMILIES, RULES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
 
 def rules_table() -> str:

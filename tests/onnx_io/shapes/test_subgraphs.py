@@ -14,7 +14,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 SHARED = REPOSITORY.parent / "shared" / "models"
 
 
