@@ -299,7 +299,10 @@ class _CopyWriter:
         """The row maxima of the input and output of each copied LogSoftmax."""
 
     def copy(self, chain: Chain) -> None:
-        """Add a copy of a chain, unless some of its ops are copied already."""
+        """Add a copy of a chain before its first reader, and let the product read the copy.
+
+        Does nothing if some of the chain's ops are copied already.
+        """
         if not self.copied_ops.isdisjoint(chain.ops):
             return
         self.copied_ops.update(chain.ops)

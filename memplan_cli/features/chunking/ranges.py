@@ -70,9 +70,10 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
 
 
 def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
-    """Return the bounds of an output's chunks, at multiples that suit all ops if possible.
+    """Return the ``count + 1`` bounds of an output's chunks, as ``[0, 6, 12, 18]`` for 3 of 18 rows.
 
-    Fewer than ``count + 1`` positions mean that the axis is too short.
+    Bounds are multiples of a length that divides the extents of all ops' splits, if that leaves
+    enough of them. Fewer than ``count + 1`` bounds mean that the axis is too short.
     """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
     units = gcd(dim, *(split.extent for split in region.splits.values()))
@@ -121,10 +122,15 @@ class _Previous(NamedTuple):
     carrying_ops: Collection[int] | None
 
     def carries(self, graph: Graph, op_index: int, chunk: Range) -> bool:
-        """Whether an op goes on from the previous chunk.
+        """Whether an op begins where it ended in the previous chunk, instead of overlapping it.
 
-        Undecided, it does if computing the overlap again is more work than copying the new
-        rows when they are joined with the carried ones.
+        If `carrying_ops` is None, it does if computing the overlap again is more work than the
+        Concat that joins the carried rows with the new ones.
+
+        Args:
+            graph: the graph.
+            op_index: the op.
+            chunk: the range that it would compute in this chunk with the overlap.
         """
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
@@ -197,7 +203,10 @@ def _needed_chunk(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range 
 def _carried_ranges(
     graph: Graph, region: Region, ranges: _BackwardRanges
 ) -> dict[VarId, Range]:
-    """Return the range of each tensor that is needed before the range that the chunk makes."""
+    """Return the ranges that the previous chunk made and this one reads, by tensor.
+
+    A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18.
+    """
     carried = {}
     for op_index in ranges.carrying_ops:
         op, split = graph.ops[op_index], region.splits[op_index]

@@ -366,7 +366,9 @@ class Search:
     def _trials_of_region(
         self, state: State, region: Region, current_count: int
     ) -> Iterator[_Trial]:
-        """Yield a region in more and more chunks, until it fits or more chunks do not help.
+        """Yield a region in more and more chunks, until it fits the budget or gains too little.
+
+        Numbers of chunks below those of an equal layer's region are not tried.
 
         Args:
             state: the state that the region is added to, in place of regions that overlap it.
