@@ -92,7 +92,13 @@ def test_hints_on_what_a_model_leaves_free_lead_further(
 MESSY = sorted((SHARED / "messy").glob("*.onnx"))
 
 
-@pytest.mark.parametrize("model", MESSY, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(pytest.param(path, id=path.stem) for path in MESSY[:3]),
+        *(pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in MESSY[3:]),
+    ],
+)
 def test_hints_on_models_as_exporters_write_them_lead_further(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,14 @@ from benchmarks.kills import COMMANDS, FORKING, SIGNALS, Victim, killed
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-@pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "SIGTERM",
+        "SIGKILL",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("SIGHUP", "SIGINT")),
+    ],
+)
 def test_a_killed_optimize_leaves_nothing(sent: str) -> None:
     assert killed(COMMANDS["optimize"], sent, moments=3).wrong == []
 

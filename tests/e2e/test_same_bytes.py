@@ -62,8 +62,13 @@ def without_process(path: Path) -> bytes:
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("--target", "cpu"), ("--recompute", "auto", "--level", "1")],
-    ids=["portable", "cpu", "recompute"],
+    [
+        pytest.param((), id="portable"),
+        pytest.param(("--target", "cpu"), id="cpu"),
+        pytest.param(
+            ("--recompute", "auto", "--level", "1"), id="recompute", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_two_runs_give_the_same_bytes_wherever_they_are_started(
     options: tuple[str, ...], tmp_path: Path

@@ -89,6 +89,7 @@ def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
         assert bits(found) == whole
 
 
+@pytest.mark.slow
 def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
     model = step_of(512, 8, 200)
     graph = graph_of(model)

@@ -126,7 +126,13 @@ def compare(name: str, folder: Path, shares: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["train_mlp_sgd", "train_mlp_adam", "train_cnn_sgd", "train_cnn_adam"]
+    "name",
+    [
+        "train_mlp_sgd",
+        "train_cnn_sgd",
+        pytest.param("train_mlp_adam", marks=pytest.mark.slow),
+        pytest.param("train_cnn_adam", marks=pytest.mark.slow),
+    ],
 )
 def test_a_training_step_within_a_budget_gives_the_same_bits(
     name: str, tmp_path: Path

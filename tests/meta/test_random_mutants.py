@@ -128,6 +128,7 @@ def planted(tmp_path: Path, place: str, text: str, *tests: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_planted_fault_is_found_and_one_that_no_test_reads_is_not(tmp_path: Path) -> None:
     edit = "-size // alignment -> -size * alignment"
     assert planted(tmp_path, "align", edit, "test_align_rounds_up") == "killed"

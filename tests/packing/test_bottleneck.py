@@ -46,6 +46,7 @@ def read(name: str) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_a_training_step_of_few_large_and_many_small_buffers_reaches_its_bound() -> None:
     problem = read("training_convolutions.csv.gz")
     found = portfolio(problem)
