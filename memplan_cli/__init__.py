@@ -10,23 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memplan_cli.api.certificate import verify_certificate
     from memplan_cli.api.diff import diff
     from memplan_cli.api.doctor import doctor
     from memplan_cli.api.fit import fit
     from memplan_cli.api.gate import gate
     from memplan_cli.api.load import Decoder, load
     from memplan_cli.api.optimize import optimize
-    from memplan_cli.api.optimized import Optimized
+    from memplan_cli.api.output.optimized import Optimized
     from memplan_cli.api.pack import pack
     from memplan_cli.api.report import plan, report
     from memplan_cli.api.schema import schema
-    from memplan_cli.api.serving import soak
     from memplan_cli.api.settings import settings as runtime_settings
     from memplan_cli.api.simulate import simulate
+    from memplan_cli.api.soak import soak
     from memplan_cli.api.sweep import sweep
     from memplan_cli.api.train_step import train_step
     from memplan_cli.api.validate import validate
+    from memplan_cli.api.verify_certificate import verify_certificate
     from memplan_cli.api.why import why
     from memplan_cli.core.check import Check
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
@@ -38,13 +38,13 @@ _MODULES = {
     "Decoder": "memplan_cli.api.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
-    "Optimized": "memplan_cli.api.optimized",
+    "Optimized": "memplan_cli.api.output.optimized",
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
     "diff": "memplan_cli.api.diff",
     "doctor": "memplan_cli.api.doctor",
     "fit": "memplan_cli.api.fit",
-    "soak": "memplan_cli.api.serving",
+    "soak": "memplan_cli.api.soak",
     "gate": "memplan_cli.api.gate",
     "load": "memplan_cli.api.load",
     "optimize": "memplan_cli.api.optimize",
@@ -57,7 +57,7 @@ _MODULES = {
     "sweep": "memplan_cli.api.sweep",
     "train_step": "memplan_cli.api.train_step",
     "validate": "memplan_cli.api.validate",
-    "verify_certificate": "memplan_cli.api.certificate",
+    "verify_certificate": "memplan_cli.api.verify_certificate",
     "why": "memplan_cli.api.why",
 }
 """Name -> the module that has it, and how it is called there if otherwise."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from onnx import parser
 
 from memplan_cli import Settings
-from memplan_cli.api.certificate import certificate_for, model_of
-from memplan_cli.api.files.model_file import plan_model, read_model
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.output.rewriting import certificate_for
+from memplan_cli.api.verify_certificate import certified_model
 from memplan_cli.checking.certificates.verify import verify
 from memplan_cli.core.results.certificate import certificate_from_json
 from memplan_cli.onnx_io.load import load_model
@@ -38,7 +39,7 @@ class Case:
         """Check a certificate, the honest one by default."""
         found = certificate_from_json(deepcopy(forged or self.certificate))
         return verify(
-            found, self.plan, model_of(load_model(self.model), self.plan, self.model)
+            found, self.plan, certified_model(load_model(self.model), self.plan, self.model)
         )
 
     def raised(self, part: Literal["order", "recompute"], more: int) -> Case:

@@ -37,19 +37,7 @@ STOREYS: tuple[frozenset[str], ...] = (
 )
 """The rooms from the bottom; those of one storey know nothing of each other."""
 
-NOT_YET_MOVED: frozenset[tuple[str, str]] = frozenset(
-    {
-        ("features.kv_cache.buffered", "api.files.assuming"),
-        ("features.kv_cache.buffered", "api.files.binding"),
-        ("features.kv_cache.buffered", "api.files.model_file"),
-        ("features.kv_cache.buffered", "api.files.rewriting"),
-        ("features.kv_cache.buffered", "api.optimized"),
-        ("features.kv_cache.proved", "api.files.binding"),
-        ("features.kv_cache.proved", "api.files.model_file"),
-        ("features.kv_cache.proved", "api.files.rewriting"),
-        ("features.kv_cache.proved", "api.optimized"),
-    }
-)
+NOT_YET_MOVED: frozenset[tuple[str, str]] = frozenset()
 """Upward imports that remain from the old layout; this list only gets shorter."""
 
 HOMES: Mapping[str, frozenset[str]] = {

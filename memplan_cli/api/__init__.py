@@ -1,8 +1,10 @@
-"""One module for each thing that a user can ask for; the Python API.
+"""The Python API: one module for each command, with the function that does it.
 
 Nothing here prints or exits. A check that fails is a result; what cannot work raises a
-`MemplanError`. What plans, proves and runs models is re-exported; `diff`, `fit`, `gate`, `pack`,
-`sweeping`, `train_step` and `why` are imported as modules, by those who use them.
+`MemplanError`. The functions for planning, verifying and running models are exported here; `diff`,
+`fit`, `gate`, `pack`, `soak`, `sweep`, `train_step`, `verify_certificate` and `why` are imported
+from their modules. `models` reads, binds and plans models for all commands, `output` writes them,
+and `optimizing` has the candidates of `optimize` and their verification.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from memplan_cli.api.doctor import doctor
 from memplan_cli.api.load import Decoder, load
 from memplan_cli.api.optimize import optimize
-from memplan_cli.api.optimized import Optimized
+from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.report import newest_plan, plan, report
 from memplan_cli.api.request import Request
 from memplan_cli.api.settings import settings

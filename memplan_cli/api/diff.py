@@ -1,17 +1,17 @@
-"""What changed from one model or plan to another."""
+"""``memplan diff``: what changed from one model or plan to another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.report import plan_and_name, reject_settings_of_plans
+from memplan_cli.api.model_or_plan import plan_and_name, reject_settings_of_plans
 from memplan_cli.api.request import request_of
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
-    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Two plans and what is different from one to the other."""
+    """Two plans, and the difference between them, attributed to tensors and ops."""
 
     before: Plan
     after: Plan
@@ -51,5 +51,7 @@ def diff(
     """
     request = request_of(config, options, progress, warn)
     reject_settings_of_plans((before, after), request)
-    old, new = (plan_and_name(source, request) for source in (before, after))
-    return Changed(old[0], new[0], compare(snapshot_of(*old), snapshot_of(*new)))
+    old_plan, old_name = plan_and_name(before, request)
+    new_plan, new_name = plan_and_name(after, request)
+    difference = compare(snapshot_of(old_plan, old_name), snapshot_of(new_plan, new_name))
+    return Changed(old_plan, new_plan, difference)

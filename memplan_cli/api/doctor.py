@@ -1,25 +1,28 @@
-"""What is installed here and what really works."""
+"""``memplan doctor``: what is installed here, and what really works."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.files.sources import on_files
+from memplan_cli.api.models.sources import model_paths
 
 if TYPE_CHECKING:
-    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.runtime.doctor import Diagnosis
 
 
 def doctor(file: ModelSource | None = None) -> Diagnosis:
-    """Say what is installed and what really works here.
+    """Return the installed versions, usable providers and conflicts of wheels.
 
     Args:
-        file: A model: what it was made for, and what of that is lost here.
+        file: A model that memplan wrote: what it was made for, and what of that is lost here.
 
     Raises:
         ModelError: It cannot be read.
     """
     from memplan_cli.runtime.doctor import diagnose
 
-    return diagnose(None) if file is None else on_files((file,), diagnose)
+    if file is None:
+        return diagnose(None)
+    with model_paths(file) as files:
+        return files.without_folder(diagnose(files.path))

@@ -1,4 +1,4 @@
-"""Models checked against budgets and baselines; a gate that fails is a result."""
+"""``memplan gate``: models or plans checked against budgets and baselines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.files.file_names import matched
-from memplan_cli.api.files.output_files import refuse_targets
-from memplan_cli.api.files.sources import is_path, on_files
-from memplan_cli.api.process import with_asked
-from memplan_cli.api.report import planned_or_stale, say_assumed, say_warnings
+from memplan_cli.api.model_or_plan import planned_or_stale, warn_of_plan
+from memplan_cli.api.models.file_names import expanded_glob
+from memplan_cli.api.models.sources import is_path, model_paths
+from memplan_cli.api.output.output_files import refuse_targets
+from memplan_cli.api.process import plan_with_prediction, process_with_defaults
 from memplan_cli.api.request import request_of
-from memplan_cli.api.serving import range_settings
+from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import ModelError, PlanError, SettingsError
@@ -31,7 +31,9 @@ from memplan_cli.reporting.hints import path_argument
 from memplan_cli.reporting.snapshot import (
     DEFAULT_NAME,
     baseline_text,
+    metrics_of,
     model_key,
+    process_metrics,
     read_baseline,
     refuse_plan,
     snapshot_of,
@@ -41,20 +43,27 @@ from memplan_cli.settings.sources import file_layers, read_overrides
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath, Request
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.commands.gate import Verdict
     from memplan_cli.reporting.snapshot import Snapshot
 
 
 SERVING_BOUND = "serving.bound"
-"""The metric that no plan has: it takes the runtime to know."""
+"""The metric that no plan has: the most that an arena holds for requests within bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictFile:
-    """A file for verdicts in one format; messages about the file name ``option``."""
+    """A file to write verdicts into.
+
+    Attributes:
+        path: the file.
+        form: the format, a key of `RENDERERS`.
+        option: what error messages call the file.
+    """
 
     path: Path
     form: str
@@ -73,17 +82,75 @@ class Verdicts(tuple["Verdict", ...]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
-    """The arguments of `gate` that hold for all its models."""
+class _Call:
+    """The arguments of `gate` that hold for all models.
+
+    Attributes:
+        rules: rules that apply to every model, whatever the settings files contain.
+        baseline: the baseline's file; None: that of the settings files, or the default.
+        updates: whether baselines are written.
+        files: files for verdicts.
+    """
 
     rules: Mapping[str, Any]
     baseline: FilePath | None
-    update: bool
+    updates: bool
     files: Sequence[VerdictFile]
 
 
+@dataclass(frozen=True, slots=True)
+class _FolderRules:
+    """What the settings files of one folder and the call ask of the models in it.
+
+    Attributes:
+        book: the rules of each model.
+        baseline: the baseline's file.
+        is_named: whether the call or a settings file names the baseline.
+    """
+
+    book: RuleBook
+    baseline: Path
+    is_named: bool
+
+    def in_force(self, model: str, *, compared: bool) -> Rules:
+        """Return a model's rules; with ``compared``, its memory must not grow, by default.
+
+        Growth is allowed to a model that has only a budget, unless the baseline is named.
+        """
+        rules = self.book.rules_for(model)
+        has_budget_only = rules.max_memory is not None and not self.is_named
+        if not compared or rules.needs_baseline or has_budget_only:
+            return rules
+        return replace(rules, max_increase=NO_INCREASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One model or plan to judge.
+
+    Attributes:
+        model: its file.
+        key: its name in a baseline.
+        folder_rules: those of its folder.
+    """
+
+    model: Path
+    key: str
+    folder_rules: _FolderRules
+
+    @property
+    def baseline(self) -> Path:
+        """The absolute path of the baseline's file."""
+        return self.folder_rules.baseline.resolve()
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether the rules of this model compare it with a baseline."""
+        return self.folder_rules.book.rules_for(self.key).needs_baseline
+
+
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
-    """Return rules from what the command line says, judged as a settings file is.
+    """Return rules given by options or in code, checked like the section of a settings file.
 
     Raises:
         SettingsError: a size, a share or a metric is not one.
@@ -129,121 +196,85 @@ def gate(
     wrong = next((file.form for file in files if file.form not in RENDERERS), None)
     if wrong is not None:
         raise SettingsError(f"{wrong!r}: the formats are {', '.join(RENDERERS)}")
-    update = mode == "update-baseline"
-    terms = _Gate(read_rules(rules or {}), baseline, update, files)
+    updates = mode == "update-baseline"
+    call = _Call(read_rules(rules or {}), baseline, updates, files)
     request = request_of(config, options, progress, warn)
     if isinstance(models, list | tuple):
-        return Verdicts(_judged(models, terms, request))
+        return Verdicts(_judge_files(expanded(tuple(map(Path, models))), call, request))
     model = cast("ModelSource", models)
-    if not is_path(model) and (update or baseline is not None):
+    if not is_path(model) and (updates or baseline is not None):
         raise ModelError("a model in memory has no name in a baseline", hint="give its path")
-    return Verdicts(on_files((model,), lambda path: _judged((path,), terms, request)))
+    with model_paths(model) as paths:
+        verdicts = _judge_files(expanded((paths.path,)), call, request)
+        return Verdicts(paths.without_folder(verdicts))
 
 
-def _judged(models: Sequence[FilePath], terms: _Gate, request: Request) -> tuple[Verdict, ...]:
-    """Return the verdicts on files, and write the baseline and the files of verdicts."""
-    paths = expanded(tuple(map(Path, models)))
-    cases = _cases(paths, terms, request)
-    _refuse_files(terms, paths, {case.terms.baseline for case in cases})
-    earlier = _earlier(cases, terms)
+def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return every file that paths and globs stand for, each once, in order.
+
+    Raises:
+        ModelError: a glob matches no file.
+    """
+    files: dict[Path, None] = {}
+    for model in models:
+        matches = expanded_glob(model)
+        if not matches:
+            raise ModelError(f"no file matches {model}")
+        files.update(dict.fromkeys(matches))
+    return tuple(files)
+
+
+def _judge_files(
+    paths: tuple[Path, ...], call: _Call, request: Request
+) -> tuple[Verdict, ...]:
+    """Return the verdicts on files; write the baselines and the files of verdicts."""
+    folders: dict[Path, _FolderRules] = {}
+    for path in paths:
+        if path.parent not in folders:
+            folders[path.parent] = _read_folder_rules(path, call, request)
+    cases = tuple(
+        _Case(path, model_key(path, folders[path.parent].baseline), folders[path.parent])
+        for path in paths
+    )
+    _refuse_files(call, paths, {case.folder_rules.baseline for case in cases})
+    earlier = _read_baselines(cases, call)
+    recorded = {baseline: dict(entries) for baseline, entries in earlier.items()}
     verdicts = []
-    recorded = {place: dict(entries) for place, entries in earlier.items()}
     for case in cases:
-        known = earlier[case.place]
-        rules = case.terms.in_force(case.key, compared=bool(known))
+        entries = earlier[case.baseline]
+        rules = case.folder_rules.in_force(case.key, compared=bool(entries))
         snapshot = _snapshot(case, request, rules)
-        verdict = _verdict(snapshot, known.get(case.key), rules, terms)
+        verdict = _verdict(snapshot, entries.get(case.key), rules, call)
         if verdict.recorded:
-            recorded[case.place][case.key] = snapshot
+            recorded[case.baseline][case.key] = snapshot
         verdicts.append(verdict)
-    changed = [place for place, entries in recorded.items() if entries != earlier[place]]
-    contents = {place: baseline_text(recorded[place]) for place in changed if terms.update}
-    contents |= {file.path: RENDERERS[file.form](tuple(verdicts)) for file in terms.files}
+    contents: dict[Path, str] = {}
+    if call.updates:
+        changed = (path for path, entries in recorded.items() if entries != earlier[path])
+        contents = {path: baseline_text(recorded[path]) for path in changed}
+    contents |= {file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.files}
     if contents:
-        write_files({place: text.encode() for place, text in contents.items()})
+        write_files({path: text.encode() for path, text in contents.items()})
     return tuple(verdicts)
 
 
-def _refuse_files(terms: _Gate, models: Sequence[Path], baselines: Collection[Path]) -> None:
-    """Refuse to write over what is gated or is a plan, and two results into one file.
+def _refuse_files(call: _Call, models: Sequence[Path], baselines: Collection[Path]) -> None:
+    """Refuse to write over a model or a plan, or two results into one file.
 
-    Baselines are read, or written themselves: no result may go where one is.
+    Raises:
+        ModelError: naming the file.
     """
-    refuse_targets({file.option: file.path for file in terms.files}, (*models, *baselines))
-    for path in sorted(baselines) if terms.update else ():
+    refuse_targets({file.option: file.path for file in call.files}, (*models, *baselines))
+    for path in sorted(baselines) if call.updates else ():
         refuse_targets({"the baseline": path}, models)
         if path.exists():
             refuse_plan(path)
 
 
-def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return every model that paths and globs mean, each once, in order.
-
-    Raises:
-        ModelError: a glob means none.
-    """
-    found: dict[Path, None] = {}
-    for model in models:
-        meant = matched(model)
-        if not meant:
-            raise ModelError(f"no file matches {model}")
-        found.update(dict.fromkeys(meant))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """What the settings files of one folder and the command line ask of its models."""
-
-    book: RuleBook
-    baseline: Path
-    named: bool
-    """Whether somebody named the baseline."""
-
-    def in_force(self, model: str, *, compared: bool) -> Rules:
-        """Return a model's rules; where there is a baseline, nothing may grow unsaid.
-
-        A budget alone asks for no baseline, unless somebody named one.
-        """
-        rules = self.book.rules_for(model)
-        budget_only = rules.max_memory is not None and not self.named
-        if not compared or rules.needs_baseline or budget_only:
-            return rules
-        return replace(rules, max_increase=NO_INCREASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One model or plan to judge: what a baseline calls it, and on which terms."""
-
-    model: Path
-    key: str
-    terms: _Terms
-
-    @property
-    def place(self) -> Path:
-        """The baseline's file, however it was named."""
-        return self.terms.baseline.resolve()
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Whether the rules of this model compare with something earlier."""
-        return self.terms.book.rules_for(self.key).needs_baseline
-
-
-def _cases(paths: tuple[Path, ...], gate: _Gate, request: Request) -> tuple[_Case, ...]:
-    """Return each model with the terms of its own folder, read once a folder."""
-    folders: dict[Path, _Terms] = {}
-    for path in paths:
-        if path.parent not in folders:
-            folders[path.parent] = _terms(path, gate, request)
-    found = ((path, folders[path.parent]) for path in paths)
-    return tuple(_Case(path, model_key(path, terms.baseline), terms) for path, terms in found)
-
-
-def _terms(model: Path, gate: _Gate, request: Request) -> _Terms:
+def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRules:
+    """Return the rules for the folder of a model, from its settings files and the call."""
     values: dict[str, Any] = {}
-    folder = Path.cwd()
+    baseline_folder = Path.cwd()
     for layer in file_layers(model, request.config_file):
         own = {
             key.removeprefix("gate."): value
@@ -251,41 +282,42 @@ def _terms(model: Path, gate: _Gate, request: Request) -> _Terms:
             if key.startswith("gate.")
         }
         if "baseline" in own:
-            folder = Path(layer.source).parent
+            baseline_folder = Path(layer.source).parent
         values.update(own)
-    special = values.pop("models", {})
-    common = rules_from(gate.rules, rules_from(values, Rules()))
-    # What the command line says holds for every model, whatever the files say of some.
-    own_rules = {pattern: {**rules, **gate.rules} for pattern, rules in special.items()}
-    named = values.get("baseline")
-    path = folder / named if named else Path.cwd() / DEFAULT_NAME
-    path = Path(gate.baseline) if gate.baseline else path
-    return _Terms(RuleBook(common, own_rules), path, bool(gate.baseline or named))
+    by_pattern = values.pop("models", {})
+    common = rules_from(call.rules, rules_from(values, Rules()))
+    # The rules of the call apply to every model, also to those with rules of their own.
+    special = {pattern: {**rules, **call.rules} for pattern, rules in by_pattern.items()}
+    name = values.get("baseline")
+    path = baseline_folder / name if name else Path.cwd() / DEFAULT_NAME
+    if call.baseline:
+        path = Path(call.baseline)
+    return _FolderRules(RuleBook(common, special), path, bool(call.baseline or name))
 
 
-def _earlier(cases: tuple[_Case, ...], gate: _Gate) -> dict[Path, dict[str, Snapshot]]:
-    """Return what each baseline holds.
+def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[str, Snapshot]]:
+    """Return the entries of each baseline; none for one that does not exist and is not needed.
 
     Raises:
-        MemplanError: one that is asked for is missing or wrong, or a folder's terms ask
-            nothing of its models.
+        MemplanError: a baseline that is needed is missing or wrong, or there are neither a baseline
+            nor rules for some models.
     """
-    found: dict[Path, dict[str, Snapshot]] = {}
-    for place in dict.fromkeys(case.place for case in cases):
-        mine = [case for case in cases if case.place == place]
-        path = mine[0].terms.baseline
-        named = gate.baseline or any(case.needs_baseline for case in mine)
-        # One that is asked for and is not there is read too: that says what is wrong with it.
-        wanted = path.exists() or (named and not gate.update)
-        found[place] = read_baseline(path) if wanted else {}
-        if not found[place] and not gate.update:
-            _refuse_nothing_to_check(mine)
-    return found
+    baselines: dict[Path, dict[str, Snapshot]] = {}
+    for baseline in dict.fromkeys(case.baseline for case in cases):
+        own_cases = [case for case in cases if case.baseline == baseline]
+        path = own_cases[0].folder_rules.baseline
+        is_needed = call.baseline or any(case.needs_baseline for case in own_cases)
+        # Reading a missing baseline that is needed raises the error.
+        is_read = path.exists() or (is_needed and not call.updates)
+        baselines[baseline] = read_baseline(path) if is_read else {}
+        if not baselines[baseline] and not call.updates:
+            _refuse_nothing_to_check(own_cases)
+    return baselines
 
 
 def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
     for case in cases:
-        book = case.terms.book
+        book = case.folder_rules.book
         rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
         if all(r.max_memory is None and not r.needs_baseline for r in rules):
             raise SettingsError(
@@ -295,18 +327,25 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 
 
 def _verdict(
-    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, gate: _Gate
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, call: _Call
 ) -> Verdict:
-    if not gate.update or not worth_recording(snapshot, earlier, rules):
+    """Judge a model; if its entry is updated, by its budget only.
+
+    Args:
+        snapshot: the model's numbers.
+        earlier: its entry in the baseline; None if there is none.
+        rules: the rules in force.
+        call: whether baselines are updated.
+    """
+    if not call.updates or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
-    # What is being recorded is not also compared with the record; a budget still is.
-    fresh = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
-    seen = compare(earlier, snapshot) if earlier is not None else None
-    return replace(fresh, rules=rules, difference=seen, recorded=True)
+    verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
+    difference = compare(earlier, snapshot) if earlier is not None else None
+    return replace(verdict, rules=rules, difference=difference, recorded=True)
 
 
 def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
-    """Return the numbers of a case.
+    """Return the numbers of a model or plan, with every metric that its rules limit.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
@@ -316,22 +355,51 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
         raise PlanError(
             stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"
         )
-    say_warnings(case.model, plan.report.warnings, request)
-    say_assumed(case.model, plan, request)
+    warn_of_plan(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
-    found = with_asked(snapshot, plan, case.model, rules.metrics, request)
+    snapshot = with_metrics(snapshot, plan, case.model, rules.metrics, request)
     if SERVING_BOUND not in rules.metrics:
-        return found
-    return replace(found, metrics={**found.metrics, **_served(case.model, request)})
+        return snapshot
+    bound = _serving_bound(case.model, request)
+    if bound is None:
+        return snapshot
+    return replace(snapshot, metrics={**snapshot.metrics, SERVING_BOUND: bound})
 
 
-def _served(model: Path, request: Request) -> dict[str, int]:
-    """Return the most that an arena holds for all requests within the bounds given.
+def with_metrics(
+    snapshot: Snapshot, plan: Plan, model: Path, metrics: Sequence[str], request: Request
+) -> Snapshot:
+    """Return a snapshot with further metrics: from the plan's report, or predicted for the model.
 
-    Without a run, kernels' workspace is not in it.
+    Args:
+        snapshot: the numbers of a plan.
+        plan: the plan.
+        model: its model, or the plan's file, for which nothing is predicted.
+        metrics: the names of metrics; those that cannot be found are left out.
+        request: the settings of the call.
 
     Raises:
-        MemplanError: a plan was given and no model, or no bounds are.
+        UnknownSizeError: the process cannot be predicted.
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
+    missing = [name for name in metrics if name not in values and model.suffix != ".json"]
+    if any(name.startswith("predicted.") for name in missing):
+        predicted = metrics_of(plan_with_prediction(model, request.load(model)).report)
+        values |= {name: predicted[name] for name in missing if name in predicted}
+    if any(name.startswith("process.") for name in missing):
+        values |= process_metrics(process_with_defaults(model, request.load(model)))
+    found = {name: size for name in metrics if (size := values.get(name)) is not None}
+    return replace(snapshot, metrics={**snapshot.metrics, **found})
+
+
+def _serving_bound(model: Path, request: Request) -> int | None:
+    """Return the most bytes that an arena holds for requests within bounds; None if unbounded.
+
+    If settings forbid runs, the workspace of kernels is not included.
+
+    Raises:
+        MemplanError: the path is a plan, or no bounds are given.
     """
     if model.suffix == ".json":
         raise SettingsError(
@@ -340,12 +408,11 @@ def _served(model: Path, request: Request) -> dict[str, int]:
         )
     settings = request.load(model)
     timeout = DEFAULT_TIMEOUT if settings.run else None
-    bound = range_settings(model, settings, timeout).serving.chosen.bound
-    return {} if bound is None else {SERVING_BOUND: bound}
+    return range_settings(model, settings, timeout).serving.chosen.bound
 
 
 def installed_runtime() -> str:
-    """Return the name and version of the runtime that is installed, or nothing."""
+    """Return the name and version of the installed ONNX Runtime; empty if there is none."""
     from memplan_cli.runtime.installed import runtime_version
 
     version = runtime_version()

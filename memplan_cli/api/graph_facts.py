@@ -1,4 +1,4 @@
-"""What a plan's model says of its nodes and tensors, for reports that colour and group."""
+"""Facts about a plan's model that colour and group tensors in reports: op types, phases, categories."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from memplan_cli.reporting.pages.graph_facts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.results.plan import Plan
 
-_PARTS = {"backward": GRADIENTS, "update": UPDATE}
+_CATEGORIES = {"backward": GRADIENTS, "update": UPDATE}
 
 
 def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
-    """Return what the model of a plan says; None where it is not there or is another one.
+    """Return facts about the model of a plan; None if it is missing, unreadable, or another one.
 
     Args:
         path: The model that was planned, or the plan's file, which names its model.
-        plan: What is to be shown.
+        plan: The plan.
     """
     from memplan_cli.analysis.phase import find_phases
-    from memplan_cli.api.files.reading import read_as_inferred
+    from memplan_cli.api.models.reading import read_as_inferred
     from memplan_cli.onnx_io.load import file_digest, load_model
     from memplan_cli.onnx_io.metadata import recorded_phases
     from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -53,24 +53,24 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
         program = read_as_inferred(model, bindings).program
         phases = find_phases(program, loss=plan.report.loss, recorded=recorded_phases(model))
     except (MemplanError, OSError):
-        # What the page shows without it is less, and right.
         return None
-    parts = {str(var): _PARTS[part] for var, part in phases.of.items() if part in _PARTS}
-    return GraphFacts(dict(_types(program)), parts, _given(program, phases))
-
-
-def _types(program: Program) -> Iterator[tuple[str, str]]:
-    """Yield the type of each node by every label that an order may have for it."""
+    op_types = {}
     for block, op in walk(program.body):
-        path = f"{block.path}/" if block.path else ""
-        yield f"{path}#{op.source}", op.type
-        yield f"{path}{op.label}", op.type
+        # Orders name a node by its label or by its index in the file.
+        prefix = f"{block.path}/" if block.path else ""
+        op_types[f"{prefix}#{op.source}"] = op_types[f"{prefix}{op.label}"] = op.type
+    categories = {
+        str(var): _CATEGORIES[phase]
+        for var, phase in phases.of.items()
+        if phase in _CATEGORIES
+    }
+    return GraphFacts(op_types, categories, _bytes_by_category(program, phases))
 
 
-def _given(program: Program, phases: Phases) -> dict[str, int]:
-    """Return bytes of weights and inputs by category; nothing where a size has no number."""
-    found: dict[str, int] = {}
-    updates = frozenset(
+def _bytes_by_category(program: Program, phases: Phases) -> dict[str, int]:
+    """Return the bytes of weights and inputs by category; empty if a size is no number."""
+    totals: dict[str, int] = {}
+    update_inputs = frozenset(
         var for op in program.body.ops if phases.part(op) == "update" for var in op.inputs
     )
     for var in program.vars.values():
@@ -78,14 +78,15 @@ def _given(program: Program, phases: Phases) -> dict[str, int]:
             size = size_of(var.shape, var.dtype)
             if size is None or size.symbols:
                 return {}
-            kind = _kind(var, phases, updates)
-            found[kind] = found.get(kind, 0) + size.coefficient
-    return found
+            category = _category(var, phases, update_inputs)
+            totals[category] = totals.get(category, 0) + size.coefficient
+    return totals
 
 
-def _kind(var: Var, phases: Phases, updates: Collection[VarId]) -> str:
+def _category(var: Var, phases: Phases, update_inputs: Collection[VarId]) -> str:
+    """Return whether a weight or input is a parameter, a cache, optimizer state, or an input."""
     if var.origin is Origin.WEIGHT or var.id in phases.parameters:
         return WEIGHTS
     if is_cache(var.name):
         return CACHE
-    return STATE if var.id in updates else INPUTS
+    return STATE if var.id in update_inputs else INPUTS

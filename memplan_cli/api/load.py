@@ -1,4 +1,4 @@
-"""A planned model as a session of ONNX Runtime, in one line."""
+"""`load` and `Decoder`: sessions of ONNX Runtime for models that memplan wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models written in the order that needs the least memory, if their outputs stay the same."""
+"""``memplan optimize``: write a model so that it needs the least memory, with unchanged outputs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.candidates import (
-    CandidateRounds,
+from memplan_cli.api.models.binding import bind
+from memplan_cli.api.models.model_file import read_model
+from memplan_cli.api.models.profiles import refuse_settings_of_one_size
+from memplan_cli.api.models.sources import is_path, model_paths
+from memplan_cli.api.optimizing.candidates import (
     OptimizeRequest,
-    PortableCandidates,
+    TargetCandidates,
+    plan_portable,
 )
-from memplan_cli.api.fallbacks import with_rejected, with_slower
-from memplan_cli.api.files.binding import bind
-from memplan_cli.api.files.model_file import read_model
-from memplan_cli.api.files.rewriting import RewrittenFiles, Targets
-from memplan_cli.api.files.sources import is_path, on_files
-from memplan_cli.api.optimized import Optimized, passed, publish, write_unverified
-from memplan_cli.api.profiles import refuse_settings_of_one_size
-from memplan_cli.api.request import settings_of
-from memplan_cli.api.verification import (
+from memplan_cli.api.optimizing.verification import (
     BackgroundBaseline,
     SizesRefusedError,
     measured_cost,
+    with_rejected,
+    with_slower,
 )
+from memplan_cli.api.output.optimized import Optimized, passed, publish, write_unverified
+from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
+from memplan_cli.api.request import settings_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.observations import PROVIDERS
@@ -32,11 +33,10 @@ from memplan_cli.runtime.workers.fork_client import warm_workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from memplan_cli.api.files.rewriting import Rewriting
-    from memplan_cli.api.files.sources import ModelSource
-    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.models.profiles import Profiles
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.output.rewriting import Rewriting
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.settings.settings import Settings
@@ -56,17 +56,17 @@ def optimize(
     config: FilePath | None = None,
     **options: object,
 ) -> Optimized:
-    """Plan a model, write it in its new order with its plan, and prove it.
+    """Plan a model, write it in its new order with its plan, and verify its outputs.
 
     Args:
         model: The ONNX file, its bytes or a ``ModelProto``; it is never changed.
         settings: What decides the plan.
-        profiles: Several values of symbols: one plan that holds for all of them, and a row
+        profiles: Several values of dims: one plan that holds for all of them, and a row
             for each in its report. The models are run with the largest.
         out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
         plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
         settings_out: Where the runtime's settings go as Python, and as JSON beside it.
-        certificate: Where a witness of each bound of the plan goes.
+        certificate: Where a certificate of the plan's bounds goes.
         check: How to compare both models; None leaves the comparison out, and so do
             settings that allow no run.
         progress: Called with the name of each stage.
@@ -81,82 +81,73 @@ def optimize(
         raise SettingsError(
             "a model in memory has no folder to write beside", hint="name the file with out="
         )
-
-    def work(path: Path) -> Optimized:
-        chosen = settings_of(path, settings, config, options)
-        targets = Targets.of(path, out, plan_file, settings_out, certificate)
-        return _optimize_file(path, chosen, targets, profiles, check, progress or silent)
-
-    return on_files((model,), work)
-
-
-def _optimize_file(
-    path: Path,
-    settings: Settings,
-    targets: Targets,
-    profiles: Profiles | None,
-    check: Check | None,
-    tell: Progress,
-) -> Optimized:
-    """Optimize a model file; it is planned again if assumed sizes turn out not to run."""
-    check = check if settings.run else None
-    _refuse_combined(settings, targets, profiles, check)
-    targets.refuse(path)
     with ExitStack() as stack:
+        files = stack.enter_context(model_paths(model))
+        settings = settings_of(files.path, settings, config, options)
+        check = check if settings.run else None
+        targets = Targets.of(files.path, out, plan_file, settings_out, certificate)
+        _refuse_combined(settings, targets, profiles, check)
+        targets.refuse(files.path)
         if check:
             stack.enter_context(warm_workers())
-        file = read_model(path)
-        if settings.kv_cache == "in-place":
-            from memplan_cli.features.kv_cache.proved import optimize_in_place
-
-            return optimize_in_place(file, settings, targets, check, tell)
-        if check and settings.target != "portable":
-            check = replace(check, provider=settings.target)
-        settings = bind(file.model, settings)
-        request = OptimizeRequest(file, settings, targets, check, tell, profiles)
-        if check is None or profiles:
-            return _optimize(request)
-        try:
-            # The original runs in any case: sizes that were assumed need no run of their own.
-            return _optimize(replace(request, trust="believed"))
-        except SizesRefusedError:
-            tell("trying sizes: the model does not run at the least ones")
-            return _optimize(request)
+        file = read_model(files.path)
+        request = OptimizeRequest(file, settings, targets, check, progress or silent, profiles)
+        return files.without_folder(_optimize_file(request))
 
 
-def _optimize(request: OptimizeRequest) -> Optimized:
-    """Write the candidate that needs the least memory and has the original's outputs.
+def _optimize_file(request: OptimizeRequest) -> Optimized:
+    """Optimize a model that was read.
 
-    The original runs in the background while candidates are planned. A further round of
-    candidates follows if the runtime fails with those of the one before.
+    The original is run in any case, so assumed sizes are not tried first. If it does not run with
+    them, everything is done again with sizes that were tried.
+    """
+    settings, check = request.settings, request.check
+    if settings.kv_cache == "in-place":
+        from memplan_cli.api.optimizing.in_place_caches import write_with_caches_in_place
+
+        return write_with_caches_in_place(request)
+    if check and settings.target != "portable":
+        check = replace(check, provider=settings.target)
+    request = replace(request, settings=bind(request.file.model, settings), check=check)
+    if check is None or request.profiles:
+        return _write_best_candidate(request)
+    try:
+        return _write_best_candidate(replace(request, probing="defer"))
+    except SizesRefusedError:
+        request.progress("trying sizes: the model does not run at the least ones")
+        return _write_best_candidate(request)
+
+
+def _write_best_candidate(request: OptimizeRequest) -> Optimized:
+    """Plan candidates while the original runs in the background; write the best of them.
+
+    For a provider, a second round of candidates follows if ONNX Runtime fails with the first.
 
     Raises:
         SizesRefusedError: the original does not run at sizes that were assumed.
         MemplanError: something else could not work.
     """
-    with ExitStack() as stack:
-        baseline = stack.enter_context(BackgroundBaseline(request.check))
-        rounds = stack.enter_context(_candidates(request, baseline))
-        result: Optimized | None = None
-        while candidates := rounds.plan(result):
-            if request.check is None:
-                return write_unverified(candidates[0])
-            result = _write_best(candidates, request, request.check, baseline)
-        assert result is not None  # noqa: S101 - there is a first round
-        return result
+    with BackgroundBaseline(request.check) as baseline:
+        if request.settings.target == "portable":
+            return _write_best_of([plan_portable(request, baseline)], request, baseline)
+        with TargetCandidates(request, baseline) as rounds:
+            result = _write_best_of(rounds.next_round(None), request, baseline)
+            while request.check and (candidates := rounds.next_round(result)):
+                result = _write_best_of(candidates, request, baseline)
+            return result
 
 
-def _write_best(
-    candidates: Sequence[Rewriting],
-    request: OptimizeRequest,
-    check: Check,
-    baseline: BackgroundBaseline,
+def _write_best_of(
+    candidates: Sequence[Rewriting], request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
     """Write, run and compare candidates in the order of their predicted memory; publish the best.
 
-    The best is the first whose outputs are the original's. Where settings are searched by
-    measuring, all candidates are run, and it is the one that was measured to need the least.
+    The best is the first whose outputs are the original's. If settings are searched by measuring,
+    all candidates are run, and the best is the one with the least measured memory.
     """
+    check = request.check
+    if check is None:
+        return write_unverified(candidates[0])
     within_budget = [c for c in candidates if c.planned.plan.report.budget_met]
     if not within_budget:
         return Optimized(candidates[0].planned.plan, None, None)
@@ -176,22 +167,14 @@ def _write_best(
         if not verified:
             return Optimized(rejected[0], None, None)
         request.progress("writing")
-        candidate, files, plan = min(verified, key=lambda found: measured_cost(found[2]))
+        candidate, files, plan = min(verified, key=lambda entry: measured_cost(entry[2]))
         plan = with_rejected(plan, rejected)
         if check.search == "measured":
             plan = with_slower(plan)
         result = publish(candidate, files, plan)
-        for _, other, _ in verified:
-            other.forget()
+        for _, other_files, _ in verified:
+            other_files.forget()
         return result
-
-
-def _candidates(request: OptimizeRequest, baseline: BackgroundBaseline) -> CandidateRounds:
-    if request.settings.target == "portable":
-        return PortableCandidates(request, baseline)
-    from memplan_cli.api.target import TargetCandidates
-
-    return TargetCandidates(request, baseline)
 
 
 def _refuse_combined(

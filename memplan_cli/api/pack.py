@@ -1,11 +1,11 @@
-"""Buffers of a CSV file packed into one arena, and written with their offsets."""
+"""``memplan pack``: pack the buffers of a CSV file into one arena, and write their offsets."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.files.output_files import refuse_targets
+from memplan_cli.api.output.output_files import refuse_targets
 from memplan_cli.core.files import write_files
 from memplan_cli.core.problem import pressure
 from memplan_cli.errors import SettingsError
@@ -40,29 +40,38 @@ def pack(
         MemplanError: the file is no problem, or the result cannot be written.
     """
     problem = Path(problem)
-    target = None if out is None else Path(out)
-    proof = None if certificate is None else Path(certificate)
-    if proof is not None and target is None:
+    layout_file = None if out is None else Path(out)
+    certificate_file = None if certificate is None else Path(certificate)
+    if certificate_file is not None and layout_file is None:
         raise SettingsError("a certificate is about a layout in a file", hint="add -o FILE")
-    refuse_targets({"-o": target, "--certificate": proof})
-    refuse_targets({"--certificate": proof}, (problem,))
+    refuse_targets({"-o": layout_file, "--certificate": certificate_file})
+    refuse_targets({"--certificate": certificate_file}, (problem,))
     packed = problem_file.pack(
         problem_file.read_problem(problem),
         capacity=capacity,
         time_limit=time_limit,
         progress=progress,
     )
-    # A layout that was not good enough is no result: a script must not take it for one.
-    if target is not None and packed.passed:
-        contents = {target: problem_file.layout_csv(packed).encode()}
-        if proof is not None:
-            contents[proof] = _certificate(packed, problem, contents[target])
+    # A layout above the capacity is not written: a script could use it as a result.
+    if layout_file is not None and packed.passed:
+        layout = problem_file.layout_csv(packed).encode()
+        contents = {layout_file: layout}
+        if certificate_file is not None:
+            contents[certificate_file] = _certificate(packed, problem, layout)
         write_files(contents)
     return packed
 
 
 def _certificate(packed: Packed, problem: Path, layout: bytes) -> bytes:
-    """Return what shows that no layout is lower, as far as a load at one tick shows it."""
+    """Return the certificate of a layout: the tick whose live bytes are the lower bound of its height.
+
+    A height that only an exhausted search proved is certified as not checkable.
+
+    Args:
+        packed: the layout.
+        problem: the CSV file of the buffers.
+        layout: the content of the CSV file with their offsets.
+    """
     from hashlib import sha256
 
     from memplan_cli.core.results.certificate import NOT_CHECKABLE, ArenaProof, Certificate
@@ -71,7 +80,7 @@ def _certificate(packed: Packed, problem: Path, layout: bytes) -> bytes:
 
     bound = packed.layout.height if packed.layout.proved else packed.lower_bound
     curve = pressure(packed.problem)
-    tick = max(curve, key=lambda moment: moment[1])[0] if curve else 0
+    tick = max(curve, key=lambda live: live[1])[0] if curve else 0
     if bound <= packed.lower_bound and tick >= 0:
         proof = ArenaProof(0, bound, "load", tick)
     else:

@@ -1,4 +1,4 @@
-"""Plans of models, made in memory or read from files."""
+"""``memplan report``, and `plan`: the plan of a model in memory, or of a plan file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.files.file_names import PLAN_SUFFIX
-from memplan_cli.api.files.model_file import plan_model, read_model
-from memplan_cli.api.files.sources import is_path, on_files
-from memplan_cli.api.optimized import warned
-from memplan_cli.api.profiles import for_all, plan_profiles
+from memplan_cli.api.model_or_plan import is_plan_file
+from memplan_cli.api.models.file_names import PLAN_SUFFIX
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.models.profiles import plan_profiles, with_bounds_of
+from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.plan import Plan
@@ -20,11 +20,11 @@ from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.reporting.plans.exports import Interface, Port
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-    from memplan_cli.api.files.sources import ModelSource
-    from memplan_cli.api.profiles import Profiles
-    from memplan_cli.api.request import FilePath, Request
+    from memplan_cli.api.models.profiles import Profiles
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.request import FilePath
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import VarId
     from memplan_cli.core.progress import Progress
@@ -37,6 +37,11 @@ ReportExtra = Literal["process", "dry-run"]
 class NotebookPlan(Plan):
     """A plan that a notebook shows as its report; equal to a `Plan` with the same content."""
 
+    @classmethod
+    def of(cls, plan: Plan) -> NotebookPlan:
+        """Return a plan as one for notebooks."""
+        return cls(*_field_values(plan))
+
     def __eq__(self, other: object) -> bool:
         """Return whether another plan has the same content."""
         return isinstance(other, Plan) and _field_values(self) == _field_values(other)
@@ -48,10 +53,6 @@ class NotebookPlan(Plan):
         from memplan_cli.reporting.pages.plan_page import notebook_report
 
         return notebook_report(self, FEATURE_SECTIONS)
-
-
-def _notebook_plan(plan: Plan) -> NotebookPlan:
-    return NotebookPlan(*_field_values(plan))
 
 
 def _field_values(plan: Plan) -> tuple[Any, ...]:
@@ -84,35 +85,10 @@ def plan(
         MemplanError: the model or a setting is wrong.
         InvalidLayoutError: the allocator gave a layout that is not safe.
     """
-
-    def work(path: Path) -> Plan:
-        chosen = settings_of(path, settings, config, options)
-        return plan_model(read_model(path), chosen, progress, allocate).plan
-
-    return _notebook_plan(on_files((model,), work))
-
-
-def interface_of(model: FilePath, settings: Settings) -> Interface:
-    """Return what goes into a model and what comes out, dims bound as in its plan.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
-    from memplan_cli.api.files.assuming import settle_in_numbers
-
-    path = Path(model)
-    found = settle_in_numbers(read_model(path).lazy, path, settings)
-    program, dims = found.loaded.program, found.settings.dims
-
-    def port(identity: VarId) -> Port:
-        var = program.vars[identity]
-        shape = None if var.shape is None else tuple(bind_dim(d, dims) for d in var.shape)
-        size = size_of(shape, var.dtype)
-        known = None if size is None or size.symbols else size.coefficient
-        return Port(var.name or str(identity), var.dtype, shape, known)
-
-    inputs = (v for v in program.body.inputs if program.vars[v].origin is Origin.INPUT)
-    return Interface(tuple(map(port, inputs)), tuple(map(port, program.body.outputs)))
+    with model_paths(model) as files:
+        settings = settings_of(files.path, settings, config, options)
+        planned = plan_model(read_model(files.path), settings, progress, allocate)
+        return NotebookPlan.of(files.without_folder(planned.plan))
 
 
 def report(
@@ -133,7 +109,7 @@ def report(
         path: A plan, a model, or None: the newest ``*.memplan.json`` of this folder.
         settings: What decides the plan of a model.
         progress: Called with the name of each stage.
-        profiles: Several values of symbols: one plan that holds for all of them.
+        profiles: Several values of dims: one plan that holds for all of them.
         extras: ``process`` predicts what the runtime needs, ``dry-run`` plans a training
             step of the model too.
         config: As for `plan`.
@@ -143,69 +119,43 @@ def report(
         MemplanError: there is none, or it is not valid.
     """
     source = newest_plan(Path.cwd()) if path is None else path
-    if _is_plan(source):
-        file = Path(cast("FilePath", source))
+    if is_plan_file(source):
+        plan_file = Path(cast("FilePath", source))
         if settings or profiles:
             raise SettingsError(
-                f"settings decide a plan, and {file} is one already",
+                f"settings decide a plan, and {plan_file} is one already",
                 hint="name the model instead",
             )
-        return _notebook_plan(_stored_plan(file))
+        return NotebookPlan.of(_stored_plan(plan_file))
     if profiles and "process" in extras:
         raise SettingsError(
             "a process is that of one size, and profiles are several",
             hint='leave "process" or profiles out',
         )
+    with model_paths(source) as files:
+        settings = settings_of(files.path, settings, config, options)
+        if profiles:
+            found = plan_profiles(read_model(files.path), settings, profiles, progress).plan
+        elif "process" in extras:
+            from memplan_cli.api.process import plan_with_prediction
 
-    def work(file: Path) -> Plan:
-        chosen = settings_of(file, settings, config, options)
-        found = _planned_with(file, chosen, profiles, extras, progress)
-        if "dry-run" not in extras:
-            return found
-        from memplan_cli.api.dry_run import with_dry_run
+            found = plan_with_prediction(files.path, settings, progress)
+        else:
+            found = plan_model(read_model(files.path), settings, progress).plan
+        if "dry-run" in extras:
+            from memplan_cli.api.dry_run import with_dry_run
 
-        return with_dry_run(found, file, chosen, progress)
-
-    return _notebook_plan(on_files((source,), work))
+            found = with_dry_run(found, files.path, settings, progress)
+        return NotebookPlan.of(files.without_folder(found))
 
 
 def _stored_plan(path: Path) -> Plan:
-    from memplan_cli.api.files.provenance import stale_models
+    """Read a plan file; models beside it that it does not belong to are warnings."""
+    from memplan_cli.api.models.plan_files import stale_models
     from memplan_cli.planning.plan_file import read_plan
 
-    found = read_plan(path)
-    return warned(found, *stale_models(found, path))
-
-
-def _planned_with(
-    path: Path,
-    settings: Settings,
-    profiles: Profiles | None,
-    extras: Collection[ReportExtra],
-    progress: Progress | None,
-) -> Plan:
-    if profiles:
-        return plan_profiles(read_model(path), settings, profiles, progress).plan
-    if "process" in extras:
-        from memplan_cli.api.process import report_with_prediction
-
-        return report_with_prediction(path, settings, progress)
-    return plan_model(read_model(path), settings, progress).plan
-
-
-def in_files_order(
-    model: FilePath, settings: Settings, profiles: Profiles | None = None
-) -> Plan:
-    """Plan a model again with its nodes where the file has them, to hold a plan against it.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
-    kept = replace(
-        for_all(settings, profiles or {}), order="keep", recompute="none", budget=None
-    )
-    settings = replace(kept, checkpoints=(), donate={}, chunk="none")
-    return plan_model(read_model(Path(model)), settings).plan
+    stored = read_plan(path)
+    return stored.with_warnings(*stale_models(stored, path))
 
 
 def newest_plan(folder: FilePath) -> Path:
@@ -214,94 +164,55 @@ def newest_plan(folder: FilePath) -> Path:
     Raises:
         PlanError: there is none.
     """
-    found = sorted(
+    plan_files = sorted(
         Path(folder).glob(f"*{PLAN_SUFFIX}"), key=lambda p: (p.stat().st_mtime_ns, p.name)
     )
-    if not found:
+    if not plan_files:
         raise PlanError(
             f"there is no *{PLAN_SUFFIX} in {folder}",
             hint="run `memplan optimize MODEL` first, or name a plan or a model",
         )
-    return found[-1]
+    return plan_files[-1]
 
 
-def planned(path: FilePath, request: Request) -> Plan:
-    """Return the plan in a file, or that of a model under its settings.
-
-    The request hears each warning of the plan, with the path before it.
-
-    Raises:
-        MemplanError: the file or a setting is wrong.
-    """
-    found, stale = planned_or_stale(Path(path), request)
-    say_warnings(path, (*found.report.warnings, *stale), request)
-    say_assumed(path, found, request)
-    return found
-
-
-def say_assumed(path: FilePath, plan: Plan, request: Request) -> None:
-    """Say which dims nobody bound: the numbers are at these."""
-    from memplan_cli.reporting.hints import assumed_dims, assumed_lines, free_inputs
-
-    for line in assumed_lines(assumed_dims(plan.report), free_inputs(plan.report)):
-        request.warn(f"note: {path}: {line}")
-
-
-def say_warnings(path: FilePath, warnings: Sequence[str], request: Request) -> None:
-    """Say what a plan warns of, with the path before it."""
-    for warning in warnings:
-        request.warn(f"warning: {path}: {warning}")
-
-
-def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
-    """Return a plan, and what says that one in a file is not that of the models beside it."""
-    from memplan_cli.api.files.provenance import named_from_here, stale_models
-    from memplan_cli.planning.plan_file import read_plan
-
-    request.progress("planning")
-    if path.suffix == ".json":
-        found = read_plan(path)
-        return named_from_here(found, path), tuple(stale_models(found, path))
-    settings = request.load(path)
-    return plan_model(read_model(path), settings, request.progress).plan, ()
-
-
-def plan_and_name(source: ModelSource | Plan, request: Request) -> tuple[Plan, str]:
-    """Return the plan of a plan, a plan file or a model, and the name of its model or file."""
-    if isinstance(source, Plan):
-        return source, source.report.model.path
-    found = on_files((source,), lambda path: planned(path, request))
-    name = str(Path(cast("FilePath", source))) if is_path(source) else found.report.model.path
-    return found, name
-
-
-def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Request) -> None:
-    """Reject settings if all sources are plans, for which nothing is decided any more.
+def plan_in_file_order(
+    model: FilePath, settings: Settings, profiles: Profiles | None = None
+) -> Plan:
+    """Plan a model with its nodes in the order of the file, unchanged, for comparison with a plan.
 
     Raises:
-        SettingsError: one was given.
+        MemplanError: the model or a setting is wrong.
     """
-    given = {"config": request.config, **request.overrides}
-    named = [name for name, value in given.items() if value not in (None, (), [])]
-    if named and all(isinstance(source, Plan) or _is_plan(source) for source in sources):
-        raise SettingsError(
-            f"{named[0]} decides a plan, and this is one already",
-            hint="give the model instead",
-        )
+    settings = replace(
+        with_bounds_of(settings, profiles or {}),
+        order="keep",
+        recompute="none",
+        budget=None,
+        checkpoints=(),
+        donate={},
+        chunk="none",
+    )
+    return plan_model(read_model(Path(model)), settings).plan
 
 
-def _is_plan(source: ModelSource) -> bool:
-    return is_path(source) and Path(cast("FilePath", source)).suffix == ".json"
-
-
-def reject_unused_settings(paths: Sequence[Path], given: Sequence[str]) -> None:
-    """Reject settings where nothing is planned: an option without effect is a trap.
+def interface_of(model: FilePath, settings: Settings) -> Interface:
+    """Return the inputs and outputs of a model, with dims bound as in its plan.
 
     Raises:
-        SettingsError: all paths are plans, and settings were given.
+        MemplanError: the model or a setting is wrong.
     """
-    if given and all(path.suffix == ".json" for path in paths):
-        raise SettingsError(
-            f"--{given[0]} decides a plan, and {paths[0]} is one already",
-            hint="name the model instead",
-        )
+    from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
+
+    path = Path(model)
+    resolved = resolve_to_numbers(read_model(path).lazy, path, settings)
+    program, dims = resolved.loaded.program, resolved.settings.dims
+
+    def port(identity: VarId) -> Port:
+        var = program.vars[identity]
+        shape = None if var.shape is None else tuple(bind_dim(d, dims) for d in var.shape)
+        size = size_of(shape, var.dtype)
+        size_bytes = None if size is None or size.symbols else size.coefficient
+        return Port(var.name or str(identity), var.dtype, shape, size_bytes)
+
+    inputs = (v for v in program.body.inputs if program.vars[v].origin is Origin.INPUT)
+    return Interface(tuple(map(port, inputs)), tuple(map(port, program.body.outputs)))

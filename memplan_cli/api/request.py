@@ -1,4 +1,4 @@
-"""Settings as a caller gives them (an object, a file, keywords), and listeners of a workflow."""
+"""The settings of a call: an object, a settings file, or keywords; and the callbacks of a call."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 
 FilePath = Path | str
-"""Where a file is, as a path or as text."""
+"""The path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Settings that are not tied to one model yet, and listeners.
+    """Settings that are not yet for one model, and the callbacks of a call.
 
     Attributes:
         config: a settings file.
         overrides: settings on top of those of the files.
-        progress: told what is being done.
-        warn: told what plans warn of.
+        progress: called with the name of each stage.
+        warn: called with each warning of a plan.
     """
 
     config: FilePath | None = None
@@ -48,21 +48,17 @@ def request_of(
     progress: Progress | None = None,
     warn: Progress | None = None,
 ) -> Request:
-    """Return a request from the keywords of a call; a single text counts as a list of one."""
+    """Return a request from the keywords of a call. A single text counts as a list of one."""
     overrides = dict(options)
     inputs = overrides.pop("inputs", None)
     if isinstance(inputs, Mapping):
         overrides["input"] = inputs
     elif inputs is not None:
-        overrides["inputs"] = _as_list(inputs)
-    for name in ("exclude", "checkpoints"):
-        if name in overrides:
-            overrides[name] = _as_list(overrides[name])
+        overrides["inputs"] = inputs
+    for name in ("inputs", "exclude", "checkpoints"):
+        if isinstance(overrides.get(name), str):
+            overrides[name] = [overrides[name]]
     return Request(config, overrides, progress or silent, warn or silent)
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 def settings_of(
@@ -71,10 +67,17 @@ def settings_of(
     config: FilePath | None,
     options: Mapping[str, object],
 ) -> Settings:
-    """Return the settings of a call; a file and keywords are read as a command reads them.
+    """Return the settings of a call for a model.
+
+    Args:
+        model: the file; settings files are searched in its folder and above if ``config`` or
+            ``options`` are given.
+        settings: all settings as an object; None: the defaults.
+        config: a settings file, in place of ``settings``.
+        options: settings by name, in place of ``settings``.
 
     Raises:
-        SettingsError: they are given as an object and otherwise too, or one is wrong.
+        SettingsError: settings are given as an object and in another form, or one is wrong.
     """
     if not options and config is None:
         return settings or Settings()

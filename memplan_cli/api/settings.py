@@ -1,32 +1,28 @@
-"""Runtime options that make a model need least memory, predicted or measured."""
+"""``memplan settings``: the runtime options with which a model needs the least memory."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.files.binding import (
-    assumed_in,
-    binding_alone,
+from memplan_cli.api.models.binding import (
+    assumption_notes,
     binding_of,
+    binding_settings,
     refuse_run,
 )
-from memplan_cli.api.files.model_file import bind_whole, read_model
-from memplan_cli.api.files.sources import on_files
+from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from memplan_cli.api.files.model_file import ModelFile
-    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.settings_search.choice import SettingsChoice
     from memplan_cli.settings.settings import Settings
@@ -41,10 +37,10 @@ def settings(
     config: FilePath | None = None,
     **options: object,
 ) -> SettingsChoice:
-    """Return the runtime options that make a model, as it is, need least memory.
+    """Return the runtime options with which a model, unchanged, needs the least memory.
 
     Args:
-        model: Its weights must be there: the runtime loads it to tell what it would run.
+        model: Its weights must exist, because ONNX Runtime loads it to find the graph it would run.
         given: What binds dims and inputs in it counts.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
@@ -54,52 +50,43 @@ def settings(
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
-
-    def work(path: Path) -> SettingsChoice:
-        return _settings(path, settings_of(path, given, config, options), check, progress)
-
-    return on_files((model,), work)
-
-
-def _settings(
-    path: Path, given: Settings, check: Check | None, progress: Progress | None
-) -> SettingsChoice:
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
-    refuse_run(given, "--measure" if check else "")
-    file = read_model(path)
-    bound = bind_whole(file, binding_alone(given))
-    recorded = recorded_settings(metadata_of(file.model))
-    if recorded is not None and not runs_as_written(recorded.settings):
-        recorded = None
-    if check is None:
-        found = _predicted(file, bound, recorded)
-    else:
-        found = _confirmed(file, bound, check, recorded, progress or silent)
-    if recorded is not None:
-        bindings = replace(found.settings, io_binding=recorded.settings.io_binding)
-        found = replace(found, settings=bindings)
-    return replace(found, notes=(*found.notes, *assumed_in(bound), *_one_size(bound)))
-
-
-def _one_size(bound: Settings) -> Iterator[str]:
-    """Yield the line that says that other sizes may need other settings, and the option."""
-    names = sorted(binding_of(bound).assumed)
-    if names:
-        options = bounds_options(names)
-        yield f"these settings are for one size of requests; {options} finds those for a range"
-
-
-def runs_as_written(settings: RuntimeSettings) -> bool:
-    """Whether a file says of itself that optimisation must leave it as it stands."""
-    return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
+    with model_paths(model) as files:
+        given = settings_of(files.path, given, config, options)
+        refuse_run(given, "--measure" if check else "")
+        file = read_model(files.path)
+        bound = bind_fully(file, binding_settings(given))
+        recorded = recorded_settings(metadata_of(file.model))
+        if recorded is not None and not recorded.settings.runs_as_written:
+            recorded = None
+        if check is None:
+            choice = _predicted(file, bound, recorded)
+        else:
+            choice = _confirmed(file, bound, check, recorded, progress or silent)
+        if recorded is not None:
+            io_binding = recorded.settings.io_binding
+            choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
+        notes = (*choice.notes, *assumption_notes(bound))
+        assumed = sorted(binding_of(bound).assumed)
+        if assumed:
+            hint = f"{bounds_options(assumed)} finds those for a range"
+            notes = (*notes, f"these settings are for one size of requests; {hint}")
+        return files.without_folder(replace(choice, notes=notes))
 
 
 def _predicted(
     file: ModelFile, bound: Settings, recorded: RecordedSettings | None
 ) -> SettingsChoice:
-    """Return the best settings by prediction; those of a file that runs as it stands keep that."""
+    """Return the best settings by prediction.
+
+    Args:
+        file: the model.
+        bound: the sizes and inputs of a run.
+        recorded: the settings in the file's metadata if its graph must run as it is; the prediction
+            keeps what ensures this. None: ONNX Runtime may optimize the graph.
+    """
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS
@@ -127,8 +114,11 @@ def _confirmed(
     recorded: RecordedSettings | None,
     progress: Progress,
 ) -> SettingsChoice:
-    """Run the model under its usual settings, and under those that are found to be best."""
-    from memplan_cli.api.files.assuming import settle_in_numbers
+    """Run the model with its usual settings and with the best ones; return the better of both.
+
+    The parameters are as for `_predicted`.
+    """
+    from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
     from memplan_cli.runtime.settings_search.predicted import settings_as_recorded
@@ -139,7 +129,7 @@ def _confirmed(
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
     from memplan_cli.runtime.verification.verify import confirm_settings
 
-    # Settings for one size are confirmed at that size alone.
+    # Settings for one size are confirmed at that size only.
     binding = replace(binding_of(bound), assumed=frozenset())
     base = DEFAULTS
     if recorded is not None:
@@ -147,7 +137,7 @@ def _confirmed(
     with BaselineRun(file.path, file.model, check, binding, base) as run:
         baseline = replace(run.result(), binding=binding_of(bound))
         if recorded is None:
-            program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
+            program = resolve_to_numbers(file.lazy, file.path, bound).loaded.program
             model = WrittenModel(file.path, program)
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)

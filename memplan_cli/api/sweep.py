@@ -1,19 +1,20 @@
-"""Many models at many bindings, one row each."""
+"""``memplan sweep``: plan many models at many bindings, one row each."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.api.request import request_of
-from memplan_cli.api.sweeping.runners import runner
-from memplan_cli.api.sweeping.sweep import jobs_of, run_jobs
+from memplan_cli.api.sweep_jobs import jobs_of, run_jobs
+from memplan_cli.api.sweep_processes import runner
 from memplan_cli.core.progress import Counted, Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.request import FilePath
     from memplan_cli.reporting.commands.sweep import Row
 
@@ -54,15 +55,14 @@ def sweep(
     Raises:
         MemplanError: a path names no model, or a setting that all of them share is wrong.
     """
-    request, hear = request_of(config, options), progress or silent
-    several = [paths] if isinstance(paths, str | Path) else paths
+    request, report_progress = request_of(config, options), progress or silent
+    path_list = [paths] if isinstance(paths, str | Path) else paths
     values = {name: tuple(numbers) for name, numbers in (profiles or {}).items()}
-    todo = jobs_of(tuple(map(Path, several)), values, request.overrides, request.config_file)
-    rows: list[Row] = []
+    todo = jobs_of(tuple(map(Path, path_list)), values, request.overrides, request.config_file)
+    done = count(1)
 
-    def count(row: Row) -> None:
-        rows.append(row)
-        hear(Counted("planning models", len(rows), len(todo)))
+    def on_row(_: Row) -> None:
+        report_progress(Counted("planning models", next(done), len(todo)))
 
-    kept = None if resume is None else Path(resume)
-    return Rows(run_jobs(todo, runner(jobs), resume=kept, heard=count))
+    row_file = None if resume is None else Path(resume)
+    return Rows(run_jobs(todo, runner(jobs), resume=row_file, on_row=on_row))

@@ -1,14 +1,14 @@
-"""Training steps made of forward models, recomputed to fit a budget, and written."""
+"""``memplan train-step``: turn a forward model into a training step, and write it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.api.files.output_files import OutputFiles, refuse_targets
-from memplan_cli.api.files.sources import on_files
+from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.rewrites import Recompute
@@ -31,24 +31,13 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.settings.values import Place, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
-
-    from memplan_cli.api.files.sources import ModelSource
+    from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.files import Content
     from memplan_cli.core.results.report import Report
     from memplan_cli.features.training.train_step import TrainStep
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The model to read, the step to write, and the file of the first values, if any."""
-
-    source: Path
-    target: Path
-    state: Path | None
 
 
 def train_step(
@@ -92,13 +81,31 @@ def train_step(
     if recipe is not None and (loss or loss_fn or optimizer):
         raise SettingsError("a recipe says the loss and the optimizer", hint="leave them out")
     recipe = recipe or _recipe(loss, loss_fn, optimizer)
-    most = read_budget(Value(budget, Place("budget"))) if isinstance(budget, str) else budget
-
-    def work(path: Path) -> WrittenStep:
-        files = _Files(path, Path(out), None if state is None else Path(state))
-        return _write_step(recipe, files, checkpoints, most, progress or silent)
-
-    return on_files((model,), work)
+    if isinstance(budget, str):
+        budget = read_budget(Value(budget, Place("budget")))
+    progress, target = progress or silent, Path(out)
+    state_file = None if state is None else Path(state)
+    with model_paths(model) as files:
+        source = files.path
+        refuse_targets({"-o": target, "--state": state_file}, (source,))
+        progress("reading")
+        forward = load_model(source)
+        step, recompute = make_train_step(forward, recipe), Recompute()
+        if checkpoints or budget is not None:
+            step, recompute = recompute_step(step, checkpoints, budget)
+        progress("planning")
+        report = _report_of(step, target)
+        result = WrittenStep(str(target), step, report.memory, report.symbolic, recompute)
+        if not result.missed:
+            contents: dict[Path, Content] = {
+                target: step.model.SerializeToString(deterministic=True)
+            }
+            if state_file is not None:
+                contents[state_file] = first_archive(forward, step, source.parent)
+            weights = locations(external_tensors(step.model))
+            with OutputFiles(weights, source.parent, target.parent) as written:
+                written.write(contents)
+        return files.without_folder(result)
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:
@@ -109,59 +116,24 @@ def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Rec
     )
 
 
-def _write_step(
-    recipe: Recipe,
-    files: _Files,
-    checkpoints: Sequence[str],
-    budget: float | None,
-    progress: Progress,
-) -> WrittenStep:
-    """Make a training step and write it, unless it misses the budget."""
-    refuse_targets({"-o": files.target, "--state": files.state}, (files.source,))
-    progress("reading")
-    model = load_model(files.source)
-    step, recompute = make_train_step(model, recipe), Recompute()
-    if checkpoints or budget is not None:
-        step, recompute = recompute_step(step, checkpoints, budget)
-    progress("planning")
-    report = _planned(step, files.target)
-    made = WrittenStep(str(files.target), step, report.memory, report.symbolic, recompute)
-    if made.missed:
-        return made
-    contents = _contents(model, step, files)
-    weights = locations(external_tensors(step.model))
-    with OutputFiles(weights, files.source.parent, files.target.parent) as written:
-        written.write(contents)
-    return made
-
-
-def _planned(step: TrainStep, target: Path) -> Report:
-    """Return what the step takes as it is written: its own order, at level 2."""
+def _report_of(step: TrainStep, target: Path) -> Report:
+    """Return the report of a training step as it is written: in its own order, at level 2."""
     program = read_program(step.model).program
     source = Source(str(target), "", "", recorded_phases=recorded_phases(step.model))
     settings = Settings(order="keep", loss=step.loss)
     return make_plan(program, settings, source, REWRITES).plan.report
 
 
-def _contents(model: ModelProto, step: TrainStep, files: _Files) -> Mapping[Path, Content]:
-    contents: dict[Path, Content] = {
-        files.target: step.model.SerializeToString(deterministic=True)
-    }
-    if files.state is not None:
-        contents[files.state] = first_archive(model, step, files.source.parent)
-    return contents
-
-
 def recompute_step(
     step: TrainStep, checkpoints: Sequence[str] = (), budget: float | None = None
 ) -> tuple[TrainStep, Recompute]:
-    """Return a step whose model computes again what it would else keep, and if that is enough.
+    """Return a step that recomputes activations instead of keeping them, and what was recomputed.
 
     Args:
-        step: What `make_train_step` made; its phases are recorded on its nodes.
-        checkpoints: Forward tensors that are kept; what lies between them runs again.
+        step: The result of `make_train_step`; its nodes carry their phases.
+        checkpoints: Forward tensors that are kept; the ops between them run again.
         budget: Bytes for intermediates and outputs, or a share of what they take now; used
-            where no checkpoints are given.
+            if no checkpoints are given.
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.
@@ -177,5 +149,5 @@ def recompute_step(
     scope = find_scope(program, settings, phases)
     terms = terms_of(program, scope, settings)
     recompute = REWRITES.recompute[settings.recompute]
-    found = recompute(PlanningTask(program, terms, phases, settings))
-    return replace(step, model=rewrite(step.model, found.program)), found.recompute
+    candidate = recompute(PlanningTask(program, terms, phases, settings))
+    return replace(step, model=rewrite(step.model, candidate.program)), candidate.recompute

@@ -1,20 +1,24 @@
-"""Why a peak is as high as it is, and why one tensor needs memory of its own."""
+"""``memplan why``: what needs the memory at the peak or in a process, or keeps a tensor alive."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.api.files.sources import on_files
-from memplan_cli.api.process import why_process
-from memplan_cli.api.report import plan_and_name, reject_settings_of_plans
+from memplan_cli.api.model_or_plan import plan_and_name, reject_settings_of_plans
+from memplan_cli.api.models.binding import dims_of_run
+from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.process import bound_for_run, hint_to_optimize, prediction_terms
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.reporting.commands.why import why_peak, why_tensor
 
 if TYPE_CHECKING:
-    from memplan_cli.api.files.sources import ModelSource
-    from memplan_cli.api.request import FilePath
+    from pathlib import Path
+
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.request import FilePath, Request
     from memplan_cli.core.progress import Progress
     from memplan_cli.reporting.commands.why import PeakExplanation, TensorExplanation
     from memplan_cli.reporting.commands.why_process import ProcessBreakdown
@@ -54,6 +58,47 @@ def why(
             )
         if isinstance(model, Plan):
             raise PlanError("a process is that of a model", hint="give the model")
-        return on_files((model,), lambda path: why_process(path, request))
+        with model_paths(model) as files:
+            return files.without_folder(_why_process(files.path, request))
     plan, _ = plan_and_name(model, request)
     return why_peak(plan) if tensor is None else why_tensor(plan, tensor)
+
+
+def _why_process(path: Path, request: Request) -> ProcessBreakdown:
+    """Predict the parts of a model's process, with the settings recorded in the file.
+
+    A file that memplan did not write is predicted with ONNX Runtime's defaults.
+
+    Raises:
+        PlanError: the path is a plan.
+        UnknownSizeError: sizes are unknown, so that no prediction is possible.
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+        MemplanError: the file or a setting is wrong.
+    """
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
+    from memplan_cli.reporting.commands.why_process import ProcessBreakdown
+    from memplan_cli.runtime.installed import required_version
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.settings_search.model_prediction import predict_process
+
+    if path.suffix == ".json":
+        raise PlanError(
+            f"{path} is a plan, and a process is that of a model",
+            hint="name the model that was written with it",
+        )
+    bound = bound_for_run(path, request.load(path))
+    recorded = recorded_settings(scanned_metadata(path))
+    request.progress("loading the model")
+    settings = recorded.settings if recorded else DEFAULTS
+    terms = prediction_terms(bound)
+    conditions = replace(terms.conditions, as_loaded=recorded is not None)
+    with hint_to_optimize(path):
+        prediction = predict_process(path, settings, replace(terms, conditions=conditions))
+    return ProcessBreakdown(
+        str(path),
+        f"onnxruntime {required_version()}",
+        prediction.process,
+        prediction.parts,
+        dims_of_run(bound),
+    )

@@ -247,14 +247,14 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
 
 
 def _checked_against(limit: Limit, model: Path) -> Report:
-    from memplan_cli.api.process import with_asked
+    from memplan_cli.api.gate import with_metrics
     from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
     from memplan_cli.reporting.snapshot import snapshot_of
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     known = snapshot_of(plan, str(model))
-    snapshot = with_asked(known, plan, model, rules.metrics, request)
+    snapshot = with_metrics(known, plan, model, rules.metrics, request)
     verdict = judge(snapshot, None, rules)
     for result in verdict.results:
         if result.fails:
@@ -269,7 +269,7 @@ def _plan(model: Path, request: Request) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.api.report import planned, reject_unused_settings
+    from memplan_cli.api.model_or_plan import planned, reject_unused_settings
 
     named = (*(["config"] if request.config else []), *request.overrides)
     reject_unused_settings((model,), [name.removesuffix("s") for name in named])

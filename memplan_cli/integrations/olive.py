@@ -32,7 +32,7 @@ from memplan_cli.settings.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.api.optimized import Optimized
+    from memplan_cli.api.output.optimized import Optimized
     from memplan_cli.core.results.observations import RuntimeSettings
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}

@@ -38,6 +38,7 @@ class Source:
         opset: The version of the standard operators; read only if regions may be chunked.
         block: Channels per block in the runtime's blocked layout; 0: the graph has none.
         inputs: The shapes of inputs whose dims are not all numbers.
+        sizes_observed: Whether some sizes depend on data and were observed in a run.
         seen: Vars whose sizes are known from a run only.
     """
 
@@ -50,6 +51,7 @@ class Source:
     opset: int = 0
     block: int = 0
     inputs: tuple[InputShape, ...] = ()
+    sizes_observed: bool = False
     seen: frozenset[VarId] = frozenset()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.liveness import Timeline
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.program import Program
+    from memplan_cli.planning.candidate import Source
     from memplan_cli.planning.report import Decision, FoldableTensors
     from memplan_cli.settings.settings import Settings
 
@@ -36,7 +37,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
     return Plan(
         version=VERSION,
         graph_sha256=decision.source.graph_sha256,
-        settings=settings_json(decision.settings),
+        settings=settings_json(decision.settings, decision.source),
         order=tuple(_orders(decision.program)),
         arenas=tuple(
             ArenaFacts(
@@ -50,11 +51,12 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
     )
 
 
-def settings_json(settings: Settings) -> Json:
+def settings_json(settings: Settings, source: Source) -> Json:
     """Return the settings by their YAML names, as the plan file holds them.
 
     The newer settings are left out if they have their defaults: plans are compared by their
-    digest, which must not change when a setting is added.
+    digest, which must not change when a setting is added. ``profile_shapes`` is no setting, but
+    says whether sizes were observed in a run.
     """
     return {
         "mem_param": {
@@ -71,7 +73,7 @@ def settings_json(settings: Settings) -> Json:
         "dims": dict(sorted(settings.dims.items())),
         "bounds": {n: f"{low}..{high}" for n, (low, high) in sorted(settings.bounds.items())},
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
-        "profile_shapes": settings.profile_shapes,
+        "profile_shapes": source.sizes_observed,
         "order": settings.order,
         **({"fold_constants": True} if settings.fold_constants else {}),
         **({"notes": settings.notes} if settings.notes != "model" else {}),

@@ -388,13 +388,13 @@ def _certainty(
     decision: Decision, memory: Memory, symbolic: Mapping[str, str]
 ) -> dict[str, str]:
     """Return how certain each number is; the total is as certain as its weakest part."""
-    program, settings, sizes = decision.program, decision.settings, decision.needs.sizes
+    program, sizes = decision.program, decision.needs.sizes
     planned = EXACT
     if len(sizes) < len(intermediates(program)):
         planned = PARTIAL
     elif any(size.bound_of for size in sizes.values()):
         planned = BOUND
-    elif settings.profile_shapes:
+    elif decision.source.sizes_observed:
         planned = OBSERVED
     certainty = {
         "weights": EXACT if weights_are_known(program) else PARTIAL,

@@ -239,7 +239,6 @@ KEYS: Mapping[str, Reader] = {
     "shapes": shapes,
     "alignment": alignment,
     "time_limit": seconds,
-    "profile_shapes": boolean,
     "run": boolean,
     "allow_partial": boolean,
     "gate.baseline": text,

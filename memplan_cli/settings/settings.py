@@ -67,8 +67,6 @@ class Settings:
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
     """Input tensors: files, or arrays by name. A path or a mapping is converted."""
-    profile_shapes: bool = False
-    """Accepted for what is the default: one run says the shapes that depend on data."""
     run: bool = True
     """Whether the model may be run to observe sizes that depend on data."""
     order: OrderChoice = "auto"

@@ -14,7 +14,7 @@ import pytest
 
 import memplan
 import memplan_cli
-from memplan_cli.api.files.sources import IN_MEMORY
+from memplan_cli.api.models.sources import IN_MEMORY
 from memplan_cli.cli import COMMANDS
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError

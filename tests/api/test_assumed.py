@@ -222,14 +222,6 @@ def test_every_command_has_a_number_with_and_without_a_run(
         assert "assumed b=1" in done.output
 
 
-@pytest.mark.parametrize("command", ["report", "gate", "why"])
-def test_a_run_asked_for_and_ruled_out_is_refused(tmp_path: Path, command: str) -> None:
-    path = written(tmp_path, PICKED)
-    words = ["--max-memory", "1GiB"] if command == "gate" else []
-    message = said(command, path, *words, "--profile-shapes", "--no-run", code=2)
-    assert "--no-run leaves it out" in message
-
-
 @pytest.mark.parametrize(
     "command",
     [

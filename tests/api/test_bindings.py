@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from memplan_cli import Settings, plan
-from memplan_cli.api.files.binding import bind
+from memplan_cli.api.models.binding import bind
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.results.memory import BoundDim

@@ -13,11 +13,11 @@ import onnx
 import pytest
 
 from memplan_cli import Settings, plan
-from memplan_cli.api import target
-from memplan_cli.api.fallbacks import fell_back, with_rejected, with_slower
-from memplan_cli.api.files.model_file import ModelFile, plan_model
-from memplan_cli.api.files.rewriting import Rewriting, Targets
-from memplan_cli.api.optimized import Optimized
+from memplan_cli.api.models.model_file import ModelFile, plan_model
+from memplan_cli.api.optimizing import candidates
+from memplan_cli.api.optimizing.verification import with_rejected, with_slower
+from memplan_cli.api.output.optimized import Optimized
+from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import RuntimeFacts, read_report
@@ -63,7 +63,9 @@ def test_every_code_is_documented_and_in_the_schemas() -> None:
 
 
 def test_a_fallback_is_a_line_of_the_text_and_an_object_of_the_json(planned: Plan) -> None:
-    found = fell_back(planned, Fallback("slots-kept", "the arena has slots", "it was taller"))
+    found = planned.with_fallbacks(
+        Fallback("slots-kept", "the arena has slots", "it was taller")
+    )
     assert "the arena has slots: it was taller (slots-kept)" in render(found, "text")
     content = json.loads(render(found, "json"))
     wanted = {"code": "slots-kept", "what": "the arena has slots", "why": "it was taller"}
@@ -73,7 +75,7 @@ def test_a_fallback_is_a_line_of_the_text_and_an_object_of_the_json(planned: Pla
 
 
 def test_a_code_that_nobody_knows_is_refused(planned: Plan) -> None:
-    found = fell_back(planned, Fallback("slots-kept", "a", "b"))
+    found = planned.with_fallbacks(Fallback("slots-kept", "a", "b"))
     content = to_json(found.report)
     content["fallbacks"][0]["code"] = "shrug"
     with pytest.raises(PlanError, match="fallbacks"):
@@ -149,8 +151,10 @@ def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> 
     crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
     report = replace(rewriting.planned.plan.report, validation=crashed)
     failed = Optimized(rewriting.planned.plan.with_report(report), None, None)
-    assert target._broke(failed)
-    (found,) = target._with_fallback(rewriting, failed).planned.plan.report.fallbacks
+    assert candidates._did_not_run(failed)
+    (found,) = candidates._with_unpacked_weights(
+        rewriting, failed
+    ).planned.plan.report.fallbacks
     assert (found.code, found.why) == ("weights-unpacked", crashed.notes[0])
 
 

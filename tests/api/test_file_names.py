@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.api.files.file_names import (
-    original_of,
+from memplan_cli.api.models.file_names import (
+    default_original,
+    default_output,
+    model_beside,
     plan_beside,
-    written_beside,
-    written_with,
 )
 
 PLACE = Path("there")
@@ -19,17 +19,17 @@ PLACE = Path("there")
 @pytest.mark.parametrize("name", ["a.onnx", "a.b.onnx", "a.memplan.onnx"])
 def test_a_name_that_was_made_is_read_back(name: str) -> None:
     model = PLACE / name
-    written = written_beside(model)
-    assert original_of(written) == model
-    assert written_with(plan_beside(written)) == written
+    written = default_output(model)
+    assert default_original(written) == model
+    assert model_beside(plan_beside(written)) == written
 
 
 def test_the_names_are_those_that_users_know() -> None:
-    written = written_beside(PLACE / "a.onnx")
+    written = default_output(PLACE / "a.onnx")
     assert written == PLACE / "a.memplan.onnx"
     assert plan_beside(written) == PLACE / "a.memplan.json"
 
 
 @pytest.mark.parametrize("name", ["a.onnx", "memplan.onnx", "a.memplan.json"])
 def test_another_name_tells_no_original(name: str) -> None:
-    assert original_of(PLACE / name) is None
+    assert default_original(PLACE / name) is None

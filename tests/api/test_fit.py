@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from builders import parse
 from memplan_cli import api
-from memplan_cli.api.fit import MemoryLimit, bind_program, fit_within
-from memplan_cli.api.fit_process import Runs, confirm
+from memplan_cli.api.fit import fit
+from memplan_cli.api.fit_needs import ConfirmationRuns, bind_program, confirm
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
-from memplan_cli.planning import fit
+from memplan_cli.planning import fit as planning_fit
 from memplan_cli.planning.fit import (
     Need,
     Point,
@@ -100,7 +100,7 @@ def test_expressions_are_solved_without_a_plan() -> None:
 
 def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
     memory = 1 << 20
-    found = fit_within(SAMPLE, MemoryLimit(memory, ("batch",), overhead=0, of="tensors"))
+    found = fit(SAMPLE, memory, ("batch",), overhead=0, of="tensors")
     (point,) = found.points
 
     def total(batch: int) -> int:
@@ -114,14 +114,14 @@ def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
 
 
 def test_overhead_is_taken_off_the_memory() -> None:
-    whole = fit_within(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=0, of="tensors"))
-    less = fit_within(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=1 << 19, of="tensors"))
+    whole = fit(SAMPLE, 1 << 20, ("batch",), overhead=0, of="tensors")
+    less = fit(SAMPLE, 1 << 20, ("batch",), overhead=1 << 19, of="tensors")
     assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
     assert less.points[0].need.total <= 1 << 19
 
 
 def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
-    found = fit_within(SAMPLE, MemoryLimit(10, ("batch",), overhead=0))
+    found = fit(SAMPLE, 10, ("batch",), overhead=0)
     assert not found.passed
     assert found.points == ()
     assert found.least is not None
@@ -130,7 +130,7 @@ def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
 
 def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="'bacth'") as error:
-        fit_within(SAMPLE, MemoryLimit(1 << 20, ("bacth",)))
+        fit(SAMPLE, 1 << 20, ("bacth",))
     assert "batch" in error.value.hint
 
 
@@ -161,8 +161,8 @@ def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
     decided: Path,
 ) -> None:
     at = {"seq": 4}
-    limit = MemoryLimit(10_000, ("batch",), overhead=0, of="tensors")
-    found = fit_within(decided, limit, Settings(dims=at))
+    settings = Settings(dims=at)
+    found = fit(decided, 10_000, "batch", settings, overhead=0, of="tensors")
     (answer,) = found.points
     batch = answer.dims["batch"]
     for need, value in ((answer.need, batch), (answer.beyond, batch + 1)):
@@ -178,16 +178,16 @@ def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Pat
     text = "g (float[batch,2] x) => (float y) { z = Compress (x, c)  y = Identity (z) }"
     text = text.replace("=> (float y)", "=> (float[found] y) <bool[3] c = {1, 0, 1}>")
     path.write_bytes(parse(text).SerializeToString())
-    found = fit_within(path, MemoryLimit(1000, ("batch",), overhead=0, of="tensors"))
+    found = fit(path, 1000, ("batch",), overhead=0, of="tensors")
     assert found.points[0].need.outputs == 8
 
 
 def test_values_too_large_to_run_follow_from_those_that_were(
     decided: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "MAX_ADDED_BYTES", 1000)
-    limit = MemoryLimit(100_000, ("batch",), overhead=0, of="tensors")
-    found = fit_within(decided, limit, Settings(dims={"seq": 4}))
+    monkeypatch.setattr(planning_fit, "MAX_ADDED_BYTES", 1000)
+    settings = Settings(dims={"seq": 4})
+    found = fit(decided, 100_000, "batch", settings, overhead=0, of="tensors")
     (answer,) = found.points
     assert any("was not run: what it needs follows from" in each for each in found.warnings)
     report = api.report(decided, Settings(dims={**answer.dims, "seq": 4})).report
@@ -195,30 +195,29 @@ def test_values_too_large_to_run_follow_from_those_that_were(
 
 
 def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
-    found = fit_within(decided, MemoryLimit(64 << 20, ("seq",), of="process"), Settings())
+    found = fit(decided, 64 << 20, ("seq",), of="process")
     assert found.points[0].need.process
     assert found.points[0].dims == {"seq": 4}
     assert any("taken not to fit: seq=5" in each for each in found.warnings)
 
 
 def test_without_a_run_sizes_that_data_decides_are_an_error(decided: Path) -> None:
-    limit = MemoryLimit(1 << 30, ("batch",))
     with pytest.raises(UnknownSizeError, match=r"the size of '[zf]' is not known") as error:
-        fit_within(decided, limit, Settings(dims={"seq": 4}, run=False))
+        fit(decided, 1 << 30, "batch", Settings(dims={"seq": 4}, run=False))
     assert error.value.hint == "--run"
     with pytest.raises(UnknownSizeError, match="does not run on drawn inputs"):
-        fit_within(decided, limit, Settings(dims={"seq": 5}))
+        fit(decided, 1 << 30, "batch", Settings(dims={"seq": 5}))
 
 
 def test_confirming_runs_the_answer() -> None:
-    found = fit_within(SAMPLE, MemoryLimit(64 << 20, ("batch",), provider="cpu"))
+    found = fit(SAMPLE, 64 << 20, ("batch",), provider="cpu")
     assert found.confirmed is not None
     assert found.confirmed.dims == found.points[0].dims
     assert found.confirmed.taken > 0
     assert found.passed
 
 
-class Taken(Runs):
+class Taken(ConfirmationRuns):
     """Runs that take a given number of bytes for each of a batch."""
 
     asked: ClassVar[list[int]] = []
@@ -239,7 +238,7 @@ def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() 
 
 
 def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:
-    found = fit_within(SAMPLE, MemoryLimit(80 << 20, ("batch",)))
+    found = fit(SAMPLE, 80 << 20, ("batch",))
     (point,) = found.points
     assert found.of == "process"
     assert point.need.process is not None
@@ -249,11 +248,11 @@ def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -
 
 
 def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) -> None:
-    found = fit_within(stripped, MemoryLimit(64 << 20, ("batch",)))
+    found = fit(stripped, 64 << 20, ("batch",))
     assert found.of == "tensors"
     assert any("the planned tensors are counted" in warning for warning in found.warnings)
     with pytest.raises(RuntimeUnavailableError):
-        fit_within(stripped, MemoryLimit(64 << 20, ("batch",), of="process"))
+        fit(stripped, 64 << 20, ("batch",), of="process")
 
 
 @pytest.fixture
@@ -338,8 +337,8 @@ def test_a_command_without_an_open_dim_is_wrong() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 def test_several_dims_make_a_frontier_of_a_real_model() -> None:
     settings = Settings(order="keep")
-    limit = MemoryLimit(460 << 20, ("batch", "seq"), overhead=0, of="tensors")
-    found = fit_within(SHARED / "bert_base_dyn.onnx", limit, settings)
+    model = SHARED / "bert_base_dyn.onnx"
+    found = fit(model, 460 << 20, ("batch", "seq"), settings, overhead=0, of="tensors")
     batches = [point.dims["batch"] for point in found.points]
     assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]
     assert batches == sorted(batches, reverse=True)

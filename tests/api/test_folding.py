@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 
 from builders import parse
 from memplan_cli import api
-from memplan_cli.api.files.own_weights import possible_weights
+from memplan_cli.api.output.weight_files import possible_weights
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.planning.plan_file import checked_plan, read_plan

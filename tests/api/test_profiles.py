@@ -12,9 +12,9 @@ import pytest
 
 from builders import parse
 from memplan_cli import api
-from memplan_cli.api import profiles
-from memplan_cli.api.files.model_file import plan_model, read_model
-from memplan_cli.api.profiles import for_all, plan_profiles
+from memplan_cli.api.models import profiles
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.models.profiles import plan_profiles, with_bounds_of
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError, SettingsError
@@ -84,7 +84,9 @@ def test_a_plan_that_is_too_small_for_a_binding_is_refused(
 ) -> None:
     """The checker believes neither the bounds nor the arithmetic on expressions."""
     monkeypatch.setattr(
-        profiles, "for_all", lambda chosen, _: replace(chosen, bounds={"batch": (1, 31)})
+        profiles,
+        "with_bounds_of",
+        lambda chosen, _: replace(chosen, bounds={"batch": (1, 31)}),
     )
     with pytest.raises(InvalidLayoutError, match=r"bytes for .* at batch=32"):
         api.report(SAMPLE, profiles=BATCHES)
@@ -174,7 +176,7 @@ def test_the_library_says_what_it_cannot_take(two: Path) -> None:
     file = read_model(two)
     with pytest.raises(SettingsError, match="'batch' has both numbers and bounds"):
         plan_profiles(file, Settings(bounds={"batch": (1, 4)}), BATCHES)
-    assert for_all(Settings(dims={"batch": 2, "seq": 3}), BATCHES).dims == {"seq": 3}
+    assert with_bounds_of(Settings(dims={"batch": 2, "seq": 3}), BATCHES).dims == {"seq": 3}
 
 
 @pytest.mark.parametrize("command", ["optimize", "report"])

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import api
-from memplan_cli.api.sweeping.runners import in_processes, one_by_one
-from memplan_cli.api.sweeping.sweep import (
+from memplan_cli.api.sweep_jobs import (
     Job,
     do_job,
-    failed,
+    failed_row,
     found_models,
     jobs_of,
     run_jobs,
 )
+from memplan_cli.api.sweep_processes import in_processes, one_by_one
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.reporting.commands.sweep import SWEEP, Row
@@ -128,7 +128,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     run_jobs(jobs(1, 2), one_by_one, resume=file)
     heard: list[Row] = []
-    rows = run_jobs(jobs(1, 2, 3), one_by_one, resume=file, heard=heard.append)
+    rows = run_jobs(jobs(1, 2, 3), one_by_one, resume=file, on_row=heard.append)
     assert [row.dims["batch"] for row in rows] == [1, 2, 3]
     assert [row.dims["batch"] for row in heard] == [3]
     assert len(file.read_text().splitlines()) == 3
@@ -182,7 +182,7 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
     # The worker imports this module's stand-in for a job by its name.
     (tmp_path / "deadly_jobs.py").write_text(
         "import os, signal\n"
-        "from memplan_cli.api.sweeping.sweep import do_job\n"
+        "from memplan_cli.api.sweep_jobs import do_job\n"
         "def deadly(job):\n"
         "    if job.dims['batch'] == 3:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -192,12 +192,12 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     from deadly_jobs import deadly  # type: ignore[import-not-found] # written just above
 
-    from memplan_cli.api.sweeping import runners as sweep_runners
+    from memplan_cli.api import sweep_processes as sweep_runners
 
     monkeypatch.setattr(sweep_runners, "do_job", deadly)
     todo = jobs(*range(1, 8))
     heard: list[Row] = []
-    rows = run_jobs(todo, partial(in_processes, count=2), heard=heard.append)
+    rows = run_jobs(todo, partial(in_processes, count=2), on_row=heard.append)
     assert len(heard) == 7, "no row is lost and none comes twice"
     assert [row.passed for row in rows] == [batch != 3 for batch in range(1, 8)]
     assert "died" in rows[2].error
@@ -205,7 +205,7 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
 
 def test_rows_come_out_as_table_lines_and_csv() -> None:
     (job,) = jobs(2)
-    rows = (do_job(job), failed(job, 'no, "because"\nof this'))
+    rows = (do_job(job), failed_row(job, 'no, "because"\nof this'))
     assert "2 rows, 1 failed" in SWEEP["text"](rows)
     lines = [from_json(Row, json.loads(s), "it") for s in SWEEP["jsonl"](rows).splitlines()]
     assert lines[0] == rows[0]

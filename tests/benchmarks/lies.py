@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
-from memplan_cli.api.files.agreement import held_against
+from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
@@ -89,7 +89,7 @@ def held(model: Path, variants: Mapping[str, Settings]) -> Held:
                     continue  # a budget that nothing meets
                 plan, written = read_plan(out.with_suffix(".json")), load_model(out)
                 start = time.process_time()
-                found = held_against(written, plan, model)
+                found = compare_with_model(written, plan, model)
                 seconds = time.process_time() - start
             except SettingsError:
                 continue  # the model has no such inputs, or sizes that are no numbers

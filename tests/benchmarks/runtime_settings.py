@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from collection_inputs import specs_from_json
 from memplan_cli import Check, Settings, api
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.api.target import runtime_aliasing
+from memplan_cli.api.optimizing.candidates import runtime_aliasing
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings

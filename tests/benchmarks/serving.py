@@ -28,7 +28,8 @@ import onnx
 import onnx.utils
 from onnx import TensorProto, helper
 
-from memplan_cli.api.serving import SoakTerms, service_of, soak
+from memplan_cli.api.request_range import service_of
+from memplan_cli.api.soak import soak
 from memplan_cli.features.serving.report import SOAK
 from memplan_cli.features.serving.soak import Requests, serve
 from memplan_cli.settings.settings import Settings
@@ -261,10 +262,10 @@ def _found(name: str) -> Path:
 def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
     path = _model(name, case)
     # The other configurations get as many requests, and may take longer for them.
-    terms = SoakTerms(case.requests, seconds=case.seconds, timeout=2 * case.seconds + 120)
+    timeout = 2 * case.seconds + 120
     settings = Settings(bounds=case.bounds)
-    found = soak(path, settings, terms=terms)
-    service, _ = service_of(path, settings, terms.timeout)
+    found = soak(path, settings, requests=case.requests, seconds=case.seconds, timeout=timeout)
+    service, _ = service_of(path, settings, timeout)
     largest = Requests((service.extent.largest,) * _ALONE, case.seconds)
     courses = serve(service, largest, {one.name: one.settings for one in found.courses})
     alone = {one.name: one.highest for one in courses}

@@ -34,7 +34,7 @@ from onnx import helper
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.repetition import may_run_twice
-from memplan_cli.api.files.model_file import ModelFile, plan_model
+from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.core.program import Block, Op, Program, VarId, captures, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import MemplanError

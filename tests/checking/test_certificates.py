@@ -14,9 +14,10 @@ from jsonschema import Draft202012Validator
 
 from certificate_cases import SAMPLES, case_of, random_case, write_text
 from memplan_cli import Settings
-from memplan_cli.api.certificate import certificate_for, verify_certificate
-from memplan_cli.api.files.model_file import plan_model, read_model
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.output.rewriting import certificate_for
 from memplan_cli.api.schema import schema_text
+from memplan_cli.api.verify_certificate import verify_certificate
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import (
     BLOCK_END,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import parser, save
 
 from memplan_cli import Settings, optimize
-from memplan_cli.api.files.agreement import held_against
+from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.checking.certificates.arenas import check_arena
 from memplan_cli.checking.certificates.proof_errors import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
@@ -61,7 +61,7 @@ def agreement(text: str, folder: Path, settings: Settings) -> Any:  # noqa: ANN4
     )
     optimize(model, settings, check=None)
     plan = read_plan(folder / "net.memplan.json")
-    return held_against(load_model(folder / "net.memplan.onnx"), plan, model)
+    return compare_with_model(load_model(folder / "net.memplan.onnx"), plan, model)
 
 
 HONEST: dict[str, tuple[str, Settings]] = {
@@ -119,5 +119,5 @@ def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
     )
     (known,) = (value for value in written.graph.value_info if value.name == "a")
     known.type.tensor_type.ClearField(field)
-    found = held_against(written, plan, tmp_path / "net.onnx")
+    found = compare_with_model(written, plan, tmp_path / "net.onnx")
     assert (found.unverified_sizes, found.disagreements) == (1, ())

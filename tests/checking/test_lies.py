@@ -13,7 +13,7 @@ from onnx import parser, save
 from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import BASES, disagreement, nothing, refusal, tell
 from memplan_cli import Settings, optimize, validate
-from memplan_cli.api.files.agreement import held_against
+from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.onnx_io.load import load_model
@@ -79,7 +79,9 @@ def test_an_honest_verdict_says_what_was_held_against_the_plan(tmp_path: Path) -
 
 
 def compared(written: Path, original: Path) -> PlanComparison:
-    return held_against(load_model(written), read_plan(written.with_suffix(".json")), original)
+    return compare_with_model(
+        load_model(written), read_plan(written.with_suffix(".json")), original
+    )
 
 
 def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Pat
     )
     given = tmp_path / "net.onnx"
     save(made, given)
-    optimize(given, Settings(profile_shapes=True), check=None)
+    optimize(given, Settings(), check=None)
     found = compared(tmp_path / "net.memplan.onnx", given)
     assert found.disagreements == ()
     assert found.unverified_sizes == 3

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from builders import plan_of_text
+from builders import plan_of_text, read
+from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.results.memory import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import RuntimeFacts, read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
+from memplan_cli.planning.candidate import Source
+from memplan_cli.planning.planner import make_plan
 from memplan_cli.reporting import render
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -66,8 +69,9 @@ def test_where_sizes_are_missing_sums_are_unknown_or_partial() -> None:
     ]  # fmt: skip
 
 
-def test_sizes_that_a_run_may_have_said_were_observed() -> None:
-    found = words(FIXED, Settings(profile_shapes=True))
+def test_sizes_of_which_some_come_from_a_run_are_observed() -> None:
+    source = Source("model.onnx", "0" * 64, "1" * 64, sizes_observed=True)
+    found = make_plan(read(FIXED), Settings(), source, REWRITES).plan.report.certainty
     assert (found["inputs"], found["planned"], found["total"]) == (
         "exact", "observed", "observed",
     )  # fmt: skip

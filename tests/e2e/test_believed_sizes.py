@@ -14,7 +14,7 @@ from memplan_cli.errors import MemplanError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.api.optimized import Optimized
+    from memplan_cli.api.output.optimized import Optimized
 
 FREE = "g (float[b,n] x) => (y) { e = Exp(x) m = Add(e, x) y = Neg(m) }"
 

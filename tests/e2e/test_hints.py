@@ -30,7 +30,6 @@ MODELS = {
 COMMANDS: tuple[Words, ...] = (
     ("report", "MODEL"),
     ("report", "MODEL", "--format", "c-header"),
-    ("report", "MODEL", "--profile-shapes"),
     ("why", "MODEL"),
     ("gate", "MODEL", "--max-memory", "1TiB"),
     ("gate", "MODEL", "--max-memory", "1TiB", "--metric", "predicted.run"),

@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api
-from memplan_cli.api import target as targeting
-from memplan_cli.api.files.own_weights import own_weights
+from memplan_cli.api.optimizing import candidates as targeting
+from memplan_cli.api.output.weight_files import own_weights
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.runtime.graph import offline
 from story import GOOD, memplan, write
@@ -139,7 +139,7 @@ def test_a_target_is_proved_on_no_other_provider(monkeypatch: pytest.MonkeyPatch
     def started(*_: object) -> None:
         raise AssertionError("nothing is begun")
 
-    monkeypatch.setattr(targeting.TargetCandidates, "_planned", started)
+    monkeypatch.setattr(targeting.TargetCandidates, "_plan_dump", started)
     model = write(Path("a.onnx"), GOOD)
     with pytest.raises(SettingsError, match="not on cuda"):
         api.optimize(model, CPU, check=Check(provider="cuda"))

@@ -12,8 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api
-from memplan_cli.api import target as targeting
-from memplan_cli.api.files import rewriting
+from memplan_cli.api.optimizing import candidates as targeting
+from memplan_cli.api.output import rewriting
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model

@@ -35,8 +35,8 @@ LARGEST_SEED = 4096
 
 def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
-    from memplan_cli.api.files.model_file import read_model as read
-    from memplan_cli.api.files.model_file import source_of
+    from memplan_cli.api.models.model_file import read_model as read
+    from memplan_cli.api.models.model_file import source_of
     from memplan_cli.api.rewrites import REWRITES
     from memplan_cli.onnx_io.shapes.bindings import Bindings
     from memplan_cli.onnx_io.shapes.reading import read_checked
@@ -163,9 +163,9 @@ def read_certificate(data: bytes) -> None:
     from dataclasses import replace
 
     from memplan_cli import Settings
-    from memplan_cli.api.certificate import model_of
-    from memplan_cli.api.files.model_file import plan_model
-    from memplan_cli.api.files.model_file import read_model as read_file
+    from memplan_cli.api.models.model_file import plan_model
+    from memplan_cli.api.models.model_file import read_model as read_file
+    from memplan_cli.api.verify_certificate import certified_model
     from memplan_cli.checking.certificates.verify import verify
     from memplan_cli.core.results.certificate import read_certificate as read
     from memplan_cli.onnx_io.load import load_model
@@ -181,7 +181,7 @@ def read_certificate(data: bytes) -> None:
         plan.report.memory, order_bound=found.order.bound if found.order else None
     )
     plan = plan.with_report(replace(plan.report, memory=memory))
-    verify(found, plan, model_of(load_model(model), plan, model))
+    verify(found, plan, certified_model(load_model(model), plan, model))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -16,7 +16,7 @@ import onnx
 
 from builders import HEAD
 from memplan_cli import Settings, optimize, validate
-from memplan_cli.api.files.agreement import held_against
+from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.core.results.timeline import occupancies
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
@@ -289,6 +289,6 @@ def disagreement(written: Path) -> str:
     plan = plan_from_json(json.loads(written.with_suffix(".json").read_text()))
     original = written.with_name("net.onnx")
     try:
-        return "; ".join(held_against(load_model(written), plan, original).disagreements)
+        return "; ".join(compare_with_model(load_model(written), plan, original).disagreements)
     except MemplanError as error:
         return str(error)

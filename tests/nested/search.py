@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from memplan_cli.api.files.agreement import types_by_block
-from memplan_cli.api.files.model_file import plan_model, read_model
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.models.plan_files import types_by_block
 from memplan_cli.checking.check import compare_plan
 from memplan_cli.checking.layout import tensor_storages
 from memplan_cli.checking.planned_model import planned_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import parse
-from memplan_cli.api.files.model_file import ModelFile, plan_model, read_model
+from memplan_cli.api.models.model_file import ModelFile, plan_model, read_model
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io import load as lazy_model
 from memplan_cli.onnx_io.load import LazyModel, lazy, load_again

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli.api.files.model_file import read_model
+from memplan_cli.api.models.model_file import read_model
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.sizes import check_sums, check_tensor
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli import api
-from memplan_cli.api.files.model_file import ModelFile, plan_model
+from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, violations
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import size_of, unit_value

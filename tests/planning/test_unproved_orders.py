@@ -9,7 +9,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli import Settings
-from memplan_cli.api.files.model_file import plan_model, read_model
+from memplan_cli.api.models.model_file import plan_model, read_model
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import checked_plan
 

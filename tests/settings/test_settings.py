@@ -9,7 +9,7 @@ import pytest
 
 import memplan_cli
 from memplan_cli import MemParam, MemplanError, Settings, api
-from memplan_cli.api.fit import MemoryLimit, fit_within
+from memplan_cli.api.fit import fit
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
@@ -89,7 +89,7 @@ def test_what_a_file_may_say_means_the_same_in_code(
 SAMPLES: Mapping[str, object] = {
     "level": 3, "phase": 1, "order": 1, "recompute": 1, "checkpoints": 1, "budget": "x",
     "donate": 1, "skip_grads": 1, "expose": 1, "loss": 1, "dims": 1, "bounds": 1, "shapes": 1,
-    "alignment": 3, "time_limit": 0, "profile_shapes": 1, "run": 1, "allow_partial": 1,
+    "alignment": 3, "time_limit": 0, "run": 1, "allow_partial": 1,
     "fold_constants": 1, "chunk": 1, "external_weights": 1, "notes": 1, "kv_cache": 1, "capacity": 0,
 }  # fmt: skip
 
@@ -120,9 +120,8 @@ def test_paths_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert api.newest_plan(".").name == "a.memplan.json"
     (verdict,) = memplan_cli.gate(("a.onnx",), {"max_memory": 1})
     assert not verdict.passed
-    limit = MemoryLimit(memory=1 << 30, unknown=("n",))
     write(tmp_path / "n.onnx", GOOD.replace("[64,256]", "[64,n]"))
-    assert fit_within(Path("n.onnx"), limit).points
+    assert fit(Path("n.onnx"), 1 << 30, "n").points
 
 
 @pytest.mark.parametrize("call", [memplan_cli.plan, memplan_cli.optimize, memplan_cli.report])

@@ -34,7 +34,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     memplan diff old.memplan.json new.memplan.json --format markdown
     """
     from memplan_cli.api.diff import diff
-    from memplan_cli.api.report import reject_unused_settings
+    from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.reporting.commands.diff import RENDERERS
     from memplan_cli.reporting.pages.diff_page import render
 

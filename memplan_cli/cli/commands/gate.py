@@ -82,7 +82,7 @@ def gate(
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
     from memplan_cli.api.gate import VerdictFile, gate
-    from memplan_cli.api.report import reject_unused_settings
+    from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.reporting.commands.gate_report import RENDERERS
 
     rules: dict[str, object] = {

@@ -27,7 +27,7 @@ from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, Tar
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.cli.common import Output
     from memplan_cli.cli.options.validation import Validation
     from memplan_cli.core.results.plan import Plan
@@ -116,8 +116,8 @@ def optimize(
     memplan optimize model.onnx --level 1 --exclude fc1
     """
     from memplan_cli import api
-    from memplan_cli.api.files.binding import refuse_run
-    from memplan_cli.api.files.provenance import named_from_here
+    from memplan_cli.api.models.binding import refuse_run
+    from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.reporting import check_detail, render
 

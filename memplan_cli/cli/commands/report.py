@@ -15,7 +15,7 @@ from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.stdin import SourceFile
 
 if TYPE_CHECKING:
-    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.report import ReportExtra
     from memplan_cli.cli.common import Output
     from memplan_cli.reporting.plans.report import Detail
@@ -61,15 +61,12 @@ def report(
     memplan report model.onnx --format html -o report.html
     """
     from memplan_cli import api
-    from memplan_cli.api.files.output_files import refuse_targets
-    from memplan_cli.api.files.provenance import named_from_here
     from memplan_cli.api.graph_facts import facts_for
+    from memplan_cli.api.model_or_plan import reject_unused_settings
+    from memplan_cli.api.models.plan_files import named_from_here
+    from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
-    from memplan_cli.api.report import (
-        in_files_order,
-        interface_of,
-        reject_unused_settings,
-    )
+    from memplan_cli.api.report import interface_of, plan_in_file_order
     from memplan_cli.reporting import check_detail, render
     from memplan_cli.reporting.hints import over_budget
     from memplan_cli.reporting.pages.plan_page import PageContext
@@ -92,7 +89,7 @@ def report(
     plan = api.report(path, chosen, output.progress, profiles=profiles, extras=extras)
     page_context = PageContext(facts=facts_for(path, plan)) if form == "html" else None
     if page_context and chosen and plan.report.chosen_order != "file":
-        kept = in_files_order(path, chosen, profiles)
+        kept = plan_in_file_order(path, chosen, profiles)
         page_context = replace(page_context, label="in the order of the file", plan=kept)
     color = output.color and out is None
     if form == "c-header" and chosen and not print_log:

@@ -63,9 +63,9 @@ def settings(
     memplan settings model.onnx --bounds batch=1..8 --bounds seq=16..512 --measure
     """
     from memplan_cli import api
-    from memplan_cli.api.files.binding import refuse_run
-    from memplan_cli.api.files.output_files import refuse_targets
-    from memplan_cli.api.serving import range_settings
+    from memplan_cli.api.models.binding import refuse_run
+    from memplan_cli.api.output.output_files import refuse_targets
+    from memplan_cli.api.request_range import range_settings
     from memplan_cli.features.serving.report import RANGE_SETTINGS
     from memplan_cli.reporting.commands.settings import SETTINGS
 

@@ -82,14 +82,21 @@ def soak(
     memplan soak model.onnx --bounds batch=1..8 --bounds seq=16..512
     memplan soak model.onnx --bounds batch=1..8 --sequence alternating --format html -o soak.html
     """
-    from memplan_cli.api.files.output_files import refuse_targets
-    from memplan_cli.api.serving import SoakTerms
-    from memplan_cli.api.serving import soak as serve
+    from memplan_cli.api.output.output_files import refuse_targets
+    from memplan_cli.api.soak import soak as serve
     from memplan_cli.cli.options.chosen import with_bounds
     from memplan_cli.features.serving.report import SOAK
 
     refuse_targets({"-o": out}, (model,))
-    terms = SoakTerms(requests, sequence, seed, time_limit, timeout)
-    found = serve(model, with_bounds(binding, bounds), terms=terms, progress=output.progress)
+    found = serve(
+        model,
+        with_bounds(binding, bounds),
+        requests=requests,
+        sequence=sequence,
+        seed=seed,
+        seconds=time_limit,
+        timeout=timeout,
+        progress=output.progress,
+    )
     deliver(SOAK[form](found), out, output)
     raise SystemExit(0 if found.passed else 1)

@@ -17,7 +17,7 @@ from memplan_cli.cli.options.outputs import (
 from memplan_cli.cli.options.profiles import profile_dims
 
 if TYPE_CHECKING:
-    from memplan_cli.api.profiles import Profiles
+    from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.cli.common import Output
 
 
@@ -63,9 +63,9 @@ def sweep(
     memplan sweep models/ --dim batch=1,8,32 --order keep
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
-    from memplan_cli.api.files.output_files import refuse_targets
+    from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.sweep import sweep
-    from memplan_cli.api.sweeping.sweep import found_models
+    from memplan_cli.api.sweep_jobs import found_models
     from memplan_cli.reporting.commands.sweep import SWEEP
 
     refuse_targets({"-o": out, "--resume": resume}, found_models(paths))

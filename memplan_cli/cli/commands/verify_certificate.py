@@ -34,7 +34,7 @@ def verify_certificate(
     memplan optimize model.onnx --certificate model.certificate.json
     memplan verify-certificate model.onnx model.memplan.json model.certificate.json
     """
-    from memplan_cli.api.certificate import verify_certificate
+    from memplan_cli.api.verify_certificate import verify_certificate
     from memplan_cli.features.certificates.report import VERIFY
 
     output.progress("checking")

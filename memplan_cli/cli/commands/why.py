@@ -54,7 +54,7 @@ def why(
     memplan why model.memplan.json --tensor conv1_out
     memplan why model.onnx --process
     """
-    from memplan_cli.api.report import reject_unused_settings
+    from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.api.why import why
     from memplan_cli.reporting.commands.why import (
         PEAK_RENDERERS,

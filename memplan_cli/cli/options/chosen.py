@@ -81,12 +81,6 @@ _SETTINGS = (
     shape_option,
     inputs_option,
     input_option,
-    click.option(
-        "--profile-shapes",
-        is_flag=True,
-        default=None,
-        help="Accepted, and the default: data-dependent shapes are read off one run.",
-    ),
     run_option,
     click.option(
         "--order",
@@ -154,7 +148,7 @@ _SETTINGS = (
 _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
     "recompute",
-    "checkpoints", "chunk", "kv_cache", "capacity", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
+    "checkpoints", "chunk", "kv_cache", "capacity", "budget", "alignment", "time_limit", "allow_partial",
     "run", "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from memplan_cli.api.files.file_names import NO_PLACE, has_place
+from memplan_cli.api.models.file_names import TEMPORARY_PREFIX, is_lasting
 from memplan_cli.cli.common import Output
 from memplan_cli.errors import ModelError, SettingsError
 
@@ -44,7 +44,7 @@ class SourceFile(click.Path):
         output = root.ensure_object(Output)
         if output.unnamed:
             self.fail("standard input is read once, and - is there twice.", param, ctx)
-        folder = root.with_resource(tempfile.TemporaryDirectory(prefix=NO_PLACE))
+        folder = root.with_resource(tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX))
         output.unnamed = f"{folder}/"
         return _kept(_read(), Path(folder))
 
@@ -79,7 +79,7 @@ def refuse_nameless(model: Path, out: Path | None) -> None:
     Raises:
         SettingsError: it came from standard input, and no file to write is named.
     """
-    if out is None and not has_place(model):
+    if out is None and not is_lasting(model):
         raise SettingsError(
             "a model from standard input has no folder to write beside",
             hint="name the file with -o",

@@ -57,6 +57,11 @@ class RuntimeSettings:
     run_config: Mapping[str, str] = field(default_factory=dict, metadata=_SCOPE)
     io_binding: Mapping[str, str] = field(default_factory=dict, metadata={**SPARSE, **SORTED})
 
+    @property
+    def runs_as_written(self) -> bool:
+        """Whether graph optimization is disabled, so that the graph runs as it is in the file."""
+        return self.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
+
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
         """Return these settings with those of ``other`` on top, scope by scope."""
         return replace(

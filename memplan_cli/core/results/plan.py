@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.placements import BlockOrder, Placement, Release
+    from memplan_cli.core.results.rewrites import Fallback
 
 
 _ITEMS_PER_PART = 1000
@@ -175,6 +176,16 @@ class Plan:
             (name, cached[name]) for name in _INDEPENDENT_OF_REPORT if name in cached
         )
         return plan
+
+    def with_warnings(self, *warnings: str) -> Plan:
+        """Return the plan with further warnings in its report."""
+        everything = (*self.report.warnings, *warnings)
+        return self.with_report(replace(self.report, warnings=everything))
+
+    def with_fallbacks(self, *fallbacks: Fallback) -> Plan:
+        """Return the plan with further fallbacks in its report, each once."""
+        everything = tuple(dict.fromkeys((*self.report.fallbacks, *fallbacks)))
+        return self.with_report(replace(self.report, fallbacks=everything))
 
     def dumps(self) -> str:
         """Return the text of the plan file. It is deterministic."""

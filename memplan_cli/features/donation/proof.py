@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.check import Check
-    from memplan_cli.core.results.observations import RuntimeSettings
+    from memplan_cli.core.results.observations import RuntimeSettings, Validation
+    from memplan_cli.core.results.report import RuntimeFacts
 
 _STEPS_JOB = "memplan_cli.features.donation.proof_job:run"
 
@@ -138,6 +139,34 @@ def donated_steps(
         outcome.reason,
         tuple(baseline["not_finite"]),
     )
+
+
+def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
+    """Return a verdict on outputs with the result of two steps with shared buffers."""
+    notes = []
+    if steps.failure:
+        notes.append(f"two steps with donated buffers fail: {steps.failure}")
+    if steps.not_finite:
+        notes.append(
+            f"{len(steps.not_finite)} outputs of the original are not finite in two steps, "
+            f"which shows little: {steps.not_finite[0]}"
+        )
+    return dataclasses.replace(
+        verdict,
+        donated="passed" if steps.passed else "failed",
+        bit_identical=bool(verdict.bit_identical) and steps.passed and not steps.differences,
+        differences=(*verdict.differences, *steps.differences),
+        notes=(*verdict.notes, *notes),
+    )
+
+
+def with_donated_buffers(facts: RuntimeFacts, pairs: Pairs) -> RuntimeFacts:
+    """Return facts whose settings bind each donated output to the buffer of its input."""
+    if not pairs or facts.settings is None:
+        return facts
+    io_binding = {output: input_ for input_, output in pairs}
+    settings = dataclasses.replace(facts.settings, io_binding=io_binding)
+    return dataclasses.replace(facts, settings=settings)
 
 
 def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, ...]:

@@ -1,22 +1,22 @@
-"""What `optimize` results in: a plan, and the files that were written."""
+"""The result of `optimize`, and publishing a rewritten model under its final names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.files.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
 
-_NOTE_OF_A_NODE, _NOTE_OF_A_VALUE = 600, 1_700
-"""Bytes that a session keeps for what stands on a node and on a value, about."""
+_BYTES_PER_NODE_NOTE, _BYTES_PER_VALUE_NOTE = 600, 1_700
+"""Memory of a session for the metadata of one node, and of one value, approximately."""
 
-_NOTICED = 0.01
-"""Share of a process that is more than one differs from the next by."""
+_PROCESS_NOISE = 0.01
+"""Share of a process by which two runs may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Optimized:
         plan: of the written model, or of the candidate that failed.
         model: the written model.
         plan_file: the plan as a file.
-        data_files: weights that were brought beside the model.
+        data_files: weight files that were brought beside the model.
         settings_files: the settings to run the model with, as Python and as JSON, if asked for.
-        certificate: the witness of the plan's bounds, if asked for.
+        certificate: the certificate of the plan's bounds, if asked for.
     """
 
     plan: Plan
@@ -49,9 +49,8 @@ class Optimized:
     @property
     def passed(self) -> bool:
         """Return whether the budget is met, and the outputs are the original's or were not compared."""
-        validation = self.plan.report.validation
-        met = self.plan.report.budget_met
-        return met and (validation is None or validation.passed)
+        report = self.plan.report
+        return report.budget_met and (report.validation is None or report.validation.passed)
 
     def _repr_html_(self) -> str:
         """Return the plan's report, for notebooks."""
@@ -62,7 +61,7 @@ class Optimized:
 
 
 def write_unverified(rewriting: Rewriting) -> Optimized:
-    """Write a model and its plan without running anything.
+    """Write a model and its plan without running anything; nothing is written if the budget is missed.
 
     Raises:
         ModelError: a file cannot be written.
@@ -72,56 +71,56 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
     plan = rewriting.planned.plan
     if not plan.report.budget_met:
         return Optimized(plan, None, None)
-    left = missing(rewriting.file.data_files, rewriting.file.path.parent)
-    if left:
+    missing_files = missing(rewriting.file.data_files, rewriting.file.path.parent)
+    if missing_files:
         name = rewriting.targets.model.name
-        plan = warned(plan, f"{left[0]} is not there: {name} needs it beside it to run")
+        plan = plan.with_warnings(
+            f"{missing_files[0]} is not there: {name} needs it beside it to run"
+        )
     with RewrittenFiles(rewriting) as files:
         return publish(rewriting, files, plan)
 
 
 def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimized:
-    """Give the written files their names.
+    """Write a rewritten model and its plan under their final names.
 
     Raises:
         ModelError: a file cannot be written.
     """
-    plan = warned(plan, *_heavy_notes(rewriting, plan))
-    written, data_files = files.finish(plan)
+    plan = plan.with_warnings(*_warnings_of_heavy_notes(rewriting, plan))
+    plan, data_files = files.finish(plan)
     files.forget()
     targets = rewriting.targets
-    settings_files, certificate = targets.settings_files, targets.certificate
     return Optimized(
-        written, targets.model, targets.plan, data_files, settings_files, certificate
+        plan,
+        targets.model,
+        targets.plan,
+        data_files,
+        targets.settings_files,
+        targets.certificate,
     )
 
 
-def _heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...]:
-    """Return what to do if a process is larger than the original's because of the model's notes."""
+def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...]:
+    """Return a warning if the model's notes are most of what loading takes beyond the original."""
     runtime = plan.report.runtime
     if runtime is None or rewriting.settings.notes != "model":
         return ()
-    sides = runtime.observed or runtime.predicted
-    before, after = (sides.get(side) for side in ("original", "optimized"))
+    facts = runtime.observed or runtime.predicted
+    before, after = facts.get("original"), facts.get("optimized")
     if not (before and after and before.process and after.process):
         return ()
-    more = after.process.load - before.process.load
+    growth = after.process.load - before.process.load
     nodes = sum(len(block.nodes) for block in plan.order)
-    notes = _NOTE_OF_A_NODE * nodes + _NOTE_OF_A_VALUE * len(plan.tensors)
-    if more < _NOTICED * before.process.load or notes < more / 2:
+    notes = _BYTES_PER_NODE_NOTE * nodes + _BYTES_PER_VALUE_NOTE * len(plan.tensors)
+    if growth < _PROCESS_NOISE * before.process.load or notes < growth / 2:
         return ()
-    words = f"notes on nodes and values are some {notes / 1e6:.1f} MB of it"
+    part = f"notes on nodes and values are some {notes / 1e6:.1f} MB of it"
     return (
-        f"loading takes more than the original does; {words}: --notes plan leaves them out",
+        f"loading takes more than the original does; {part}: --notes plan leaves them out",
     )
 
 
 def passed(plan: Plan) -> bool:
-    """Return whether a plan's report says that the written model gives the original's outputs."""
+    """Return whether a plan's report has a verdict that the written model's outputs are the original's."""
     return plan.report.validation is not None and plan.report.validation.passed
-
-
-def warned(plan: Plan, *warnings: str) -> Plan:
-    """Return a plan whose report has further warnings."""
-    everything = (*plan.report.warnings, *warnings)
-    return plan.with_report(replace(plan.report, warnings=everything))

@@ -1,4 +1,4 @@
-"""Candidates of `optimize` verified against the run of their original."""
+"""Candidates of `optimize` are verified by running them and comparing them with the original's run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from memplan_cli.api.donate import Donation, with_binding, with_donation
-from memplan_cli.api.files.binding import binding_of, run_at
-from memplan_cli.api.optimized import passed, warned
-from memplan_cli.api.within_bounds import with_range
+from memplan_cli.api.models.binding import binding_of, dims_of_run
+from memplan_cli.api.output.optimized import passed
+from memplan_cli.api.request_range import with_range_settings
 from memplan_cli.core.files import staged
+from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.rewrites import ALL_SLOWER, CANDIDATE_DIFFERED, Fallback
 from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from memplan_cli.api.files.model_file import ModelFile
-    from memplan_cli.api.files.rewriting import Rewriting, RewrittenFiles
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class SizesRefusedError(RuntimeUnavailableError):
-    """An original does not run at sizes that were assumed without trying them."""
+    """The original does not run at sizes that were assumed and not tried."""
 
 
 class BackgroundBaseline:
-    """The run of the original, started as soon as its sizes are known.
+    """The run of the original, which starts as soon as its sizes are resolved.
 
-    A second core runs the original while the first one plans. The run and its files last until
-    the block in which this is used ends.
+    It uses a second core while candidates are planned. The run and its files last until the end of
+    the block that uses this object.
     """
 
     def __init__(self, check: Check | None) -> None:
@@ -46,15 +47,13 @@ class BackgroundBaseline:
         self._run: BaselineRun | None = None
 
     def __enter__(self) -> Self:
-        """Use it in a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the run if it is under way still, and remove its files."""
         self._end()
 
     def start(self, file: ModelFile, settings: Settings) -> None:
-        """Start the model at the sizes of settings; that it does not run is found out later.
+        """Start the model at the sizes of settings, unless it is running. Failures are raised later.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -70,7 +69,9 @@ class BackgroundBaseline:
             self._run = BaselineRun(file.path, file.model, self._check, binding)
 
     def verifier(self, candidate: Rewriting, check: Check, progress: Progress) -> Verifier:
-        """Wait for the original of a candidate; it is run now if it was not started as asked.
+        """Wait for the original's run; return what verifies this candidate and others like it.
+
+        The original is run anew if it was started with another model, check or binding.
 
         Raises:
             SizesRefusedError: it does not run, and some of its sizes are assumed.
@@ -96,7 +97,7 @@ class BackgroundBaseline:
         run = self._run
         if run is None or (run.path, run.check, run.binding) != (path, check, binding):
             self._end()
-            # A graph that the runtime wrote may have lost dims that the inputs have.
+            # The optimized graph may have lost dims that the inputs of the original have.
             model = candidate.file.model if candidate.original is None else load_model(path)
             self._run = run = BaselineRun(path, model, check, binding)
         try:
@@ -118,9 +119,9 @@ class Verifier:
     Attributes:
         baseline: the original's run.
         check: what is compared and measured.
-        progress: told which run begins.
-        graph: the graph that the original ran; None compares outputs alone.
-        failure: why there is no graph although memory was to be looked at.
+        progress: called when a run begins.
+        graph: the graph that the original ran; None: only outputs are compared.
+        failure: why there is no graph although memory was to be measured.
     """
 
     baseline: Baseline
@@ -130,7 +131,7 @@ class Verifier:
     failure: str = ""
 
     def by_predicted_memory(self, candidates: Sequence[Rewriting]) -> list[Rewriting]:
-        """Return candidates in the order of their predicted memory, the least first."""
+        """Return candidates in the order of their predicted memory, the lowest first."""
         graph = self.graph
         if graph is None or len(candidates) == 1:
             return list(candidates)
@@ -139,7 +140,7 @@ class Verifier:
             ranked_by_cost,
         )
 
-        # The weights are those of the file that is rewritten, wherever they lie.
+        # Nothing is written yet; the planned file has the same weights.
         models = (_written_model(each, each.file.path) for each in candidates)
         costs = [predicted_cost(self.baseline, graph, model) for model in models]
         return [candidates[index] for index in ranked_by_cost(costs)]
@@ -150,51 +151,60 @@ class Verifier:
         Raises:
             RuntimeUnavailableError: weights are missing.
         """
+        from memplan_cli.features.donation.proof import (
+            donated_steps,
+            with_donated_buffers,
+            with_donated_steps,
+        )
         from memplan_cli.runtime.verification.verify import verify
 
+        plan, binding = candidate.planned.plan, binding_of(candidate.settings)
+        pairs = plan.report.donated.pairs
         with staged(candidate.targets.model, files.data) as path:
             written = _written_model(candidate, path)
-            found = verify(self.baseline, self.graph, written, self.progress)
-            verdict = with_donation(
-                found.verdict,
-                (candidate.compared_with, path),
-                Donation(
-                    candidate.planned.plan.report.donated.pairs,
-                    offline=candidate.original is not None,
-                ),
-                self.check,
-                binding_of(candidate.settings),
-            )
+            verification = verify(self.baseline, self.graph, written, self.progress)
+            verdict = verification.verdict
+            if pairs and verdict.passed:
+                models = candidate.compared_with, path
+                settings = UNOPTIMISED if candidate.original is None else RuntimeSettings()
+                steps = donated_steps(models, pairs, self.check, binding, settings)
+                verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
             if not passed(plan):
                 return plan
-            found = self._measured_further(found, candidate, path)
-            warnings = [_without_folders(each, candidate, path) for each in found.warnings]
+            if self.check.search == "measured":
+                verification = self._with_costs(verification, candidate, path)
+            warnings = [
+                _without_folders(warning, candidate, path) for warning in verification.warnings
+            ]
             if self.failure:
                 warnings.append(f"the runtime's memory was not measured: {self.failure}")
-            if found.facts is not None:
-                facts = with_binding(found.facts, plan.report.donated.pairs)
+            if verification.facts is not None:
+                facts = with_donated_buffers(verification.facts, pairs)
                 plan = plan.with_report(replace(plan.report, runtime=facts))
-            plan = with_range(plan, candidate, path, self.check.timeout, self.progress)
+            plan = with_range_settings(
+                plan, candidate.settings, path, self.check.timeout, self.progress
+            )
         validation = plan.report.validation
         notes = validation.notes if validation else ()
-        return warned(plan, *warnings, *notes)
+        return plan.with_warnings(*warnings, *notes)
 
-    def _measured_further(
-        self, found: Verification, candidate: Rewriting, path: Path
+    def _with_costs(
+        self, verification: Verification, candidate: Rewriting, path: Path
     ) -> Verification:
-        """Add the cost of inline weights and the time of a run, if settings are measured."""
-        if self.check.search != "measured" or found.facts is None:
-            return found
+        """Measure the time of a run and what loading inline weights costs; add both."""
         from memplan_cli.runtime.run.load_cost import load_cost
         from memplan_cli.runtime.verification.verify import with_time
         from memplan_cli.runtime.workers.spec import RunConditions
 
+        facts = verification.facts
+        if facts is None:
+            return verification
         conditions = RunConditions.of_check(self.check, binding_of(candidate.settings))
         loading = load_cost(path, conditions.provider)
-        facts, notes = with_time(found.facts, candidate.compared_with, path, conditions)
-        warnings = (*found.warnings, *([str(loading)] if loading else []), *notes)
-        return replace(found, facts=facts, warnings=warnings)
+        facts, notes = with_time(facts, candidate.compared_with, path, conditions)
+        warnings = (*verification.warnings, *([str(loading)] if loading else []), *notes)
+        return replace(verification, facts=facts, warnings=warnings)
 
 
 def measured_cost(plan: Plan) -> tuple[bool, int]:
@@ -207,18 +217,47 @@ def measured_cost(plan: Plan) -> tuple[bool, int]:
     runtime = plan.report.runtime
     if runtime is None:
         return True, 0
-    before, after = (
-        runtime.observed["original"],
-        runtime.observed["optimized"],
-    )
+    before, after = runtime.observed["original"], runtime.observed["optimized"]
     return is_slower(after, before), (after.held or 0) + (after.first_run_peak or 0)
 
 
+def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
+    """Return a plan whose report has a fallback for each rejected candidate."""
+    return plan.with_fallbacks(*(_rejection(other) for other in rejected))
+
+
+def _rejection(plan: Plan) -> Fallback:
+    """Return the fallback for a rejected candidate, with its first difference."""
+    report = plan.report
+    graph = "the file's graph" if report.target == "portable" else "a graph that was optimised"
+    verdict, reason = report.validation, "it did not run"
+    if verdict is not None and verdict.differences:
+        first = verdict.differences[0]
+        what = first.reason or f"{first.elements} elements have other bits"
+        reason = f"output {first.output!r}: {what}"
+    elif verdict is not None:
+        reason = verdict.notes[0] if verdict.notes else f"the comparison {verdict.status}"
+    return Fallback(CANDIDATE_DIFFERED, f"{graph} for {report.target} was left out", reason)
+
+
+def with_slower(plan: Plan) -> Plan:
+    """Return a plan whose report has a fallback if even the fastest settings are slower than allowed."""
+    from memplan_cli.runtime.run.timing import is_slower
+
+    observed = plan.report.runtime.observed if plan.report.runtime else {}
+    before, after = observed.get("original"), observed.get("optimized")
+    if before is None or after is None or not is_slower(after, before):
+        return plan
+    what = "the fastest settings are given, not those of the least memory"
+    reason = "every way to run the file was slower than allowed"
+    return plan.with_fallbacks(Fallback(ALL_SLOWER, what, reason))
+
+
 def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan:
-    """Return a candidate's plan with a verdict, and the dims of the run, in its report."""
+    """Return a candidate's plan with the verdict and the dims of the run in its report."""
     notes = tuple(_without_folders(note, candidate, path) for note in verdict.notes)
     plan = candidate.planned.plan
-    bindings = {**plan.report.bindings, **run_at(candidate.settings)}
+    bindings = {**plan.report.bindings, **dims_of_run(candidate.settings)}
     report = replace(
         plan.report,
         validation=replace(verdict, notes=notes),
@@ -240,9 +279,9 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
 
 
 def _without_folders(text: str, candidate: Rewriting, path: Path) -> str:
-    """Return a text in which both models have no folders, and the temporary file its later name.
+    """Return a text with both models by name alone; the temporary file has its final name.
 
-    The working folder and the name of a temporary file are other ones each time.
+    Folders and temporary names differ from run to run, and reports must not.
     """
     text = text.replace(str(path), candidate.targets.model.name)
     return text.replace(str(candidate.compared_with), candidate.compared_with.name)

@@ -1,0 +1,447 @@
+"""The memory that one model needs for many values of its dims: planned, predicted, and run.
+
+The model is read and ordered once. Its plan for all values gives formulas of the need. At single
+values it is planned exactly, in the same order of nodes, and the process is predicted. If sizes
+depend on data, each value is run instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.rewrites import REWRITES
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    dim_option,
+    input_shapes,
+    usual_numbers,
+)
+from memplan_cli.core.progress import Detail
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.selection import free_dims
+from memplan_cli.core.symbolic.dims import bind_dim, binding_text
+from memplan_cli.errors import (
+    ModelError,
+    RuntimeUnavailableError,
+    SettingsError,
+    UnknownSizeError,
+)
+from memplan_cli.planning.candidate import Source
+from memplan_cli.planning.fit import Confirmation, Growth, Need, on_expressions
+from memplan_cli.planning.planner import make_plan
+from memplan_cli.planning.totals import input_bytes, output_bytes, summed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.memory import Memory
+    from memplan_cli.core.results.observations import ProcessBytes
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.onnx_io.load import LazyModel
+    from memplan_cli.onnx_io.weights.stored import StoredModel
+    from memplan_cli.planning.fit import Point, Question
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
+    from memplan_cli.settings.settings import Settings
+
+_SOURCE = Source(path="", sha256="", graph_sha256="")
+"""The source of plans that are never written."""
+
+_MAX_CONFIRMING_RUNS = 12
+
+_DIM_BY_DATA = 64
+"""The number that a hint suggests for a dim that data decides."""
+
+_NOT_PREDICTED = "the process could not be predicted, and the planned tensors are counted"
+
+
+@dataclass(slots=True)
+class ModelNeeds:
+    """The memory needs of a model at bindings of some of its dims; each is computed once.
+
+    Attributes:
+        program: the model in its planned order, symbolic in these dims.
+        settings: of the plans, which keep that order.
+        totals: bytes by product of dims (``"1"``, ``"batch"``, ...); empty if unknown.
+        warnings: what the needs depend on.
+        limit: bytes of interest: larger needs may be inexact.
+        progress: called for each binding.
+        process: predicts the process; None: the planned tensors are counted.
+        by_run: plans at the sizes of runs, if data decides sizes.
+        growth: extrapolates from runs at small values, if every value takes a run.
+        known: needs by binding.
+    """
+
+    program: Program
+    settings: Settings
+    totals: Mapping[str, int]
+    warnings: tuple[str, ...]
+    limit: int
+    progress: Progress | None = None
+    process: ProcessPrediction | None = None
+    by_run: NeedsByRun | None = None
+    growth: Growth | None = None
+    known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
+
+    def at(self, dims: Mapping[str, int]) -> Need | None:
+        """Return the need at a binding; None if it is more than any machine has."""
+        key = tuple(sorted(dims.items()))
+        if key not in self.known:
+            if self.progress:
+                self.progress(Detail(f"planning {binding_text(dict(key))}"))
+            compute = self.growth.need if self.growth else self.compute
+            self.known[key] = compute(dims)
+        return self.known[key]
+
+    def compute(self, dims: Mapping[str, int]) -> Need | None:
+        """Plan at a binding, predict the process, and run the model if data decides sizes.
+
+        Raises:
+            UnknownSizeError: the size of an input or output is unknown.
+        """
+        try:
+            program = bind_program(self.program, dims)
+            memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
+            # A model whose known sizes exceed the limit already is not run for the others.
+            if self.by_run and memory.weights + (memory.planned or 0) <= self.limit:
+                memory = self.by_run.memory(dims)
+        except ModelError:  # sizes exceed 64 bits
+            return None
+        numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
+        if None in numbers:
+            raise UnknownSizeError("an input's or output's size is not known for some dims")
+        need = Need(*(number for number in numbers if number is not None))
+        # A plan far above the limit does not fit as a process either.
+        if self.process is None or need.total > 2 * self.limit:
+            return need
+        return replace(need, process=self.process.highest(dims))
+
+    def guess(self, question: Question) -> int:
+        """Return the largest value that fits by the formulas; 1 if they are unknown."""
+        return on_expressions(self.totals, question) if self.totals else 1
+
+    def notes(self, points: Sequence[Point]) -> tuple[str, ...]:
+        """Return what answers depend on."""
+        by_run = self.by_run.warnings if self.by_run else ()
+        extrapolated = self.growth.extrapolation_notes(points) if self.growth else ()
+        return (*self.warnings, *by_run, *extrapolated)
+
+
+def read_needs(
+    file: ModelFile,
+    settings: Settings,
+    unknown: tuple[str, ...],
+    limit: int,
+    of: str,
+    progress: Progress | None,
+) -> ModelNeeds:
+    """Read and order a model, and prepare what computes its needs.
+
+    Args:
+        file: the model. The caller should not keep its `ModelProto`, which may be large.
+        settings: bound to the model.
+        unknown: the dims that stay symbolic.
+        limit: as in `ModelNeeds`.
+        of: ``process``, ``tensors``, or ``auto``: the process if it can be predicted.
+        progress: called for each binding.
+
+    Raises:
+        SettingsError: the model has no such dim, or another dim has no number.
+        UnknownSizeError: sizes depend on data, and a run does not tell them.
+        MemplanError: the model is wrong.
+    """
+    from memplan_cli.api.models.binding import assumption_notes
+    from memplan_cli.api.models.resolve_sizes import open_dims, resolve_all_but
+
+    resolved = resolve_all_but(file.lazy, file.path, settings, unknown)
+    settings, loaded = resolved.settings, resolved.loaded
+    program = loaded.program
+    edges = input_bytes(program), output_bytes(program)
+    inputs_dims = open_dims(file.lazy, file.path, settings)
+    by_data = _dims_by_data(program, inputs_dims, settings)
+    _check_symbols(program, (*unknown, *by_data), settings)
+    planned = make_plan(program, settings, _SOURCE, REWRITES, progress=progress)
+    by_run = None
+    if planned.plan.report.coverage < 1.0 or None in edges or set(by_data) - set(unknown):
+        by_run = NeedsByRun(file.lazy, file.path, settings)
+        by_run.memory(dict.fromkeys(unknown, 1))  # fails now if runs do not tell the sizes
+    process, notes = predict_process_of(file.path, of, unknown, settings)
+    needs = ModelNeeds(
+        planned.program,
+        replace(settings, order="keep"),
+        {} if by_run else _totals(planned.program, planned.plan, settings),
+        (*loaded.warnings, *assumption_notes(settings), *notes),
+        limit,
+        progress,
+        process,
+        by_run,
+    )
+    if by_run or (process and process.model_to_run):
+        needs.growth = Growth(needs.compute, unknown[0])
+    return needs
+
+
+def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
+    """Return a program with numbers for symbols of its shapes."""
+    bound = {
+        identity: var
+        if var.shape is None or not any(isinstance(dim, str) for dim in var.shape)
+        else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
+        for identity, var in program.vars.items()
+    }
+    return replace(program, vars=bound)
+
+
+def _dims_by_data(
+    program: Program, input_dims: Sequence[str], settings: Settings
+) -> tuple[str, ...]:
+    """Return the symbols that are no dims of inputs and have no bounds: data decides them.
+
+    Empty if settings forbid runs: then every symbol needs a number.
+    """
+    names = free_dims(program, ()) if settings.run else ()
+    return tuple(name for name in names if name not in {*input_dims, *settings.bounds})
+
+
+def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
+    """Refuse names that are no symbols of a program, and symbols without a number or bounds.
+
+    Raises:
+        SettingsError: with the options that give them numbers.
+    """
+    names = free_dims(program, unknown)
+    missing = [name for name in names if name not in unknown and name not in settings.bounds]
+    if not missing:
+        return
+    usual = usual_numbers(input_shapes(program))
+    numbers = " ".join(dim_option(name, usual.get(name, _DIM_BY_DATA)) for name in missing)
+    hint = f"{numbers} gives numbers"
+    if len(missing) == 1:
+        hint += f"; --dim {quote(f'{missing[0]}=?')} looks for it"
+    raise SettingsError(f"dim {missing[0]!r} has no value", hint=hint)
+
+
+def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
+    """Return the whole need in bytes by unit; empty if an input or output has no size."""
+    inputs = input_bytes(program, settings.bounds)
+    outputs = output_bytes(program, settings.bounds)
+    if inputs is None or outputs is None:
+        return {}
+    weights = {"1": plan.report.memory.weights}
+    heights = {arena.unit: arena.height for arena in plan.arenas}
+    return dict(sorted(summed(weights, inputs, outputs, heights).items()))
+
+
+@dataclass(slots=True)
+class NeedsByRun:
+    """The needs of a model whose sizes depend on data: planned at the sizes of runs.
+
+    Attributes:
+        source: the model.
+        path: its file.
+        settings: what binds its other dims.
+        run_warnings: warnings of the first run.
+        failed: the last binding whose run did not tell all sizes, and why; empty if none failed.
+    """
+
+    source: LazyModel
+    path: Path
+    settings: Settings
+    run_warnings: tuple[str, ...] = ()
+    failed: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the needs depend on."""
+        failures = [f"taken not to fit: {self.failed}"] if self.failed else []
+        return (*self.run_warnings, *failures)
+
+    def memory(self, dims: Mapping[str, int]) -> Memory:
+        """Run the model on drawn inputs at a binding, and plan it with the sizes of this run.
+
+        Raises:
+            UnknownSizeError: the run does not tell all sizes.
+        """
+        from memplan_cli.api.models.resolve_sizes import resolve_sizes
+
+        bound = replace(self.settings, dims={**self.settings.dims, **dims})
+        resolved = resolve_sizes(self.source, self.path, bound)
+        loaded = resolved.loaded
+        report = make_plan(loaded.program, resolved.settings, _SOURCE, REWRITES).plan.report
+        if report.coverage < 1.0:
+            first = next(iter(report.unplanned))
+            may_run = self.settings.run
+            reason = loaded.warnings[-1] if may_run and loaded.warnings else first.reason
+            self.failed = f"{binding_text(dims)}, for {reason}"
+            raise UnknownSizeError(
+                f"the size of {first.name!r} is not known: {reason}",
+                hint="" if may_run else LOOK_AT_A_RUN,
+            )
+        self.run_warnings = self.run_warnings or loaded.warnings
+        return report.memory
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPrediction:
+    """Predicts the process of a model at values of its dims.
+
+    Attributes:
+        stored: the model's weights in its file.
+        executed: the graph that ONNX Runtime executes.
+        settings: what binds the other dims.
+        loaded: what making a session took, which does not depend on dims; None if unknown.
+        model_to_run: the model to run for sizes that depend on data; None: no size does.
+    """
+
+    stored: StoredModel
+    executed: ExecutedGraph
+    settings: Settings
+    loaded: ProcessBytes | None = None
+    model_to_run: Path | None = None
+
+    def highest(self, dims: Mapping[str, int]) -> int | None:
+        """Predict the highest memory of the process at these dimensions, in bytes.
+
+        None if the prediction is not possible; `obstacle` gives the reason.
+        """
+        from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
+
+        process = predict_process_bytes(
+            self.stored,
+            self._at(dims),
+            RuntimeSettings(),
+            known=KnownProcess(loaded=self.loaded),
+        )
+        return process.run if process else None
+
+    def obstacle(self, dims: Mapping[str, int]) -> str:
+        """Return the reason why the process cannot be predicted at these dimensions."""
+        from memplan_cli.runtime.process.predict import prediction_obstacle
+
+        return prediction_obstacle(self._at(dims), RuntimeSettings())
+
+    def _at(self, dims: Mapping[str, int]) -> ExecutedGraph:
+        """Return the executed graph at these dimensions; the model may be run for it."""
+        from memplan_cli.core.bindings import Binding
+        from memplan_cli.runtime.graph.dumps import observed_graph
+        from memplan_cli.runtime.workers.spec import RunConditions
+
+        every_dim = {**self.settings.dims, **dims}
+        if self.model_to_run is None:
+            return replace(self.executed, dims=every_dim)
+        binding = Binding(every_dim, self.settings.inputs.feeds or {})
+        return observed_graph(
+            self.model_to_run, RuntimeSettings(), RunConditions(CPU, binding)
+        )
+
+
+def predict_process_of(
+    path: Path, of: str, unknown: Sequence[str], settings: Settings
+) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
+    """Return what predicts the process of a model; None, and a note why, if that is impossible.
+
+    Args:
+        path: the model.
+        of: ``process`` if nothing else will do, ``tensors`` for no prediction, or ``auto``.
+        unknown: the dims that are varied.
+        settings: numbers of the other dims.
+
+    Raises:
+        RuntimeUnavailableError: ``of`` is ``process``, and the model does not load.
+        UnknownSizeError: ``of`` is ``process``, and it cannot be predicted.
+    """
+    if of == "tensors":
+        return None, ()
+    try:
+        prediction = _load_prediction(path, settings)
+    except (RuntimeUnavailableError, ImportError) as error:
+        if of == "process":
+            raise
+        return None, (f"{_NOT_PREDICTED}: {error}",)
+    smallest = dict.fromkeys(unknown, 1)
+    by_run = [replace(prediction, model_to_run=path)] if settings.run else []
+    for candidate in (prediction, *by_run):
+        if candidate.highest(smallest) is not None:
+            return candidate, ()
+    reason = prediction.obstacle(smallest)
+    if of == "process":
+        raise UnknownSizeError(
+            f"the process of {path} cannot be predicted: {reason}",
+            hint="--of tensors goes by what the plan needs",
+        )
+    return None, (f"{_NOT_PREDICTED}: {reason}",)
+
+
+def _load_prediction(path: Path, settings: Settings) -> ProcessPrediction:
+    """Load a model in a process, for the executed graph and the memory of loading."""
+    from memplan_cli.core.bindings import Binding
+    from memplan_cli.onnx_io.weights.stored import stored_model
+    from memplan_cli.runtime.graph.dumps import executed_graph
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.run.run_model import process_of_load
+    from memplan_cli.runtime.workers.spec import RunConditions
+
+    executed = executed_graph(path, DEFAULTS, settings.dims)
+    binding = Binding(settings.dims, settings.inputs.feeds or {})
+    loaded = process_of_load(path, DEFAULTS, RunConditions(CPU, binding))
+    return ProcessPrediction(stored_model(path), executed, settings, loaded)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationRuns:
+    """Runs of the unchanged model with ONNX Runtime's defaults.
+
+    Attributes:
+        model: its file.
+        provider: ONNX Runtime's name of the provider.
+        settings: numbers of the other dims, and inputs.
+    """
+
+    model: Path
+    provider: str
+    settings: Settings
+
+    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
+        """Run at a binding; return bytes, and what they are of.
+
+        They are the highest of the ``process``, or, if this is unknown, what the ``arena`` reserved.
+        """
+        from memplan_cli.core.bindings import Binding
+        from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+        from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
+        from memplan_cli.runtime.workers.spec import RunConditions
+
+        binding = Binding(dims, self.settings.inputs.feeds or {})
+        conditions = RunConditions(self.provider, binding)
+        if self.provider == CPU:
+            process = process_of_run(self.model, RuntimeSettings(), conditions)
+            if process is not None:
+                return process.run, "process"
+        settings = RuntimeSettings(arena=EXACT_UNSPLIT)
+        record = observe_run(self.model, settings, conditions, "arena")
+        return record.peaks.held or 0, "arena"
+
+
+def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirmation:
+    """Run the predicted answer, then smaller values until one fits; return the last run.
+
+    Raises:
+        RuntimeUnavailableError: a run fails for another reason than its size.
+    """
+    value = point.dims[question.symbol]
+    input_bytes_per_value = point.need.inputs / value
+    for number in range(1, _MAX_CONFIRMING_RUNS + 1):
+        dims = {**runs.settings.dims, **point.dims, question.symbol: value}
+        taken, of = runs.taken(dims)
+        inputs = int(input_bytes_per_value * value)
+        confirmation = Confirmation(dims, runs.provider, taken, inputs, of, number)
+        total = taken + inputs
+        if total <= question.limit or value == 1:
+            break
+        value = max(1, min(value - 1, value * question.limit // total))
+    return confirmation

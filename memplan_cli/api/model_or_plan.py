@@ -1,0 +1,102 @@
+"""The plan of a source that is a model or a plan file, for commands that accept both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from memplan_cli.api.models.model_file import plan_model, read_model
+from memplan_cli.api.models.sources import is_path, model_paths
+from memplan_cli.core.results.plan import Plan
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.request import FilePath, Request
+
+
+def plan_and_name(source: ModelSource | Plan, request: Request) -> tuple[Plan, str]:
+    """Return the plan of a source, and the name to show for it.
+
+    Raises:
+        MemplanError: the file or a setting is wrong.
+    """
+    if isinstance(source, Plan):
+        return source, source.report.model.path
+    with model_paths(source) as files:
+        plan = files.without_folder(planned(files.path, request))
+    name = str(Path(cast("FilePath", source))) if is_path(source) else plan.report.model.path
+    return plan, name
+
+
+def planned(path: FilePath, request: Request) -> Plan:
+    """Return the plan in a file, or plan a model with its settings.
+
+    ``request.warn`` is called with each warning of the plan, and with the dims that were assumed.
+
+    Raises:
+        MemplanError: the file or a setting is wrong.
+    """
+    plan, stale = planned_or_stale(Path(path), request)
+    warn_of_plan(path, plan, request, *stale)
+    return plan
+
+
+def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
+    """Return a plan, and a warning for each model beside its file that it does not belong to."""
+    from memplan_cli.api.models.plan_files import named_from_here, stale_models
+    from memplan_cli.planning.plan_file import read_plan
+
+    request.progress("planning")
+    if path.suffix == ".json":
+        plan = read_plan(path)
+        return named_from_here(plan, path), tuple(stale_models(plan, path))
+    settings = request.load(path)
+    return plan_model(read_model(path), settings, request.progress).plan, ()
+
+
+def warn_of_plan(path: FilePath, plan: Plan, request: Request, *more: str) -> None:
+    """Call ``request.warn`` with the warnings of a plan, further ones, and its assumed dims."""
+    from memplan_cli.reporting.hints import assumed_dims, assumed_lines, free_inputs
+
+    for warning in (*plan.report.warnings, *more):
+        request.warn(f"warning: {path}: {warning}")
+    for line in assumed_lines(assumed_dims(plan.report), free_inputs(plan.report)):
+        request.warn(f"note: {path}: {line}")
+
+
+def is_plan_file(source: ModelSource | Plan) -> bool:
+    """Return whether a source is the path of a plan file, by its suffix."""
+    if isinstance(source, Plan) or not is_path(source):
+        return False
+    return Path(cast("FilePath", source)).suffix == ".json"
+
+
+def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Request) -> None:
+    """Reject the settings of a call if all sources are plans, which settings cannot change.
+
+    Raises:
+        SettingsError: a setting is given.
+    """
+    settings = {"config": request.config, **request.overrides}
+    names = [name for name, value in settings.items() if value not in (None, (), [])]
+    if names and all(isinstance(source, Plan) or is_plan_file(source) for source in sources):
+        raise SettingsError(
+            f"{names[0]} decides a plan, and this is one already",
+            hint="give the model instead",
+        )
+
+
+def reject_unused_settings(paths: Sequence[Path], options: Sequence[str]) -> None:
+    """Reject options of a command if all paths are plan files, which options cannot change.
+
+    Raises:
+        SettingsError: an option is given.
+    """
+    if options and all(is_plan_file(path) for path in paths):
+        raise SettingsError(
+            f"--{options[0]} decides a plan, and {paths[0]} is one already",
+            hint="name the model instead",
+        )

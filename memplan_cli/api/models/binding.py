@@ -1,0 +1,182 @@
+"""The binding of a model: all sizes and inputs that options, settings files and data give for it.
+
+`bind` is applied once, to the settings of a call and the model that they are for. It returns
+settings again, in which ``dims`` has every known number and ``inputs`` has what a run is fed.
+Planning and running use these settings alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.bindings import Binding, Feed
+from memplan_cli.core.results.memory import BoundDim
+from memplan_cli.core.selection import is_one_of, nearest
+from memplan_cli.errors import SettingsError
+from memplan_cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.bindings import Feeds, Provenance
+    from memplan_cli.core.program import Shape
+
+
+def bind(model: ModelProto, settings: Settings) -> Settings:
+    """Return settings with the dims and inputs of a model. Settings that are bound stay as they are.
+
+    Raises:
+        SettingsError: an input is not one of the model's, or does not fit it; a dim is unknown; or
+            two sources give different numbers.
+    """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
+
+    # Bounds are checked in bound settings too: profiles add them after binding.
+    reject_unknown_dims(model, (*settings.dims, *settings.bounds), settings.shapes.values())
+    _reject_unknown_values(model, settings.shapes)
+    inputs = settings.inputs
+    if inputs.feeds is not None:
+        return settings
+    if not (inputs.given or settings.shapes):
+        return replace(settings, inputs=replace(inputs, feeds={}))
+    from memplan_cli.onnx_io.interface import fed_inputs
+    from memplan_cli.onnx_io.runs.given_inputs import read_given
+
+    data = read_given(inputs, model)
+    input_names = [value.name for value in fed_inputs(model)]
+    fixed_shapes = _shapes_in_numbers(settings.shapes, input_names)
+    _reject_other_shapes(fixed_shapes, data)
+    feeds = {**{name: Feed(shape) for name, shape in fixed_shapes.items()}, **data}
+    data_shapes: dict[str, Shape] = {
+        name: feed.shape
+        for name, feed in data.items()
+        if feed.shape is not None and feed.container == "tensor"
+    }
+    dims, provenance = _dims_and_provenance(model, settings, data_shapes)
+    return replace(
+        settings,
+        dims=dims,
+        shapes={**settings.shapes, **data_shapes},
+        inputs=replace(inputs, feeds=feeds, provenance=provenance),
+    )
+
+
+def _reject_unknown_values(model: ModelProto, names: Collection[str]) -> None:
+    from memplan_cli.onnx_io.interface import value_names
+
+    known = value_names(model) if names else frozenset()
+    for name in names:
+        if not is_one_of(name, known):
+            raise SettingsError(
+                f"a shape is given for {name!r}, which is no value of the model",
+                hint=nearest(name, known),
+            )
+
+
+def _shapes_in_numbers(
+    shapes: Mapping[str, Shape], names: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the named inputs in which every dim is a number."""
+    found = {}
+    for name in names:
+        shape = shapes.get(name)
+        if shape is not None and all(isinstance(dim, int) for dim in shape):
+            found[name] = tuple(dim for dim in shape if isinstance(dim, int))
+    return found
+
+
+def _reject_other_shapes(shapes: Mapping[str, tuple[int, ...]], data: Feeds) -> None:
+    """Reject an input whose ``--shape`` is not the shape of its data.
+
+    Raises:
+        SettingsError: naming the input.
+    """
+    for name, shape in shapes.items():
+        data_shape = data[name].shape if name in data else None
+        if data_shape is not None and data_shape != shape:
+            raise SettingsError(
+                f"--shape gives {name!r} as {list(shape)}, and its data is {list(data_shape)}"
+            )
+
+
+def _dims_and_provenance(
+    model: ModelProto, settings: Settings, data_shapes: Mapping[str, Shape]
+) -> tuple[Mapping[str, int], Mapping[str, Provenance]]:
+    """Return the number of each bound dim, and the dims whose number only input data gives.
+
+    Raises:
+        SettingsError: a dim has two numbers, or a number and bounds.
+    """
+    from memplan_cli.onnx_io.shapes.light_model import dims_of_inputs
+
+    by_options = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
+    _reject_other_numbers(settings.dims, by_options)
+    by_data = dims_of_inputs(model, data_shapes)
+    dims = {**by_data, **by_options}
+    _reject_other_numbers(by_data, dims)
+    twice = next((name for name in dims if name in settings.bounds), None)
+    if twice is not None:
+        raise SettingsError(f"dim {twice!r} has both a number and bounds")
+    return dims, dict.fromkeys((name for name in by_data if name not in by_options), "inputs")
+
+
+def _reject_other_numbers(dims: Mapping[str, int], final: Mapping[str, int]) -> None:
+    for name, value in dims.items():
+        if final[name] != value:
+            raise SettingsError(f"dim {name!r} is given as both {final[name]} and {value}")
+
+
+def binding_settings(settings: Settings) -> Settings:
+    """Return settings with only the sizes and inputs of runs, and whether runs are allowed."""
+    return Settings(
+        dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
+    )
+
+
+def binding_of(settings: Settings) -> Binding:
+    """Return the dims and feeds of bound settings. Assumed dims are included, and named as such."""
+    inputs = settings.inputs
+    assumed = {n: v for n, v in (inputs.assumed or {}).items() if n not in settings.dims}
+    dims = {**assumed, **settings.dims}
+    planned_as_assumed = {
+        name for name, source in inputs.provenance.items() if source == "assumed"
+    }
+    names = assumed.keys() | (planned_as_assumed & dims.keys())
+    return Binding(dims, inputs.feeds or {}, frozenset(names))
+
+
+def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:
+    """Return the number of each dim in the first run, with its source."""
+    provenance, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
+    return {
+        **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
+        **{n: BoundDim(v, provenance.get(n, "given")) for n, v in settings.dims.items()},
+    }
+
+
+def assumption_notes(settings: Settings) -> tuple[str, ...]:
+    """Return the note that states the assumed dims of bound settings; empty if there are none."""
+    from memplan_cli.reporting.hints import assumed_lines
+
+    binding = binding_of(settings)
+    return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))
+
+
+def refuse_run(settings: Settings, what: str) -> None:
+    """Refuse an option or command that runs the model if settings forbid runs.
+
+    Args:
+        settings: ``run`` counts.
+        what: the option or command, for the message; an empty text refuses nothing.
+
+    Raises:
+        SettingsError: naming it.
+    """
+    if what and not settings.run:
+        raise SettingsError(
+            f"{what} runs the model, and --no-run leaves that out",
+            hint="leave one of them out",
+        )

@@ -1,0 +1,192 @@
+"""A model file, parsed once, and the functions that bind and plan it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.models.resolve_sizes import ResolvedModel, SizeProbing
+    from memplan_cli.core.problem import Allocator
+    from memplan_cli.onnx_io.load import LazyModel
+    from memplan_cli.planning.candidate import Source
+    from memplan_cli.planning.planner import PlannedProgram
+    from memplan_cli.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A parsed model without its external data, and the file that it came from.
+
+    Attributes:
+        path: the file.
+        lazy: the model; a large one is parsed again when it is needed.
+        external: the tensors whose data lies in other files.
+    """
+
+    path: Path
+    lazy: LazyModel = field(repr=False)
+    external: tuple[TensorProto, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from memplan_cli.onnx_io.weights.external_data import external_copies
+
+        object.__setattr__(self, "external", external_copies(self.lazy.model))
+
+    @classmethod
+    def of(cls, path: Path, model: ModelProto) -> Self:
+        """Return the model file of a model that was parsed already."""
+        from memplan_cli.onnx_io.load import LazyModel
+
+        return cls(path, LazyModel(model, path))
+
+    @property
+    def model(self) -> ModelProto:
+        """The model; a large one may be parsed for it."""
+        return self.lazy.model
+
+    @property
+    def data_files(self) -> tuple[str, ...]:
+        """Return the names of the files with the model's external data, relative to its folder.
+
+        Raises:
+            ModelError: a name leads out of the model's folder.
+        """
+        from memplan_cli.onnx_io.weights.external_data import locations
+
+        return locations(self.external)
+
+
+def read_model(path: Path) -> ModelFile:
+    """Read a model; its external weights are not loaded.
+
+    Raises:
+        ModelError: it cannot be read, its external data is not where ONNX Runtime looks for it, or
+            the declared sizes of its weights are impossible.
+    """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.weights.external_data import check_external
+    from memplan_cli.onnx_io.weights.sizes import check_sums
+
+    file = ModelFile.of(path, load_model(path))
+    check_external(file.external, path)
+    check_sums(file.model.graph, path.stat().st_size)
+    return file
+
+
+def bind_fully(
+    file: ModelFile, settings: Settings, probing: SizeProbing = "probe"
+) -> Settings:
+    """Return settings with a number for every dim of a model, as a run needs them.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.api.models.binding import bind
+    from memplan_cli.api.models.resolve_sizes import resolve_sizes
+    from memplan_cli.onnx_io.interface import free_dims
+
+    bound = bind(file.model, settings)
+    if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
+        return bound
+    return resolve_sizes(file.lazy, file.path, bound, probing).settings
+
+
+def plan_model(
+    file: ModelFile,
+    settings: Settings,
+    progress: Callable[[str], None] | None = None,
+    allocate: Allocator | None = None,
+) -> PlannedProgram:
+    """Plan a model. The result includes the bound settings, which runs of the model must use.
+
+    Args:
+        file: the model.
+        settings: of the plan; they need not be bound.
+        progress: called with the name of each stage.
+        allocate: packs the arenas in place of memplan's search.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.api.models.resolve_sizes import resolve_sizes
+
+    refuse_cache_settings(settings)
+    if progress:
+        progress("reading")
+    resolved = resolve_sizes(file.lazy, file.path, settings)
+    return plan_resolved(file, resolved, progress, allocate)
+
+
+def plan_resolved(
+    file: ModelFile,
+    resolved: ResolvedModel,
+    progress: Callable[[str], None] | None = None,
+    allocate: Allocator | None = None,
+) -> PlannedProgram:
+    """Plan a model whose sizes are resolved. The parsed model is released first, to save memory.
+
+    Raises:
+        MemplanError: a setting is wrong.
+    """
+    from memplan_cli.api.rewrites import REWRITES
+    from memplan_cli.planning.planner import make_plan
+
+    loaded, settings = resolved.loaded, resolved.settings
+    source = with_chunking_facts(source_of(file, loaded.warnings), file.model, settings)
+    source = replace(source, sizes_observed=loaded.observed, seen=loaded.seen)
+    file.lazy.release()
+    return make_plan(
+        loaded.program, settings, source, REWRITES, allocate=allocate, progress=progress
+    )
+
+
+def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
+    """Return what a plan records of the file that it is for, with warnings from reading it."""
+    from memplan_cli.onnx_io.interface import open_inputs
+    from memplan_cli.onnx_io.load import file_digest, graph_digest
+    from memplan_cli.onnx_io.metadata import recorded_phases
+    from memplan_cli.planning.candidate import Source
+
+    return Source(
+        path=str(file.path),
+        sha256=file_digest(file.path),
+        graph_sha256=graph_digest(file.model),
+        warnings=warnings,
+        recorded_phases=recorded_phases(file.model),
+        inputs=open_inputs(file.model),
+    )
+
+
+def with_chunking_facts(source: Source, model: ModelProto, settings: Settings) -> Source:
+    """Return a source with the model's small constants and opset, if chunking is asked for."""
+    if settings.chunk != "auto":
+        return source
+    from memplan_cli.onnx_io.constants import small_constants
+    from memplan_cli.onnx_io.load import standard_opset
+
+    return replace(source, constants=small_constants(model), opset=standard_opset(model))
+
+
+def refuse_cache_settings(settings: Settings) -> None:
+    """Refuse settings of in-place caches where a model is planned as it is.
+
+    Raises:
+        SettingsError: ``kv_cache`` or ``capacity`` is set.
+    """
+    if settings.kv_cache != "keep":
+        raise SettingsError(
+            "--kv-cache in-place makes another model, which only `memplan optimize` does",
+            hint="look at the file that it writes",
+        )
+    if settings.capacity is not None:
+        raise SettingsError(
+            "--capacity is that of caches in place", hint="add --kv-cache in-place"
+        )

@@ -1,0 +1,203 @@
+"""Read a model as a `Program` with all sizes that its file, inference or ONNX Runtime can give.
+
+ONNX Runtime is asked last: first for its own inference, in a session that is loaded and never run;
+then, by `resolve_sizes`, for the shapes of a run. Most models need neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin, Program, VarId, intermediates
+from memplan_cli.core.quantities import counted
+from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.symbolic.polynomials import format_atom
+from memplan_cli.core.symbolic.sizes import BITS, size_of
+from memplan_cli.onnx_io.load import lazy
+from memplan_cli.onnx_io.shapes.reading import Loaded, read_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.program import Var
+    from memplan_cli.onnx_io.load import LazyModel
+    from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
+
+MAX_INFERRED_OPS = 4000
+"""For larger models ONNX Runtime's inference is not used: loading takes longer than planning."""
+
+
+def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
+    """Read a model with the sizes that its file and memplan's own inference give."""
+    return read_checked(lazy(model), bindings)
+
+
+def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
+    """Read a model; if sizes are missing, use ONNX Runtime's inference as well."""
+    source = lazy(model)
+    del model  # so that reading may release it
+    return with_runtime_inference(source, path, bindings, read_checked(source, bindings))
+
+
+def with_runtime_inference(
+    source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded
+) -> Loaded:
+    """Return a model with the missing sizes that ONNX Runtime infers; a failure is a warning."""
+    missing = missing_sizes(loaded.program)
+    if not missing or len(loaded.program.body.ops) > MAX_INFERRED_OPS:
+        return loaded
+    from memplan_cli.runtime.shapes import inferred_shapes
+
+    names = {loaded.program.vars[var].name for var in missing}
+    known, failure = inferred_shapes(source.model, bindings, names)
+    if failure:
+        warning = (
+            f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
+        )
+        return replace(loaded, warnings=(*loaded.warnings, f"{warning}: {failure}"))
+    return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
+
+
+def read_observed(
+    source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, inputs: str
+) -> Loaded:
+    """Read a model again with the types and shapes that were observed in a run.
+
+    Tensors of blocks that the run did not enter count as empty. Warnings say so, and which sizes
+    come from the run.
+
+    Args:
+        source: the model.
+        bindings: the dims and values of the run.
+        observed: dtype and shape by variable.
+        inferred: the program without them; it may be symbolic in dims that are bound now.
+        inputs: the run's inputs, in words for the warning.
+    """
+    dims = {**_observed_symbols(inferred, observed), **bindings.dims}
+    unresolved = dict.fromkeys((*missing_sizes(inferred), *unbound(inferred, bindings.dims)))
+    how = f"were read off one run on {inputs}; other data may need more"
+    loaded = _read_with(source, replace(bindings, dims=dims), observed, tuple(unresolved), how)
+    # Contradictory iterations of a loop may hide shapes again that were numbers before.
+    program = _with_known_shapes(loaded.program, {**numeric_types(inferred), **observed})
+    absent = _in_blocks_not_run(program, observed)
+    if absent:
+        warning = (
+            f"{len(absent)} tensors lie in subgraphs that this run did not take, and count "
+            f"as nothing: {_first_names(absent)}"
+        )
+        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
+        empty = {var: program.vars[var]._replace(shape=(0,)) for var in absent}
+        program = _with_vars(program, empty)
+    inputs_without_rank = (
+        identity
+        for identity, var in inferred.vars.items()
+        if var.origin is Origin.INPUT and var.shape is None
+    )
+    from_run = frozenset((*unresolved, *inputs_without_rank))
+    return replace(loaded, program=program, observed=True, seen=from_run)
+
+
+def missing_sizes(program: Program) -> tuple[VarId, ...]:
+    """Return the results of ops that have no size, unless their type has none in any shape."""
+    return tuple(
+        identity
+        for identity in _op_results(program)
+        if (var := program.vars[identity]).dtype in (*BITS, "unknown")
+        and size_of(var.shape, var.dtype) is None
+    )
+
+
+def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
+    """Return the results of ops whose shape has a symbol that is no free dim: data decides it."""
+    free_names = frozenset(free)
+    return tuple(
+        identity
+        for identity in _op_results(program)
+        if any(not symbols_of(dim) <= free_names for dim in program.vars[identity].shape or ())
+    )
+
+
+def numeric_types(program: Program) -> Known:
+    """Return dtype and shape of the variables whose shape has no symbols."""
+    return {
+        identity: (var.dtype, var.shape)
+        for identity, var in program.vars.items()
+        if var.shape is not None and all(isinstance(dim, int) for dim in var.shape)
+    }
+
+
+def _read_with(
+    source: LazyModel, bindings: Bindings, known: Known, missing: Sequence[VarId], how: str
+) -> Loaded:
+    """Read a model with further types; a warning names missing sizes that are known now."""
+    loaded = read_checked(source, replace(bindings, known=known))
+    still_missing = set(missing_sizes(loaded.program))
+    gained = [var for var in missing if var not in still_missing]
+    if not gained:
+        return loaded
+    warning = f"shapes of {counted(len(gained), 'tensor')} {how}: {_first_names(gained)}"
+    return replace(loaded, warnings=(*loaded.warnings, warning))
+
+
+def _with_known_shapes(program: Program, known: Known) -> Program:
+    """Return a program in which sizes that are not numbers are taken from a table of types.
+
+    Inference does not use the table if the file declares a wrong shape, or if a value grows in each
+    iteration of a loop.
+    """
+    unresolved = (*missing_sizes(program), *unbound(program, ()))
+    changed = {
+        var: program.vars[var]._replace(dtype=known[var][0], shape=known[var][1])
+        for var in unresolved
+        if var in known
+    }
+    return _with_vars(program, changed)
+
+
+def _in_blocks_not_run(program: Program, observed: Known) -> tuple[VarId, ...]:
+    """Return the variables without a size in blocks of which nothing was observed."""
+    entered = {program.vars[VarId(var)].block for var in observed if var in program.vars}
+    unresolved = dict.fromkeys((*missing_sizes(program), *unbound(program, ())))
+    return tuple(
+        identity
+        for identity in unresolved
+        if (var := program.vars[identity]).block not in entered and var.dtype in BITS
+    )
+
+
+def _with_vars(program: Program, changed: Mapping[VarId, Var]) -> Program:
+    """Return a program with some variables replaced."""
+    if not changed:
+        return program
+    return Program(program.name, program.body, {**program.vars, **changed})
+
+
+def _first_names(names: Sequence[VarId]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _observed_symbols(program: Program, observed: Known) -> dict[str, int]:
+    """Return the largest number observed for each symbol (``u0``) that is a whole dim of a shape."""
+    largest: dict[str, int] = {}
+    for var in program.vars.values():
+        if var.id not in observed or var.shape is None:
+            continue
+        shape = observed[var.id][1]
+        if len(shape) != len(var.shape):
+            continue
+        for dim, value in zip(var.shape, shape, strict=True):
+            if isinstance(dim, str) and isinstance(value, int):
+                for name in symbols_of(dim):
+                    if dim == format_atom(name):
+                        largest[name] = max(largest.get(name, 0), value)
+    return largest
+
+
+def _op_results(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates, and the graph outputs that ops produce."""
+    outputs = (var for var in program.body.outputs if program.vars[var].origin is Origin.OP)
+    return (*intermediates(program), *dict.fromkeys(outputs))

@@ -1,0 +1,401 @@
+"""Resolve unbound dimensions and data-dependent sizes of a model, once per command.
+
+A dim without a number is assumed: 1 if it leads a shape, otherwise the smallest value with which
+the model runs. Candidates start at what the ops demand of their dims (`analysis.demands`); without
+a runtime these demands alone decide. The same run observes the sizes that no inference knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from re import findall
+from typing import TYPE_CHECKING, Literal
+
+from memplan_cli.analysis.dim_constraints import (
+    COMMON_LENGTHS,
+    STRIDES,
+    UnboundDims,
+    dim_constraints,
+    smallest_satisfying_dims,
+)
+from memplan_cli.api.models.binding import bind
+from memplan_cli.api.models.reading import (
+    missing_sizes,
+    read_as_inferred,
+    read_completely,
+    read_observed,
+    unbound,
+    with_runtime_inference,
+)
+from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.onnx_io.shapes.bindings import Bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.analysis.dim_constraints import DimConstraint
+    from memplan_cli.core.bindings import FeedSpec, Provenance
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.onnx_io.load import LazyModel
+    from memplan_cli.onnx_io.shapes.reading import Loaded
+    from memplan_cli.runtime.run.size_probe import ProbeResult
+    from memplan_cli.settings.settings import Settings
+
+MAX_OBSERVED_OPS = 20_000
+"""Larger models are not run to observe sizes: profiling such a run takes too long."""
+
+_MAX_INPUT_ELEMENTS = 2**24
+"""A candidate whose inputs have more elements in total is not tried."""
+
+_MAX_SOLVED_CONSTRAINTS = 400
+"""With more demands, they are solved only once, from length 1."""
+
+_SOLVED_LENGTHS = frozenset({2, 4, 8, 16, 32, 64, 128, 224, 256, 512})
+"""Lengths from which the demands are solved again for further candidates."""
+
+_MAX_MESSAGE_NUMBERS = 12
+"""Numbers that are taken from ONNX Runtime's error messages."""
+
+Dims = dict[str, int]
+
+SizeProbing = Literal["probe", "defer"]
+"""``probe``: run the model to find assumed dims. ``defer``: take the first candidate untried,
+because the caller runs the model anyway and resolves the sizes again if that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """A program with its sizes, and settings in which every dim has a number for a run."""
+
+    settings: Settings
+    loaded: Loaded
+
+
+def resolve_sizes(
+    source: LazyModel, path: Path, settings: Settings, probing: SizeProbing = "probe"
+) -> ResolvedModel:
+    """Read a model, assume numbers for its unbound dims, and resolve data-dependent sizes.
+
+    Assumed dims stay symbolic in the program; the settings record their numbers. If sizes depend
+    on data, however, the model is run and the program has the sizes of that run.
+
+    Raises:
+        MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
+    """
+    settings = bind(source.model, settings)
+    search = _SizeSearch(source, path, settings)
+    free = search.free
+    loaded = read_as_inferred(source, search.bindings)
+    # A model whose dims are all bound is run below instead: that costs the same and tells more.
+    if missing_sizes(loaded.program) and (free or settings.bounds or not search.may_run):
+        loaded = with_runtime_inference(source, path, search.bindings, loaded)
+    assumed = {} if settings.inputs.assumed is None and not free else settings.inputs.assumed
+    needs_run = bool(search.unresolved(loaded.program)) and search.may_run
+    if assumed is not None and not needs_run:
+        return ResolvedModel(_with_assumed(settings, assumed), loaded)
+    if not search.may_run:
+        smallest = smallest_satisfying_dims(
+            dim_constraints(loaded.program), UnboundDims(free, search.fixed)
+        )
+        return ResolvedModel(_with_assumed(settings, smallest), loaded)
+    if probing == "defer" and not needs_run:
+        return ResolvedModel(_with_assumed(settings, search.first_candidate(loaded)), loaded)
+    return search.run(loaded, assumed)
+
+
+def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
+    """Resolve a model so that no dim stays symbolic: assumed dims are bound to their numbers.
+
+    Raises:
+        MemplanError: as `resolve_sizes`.
+    """
+    symbolic = resolve_sizes(source, path, settings)
+    assumed = symbolic.settings.inputs.assumed
+    if not assumed:
+        return symbolic
+    bound = resolve_sizes(source, path, _bound_to(symbolic.settings, assumed))
+    warnings = tuple(dict.fromkeys((*symbolic.loaded.warnings, *bound.loaded.warnings)))
+    return ResolvedModel(bound.settings, replace(bound.loaded, warnings=warnings))
+
+
+def resolve_all_but(
+    source: LazyModel, path: Path, settings: Settings, symbolic: Collection[str]
+) -> ResolvedModel:
+    """Resolve a model with numbers for all dims except those that have to stay symbolic.
+
+    Raises:
+        MemplanError: as `resolve_sizes`.
+    """
+    settings = bind(source.model, settings)
+    search = _SizeSearch(source, path, settings)
+    assumed: Mapping[str, int] = {}
+    if search.free.keys() - set(symbolic) and search.names.issuperset(symbolic):
+        resolved = resolve_sizes(source, path, settings).settings
+        numbers = {**(resolved.inputs.assumed or {}), **resolved.dims}
+        assumed = {n: v for n, v in numbers.items() if n not in symbolic and n in search.free}
+    settings = _bound_to(settings, assumed)
+    bindings = replace(search.bindings, dims=settings.dims)
+    return ResolvedModel(settings, read_completely(source, path, bindings))
+
+
+def open_dims(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the dims that settings leave open, as ``--dim`` takes them.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    return tuple(_SizeSearch(source, path, bind(source.model, settings)).free)
+
+
+def _with_assumed(settings: Settings, dims: Mapping[str, int]) -> Settings:
+    """Return settings with the dims of a run; a dim with bounds gets the lower one."""
+    lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
+    inputs = replace(settings.inputs, assumed={**lower_bounds, **dims})
+    return replace(settings, inputs=inputs)
+
+
+def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
+    """Return settings that bind dims to assumed numbers, with ``assumed`` as their provenance."""
+    inputs = settings.inputs
+    provenance: dict[str, Provenance] = dict(inputs.provenance)
+    provenance |= dict.fromkeys((n for n in dims if n not in settings.dims), "assumed")
+    return replace(
+        settings,
+        dims={**dims, **settings.dims},
+        inputs=replace(inputs, provenance=provenance, assumed={}),
+    )
+
+
+class _SizeSearch:
+    """The search of numbers for the free dims of one model.
+
+    Attributes:
+        bindings: what the settings give: dims, shapes, small input values.
+        fixed: dims with a number, or the lower one of their bounds.
+        names: all dims of the inputs.
+        free: dims without a number, and whether each leads a shape.
+    """
+
+    def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
+        from memplan_cli.onnx_io.interface import free_dims
+        from memplan_cli.onnx_io.shapes.light_model import small_values
+
+        self.source, self.path, self.settings = source, path, settings
+        values = small_values(settings.inputs.feeds or {})
+        self.bindings = Bindings(settings.dims, settings.shapes, values=values)
+        lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
+        self.fixed = {**lower_bounds, **settings.dims}
+        symbols_in_shapes = frozenset().union(
+            *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
+        )
+        input_dims = free_dims(source.model)
+        self.names = frozenset(input_dims) | symbols_in_shapes
+        leads = {**dict.fromkeys(symbols_in_shapes, False), **input_dims}
+        self.free = {name: lead for name, lead in leads.items() if name not in self.fixed}
+
+    @cached_property
+    def may_run(self) -> bool:
+        """Whether runs are allowed, ONNX Runtime is installed, and no weights are missing."""
+        from memplan_cli.onnx_io.runs.prepared_models import missing_weights
+        from memplan_cli.runtime.installed import runtime_version
+
+        return self.settings.run and bool(runtime_version()) and not missing_weights(self.path)
+
+    def unresolved(self, program: Program) -> tuple[VarId, ...]:
+        """Return the results whose size a run could observe: it is unknown, or depends on data.
+
+        With bounds there are none: one run does not tell the sizes within them.
+        """
+        if self.settings.bounds or len(program.body.ops) > MAX_OBSERVED_OPS:
+            return ()
+        by_data = unbound(program, self.names - self.fixed.keys())
+        return tuple(dict.fromkeys((*missing_sizes(program), *by_data)))
+
+    def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
+        """Run the model with one candidate after the other; return the sizes of the first success.
+
+        Args:
+            loaded: the program as inferred.
+            assumed: the only candidate; None: all candidates are tried.
+        """
+        from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
+        from memplan_cli.runtime.run.size_probe import first_that_runs
+
+        unresolved = self.unresolved(loaded.program)
+        constraints = dim_constraints(loaded.program) if self.free and assumed is None else ()
+        candidates = [dict(assumed)] if assumed is not None else list(self._all(constraints))
+        candidates = _without_empty(candidates, loaded.program, self.fixed) or candidates
+        profiled_copy = number_nodes(self.source.model) if unresolved else None
+        trials = self._trials(candidates)
+        result = first_that_runs(self.path, [specs for _, specs in trials], profiled_copy)
+        if not result.ran and assumed is None and self.free and result.reasons:
+            more = self._trials(self._from_messages(candidates, result))
+            second = first_that_runs(self.path, [specs for _, specs in more], profiled_copy)
+            trials, result = (more, second) if second.ran else (trials, result)
+        if not result.ran:
+            return self._not_run(loaded, constraints, result, unresolved)
+        dims = trials[result.ran[0]][0]
+        if result.ran[0] > 1 and len(self.free) > 1 and not unresolved:
+            dims = self._lowered(dims)
+        if not result.known:
+            return ResolvedModel(_with_assumed(self.settings, dims), loaded)
+        settings = _bound_to(self.settings, dims)
+        inputs = "the inputs given" if self._has_data else "drawn inputs"
+        bindings = replace(self.bindings, dims=settings.dims)
+        observed = read_observed(self.source, bindings, result.known, loaded.program, inputs)
+        return ResolvedModel(settings, observed)
+
+    def first_candidate(self, loaded: Loaded) -> Dims:
+        """Return the candidate that `run` would try first."""
+        program = loaded.program
+        ones = dict.fromkeys(self.free, 1)
+        if _without_empty([ones], program, self.fixed):
+            return ones
+        for dims in self._all(dim_constraints(program)):
+            if _without_empty([dims], program, self.fixed):
+                return dims
+        return ones
+
+    @property
+    def _has_data(self) -> bool:
+        return any(feed.files for feed in (self.settings.inputs.feeds or {}).values())
+
+    def _trials(self, candidates: Iterable[Dims]) -> list[tuple[Dims, tuple[FeedSpec, ...]]]:
+        """Return each candidate once, with its inputs. Candidates with too large inputs are dropped.
+
+        The first one is kept at any size.
+        """
+        from memplan_cli.onnx_io.runs.random_inputs import Feeder
+
+        feeder = Feeder(self.source.model, self.settings.inputs.feeds)
+        trials: dict[tuple[tuple[str, int], ...], tuple[FeedSpec, ...]] = {}
+        for dims in candidates:
+            key = tuple(dims.items())
+            if key in trials:
+                continue
+            specs = feeder.specs({**self.fixed, **dims})
+            elements = sum(prod(spec.shape) for spec in specs)
+            if not trials or elements <= _MAX_INPUT_ELEMENTS:
+                trials[key] = specs
+        return [(dict(key), specs) for key, specs in trials.items()]
+
+    def _all(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
+        """Yield candidates for the free dims, the smallest first.
+
+        Dims that lead a shape are 1, at first. For each usual length, the demands of the ops are
+        solved from there, and all other dims get this length.
+        """
+        yield dict.fromkeys(self.free, 1)
+        if not self.free:
+            return
+        wanted = UnboundDims(self.free, self.fixed)
+        yield smallest_satisfying_dims(constraints, wanted)
+        for length in COMMON_LENGTHS[1:]:
+            if len(constraints) <= _MAX_SOLVED_CONSTRAINTS and length in _SOLVED_LENGTHS:
+                yield smallest_satisfying_dims(constraints, wanted, length)
+            yield {name: 1 if leads else length for name, leads in self.free.items()}
+        for length in (2, 4, 8, 16):
+            yield dict.fromkeys(self.free, length)
+
+    def _from_messages(self, failed: Sequence[Dims], result: ProbeResult) -> Iterator[Dims]:
+        """Yield candidates with the numbers in the error messages of candidates that failed.
+
+        A message such as ``expected: 197`` names the size that an op needs; strided ops reach it
+        from a multiple.
+        """
+        numbers = dict.fromkeys(
+            int(digits) for reason in result.reasons for digits in findall(r"\d{1,5}", reason)
+        )
+        sizes = [number for number in numbers if number > 1][:_MAX_MESSAGE_NUMBERS]
+        leading = [name for name, leads in self.free.items() if leads]
+        others = [name for name, leads in self.free.items() if not leads]
+        for dims in failed[:2]:
+            for length in (size * stride for size in sizes for stride in STRIDES):
+                yield {**dims, **dict.fromkeys(others, length)}
+                yield from ({**dims, name: length} for name in others)
+        yield from ({**failed[0], name: size} for size in sizes for name in leading)
+
+    def _lowered(self, dims: Dims) -> Dims:
+        """Return dims of which each is as small as the model still runs with.
+
+        Each dim is lowered alone. If the model does not run with all of the lowered values together,
+        the dims with the smallest sum that it ran with are returned.
+        """
+        from memplan_cli.runtime.run.size_probe import all_that_run, first_that_runs
+
+        one_lowered = self._trials(
+            {**dims, name: length}
+            for name in self.free
+            for length in COMMON_LENGTHS
+            if length < dims[name]
+        )
+        result = all_that_run(self.path, [specs for _, specs in one_lowered])
+        working = [one_lowered[index][0] for index in result.ran]
+        all_lowered = {name: min(other[name] for other in (dims, *working)) for name in dims}
+        by_sum = sorted(working, key=lambda other: sum(other.values()))
+        trials = self._trials([all_lowered, *by_sum])
+        ran = first_that_runs(self.path, [specs for _, specs in trials]).ran
+        return trials[ran[0]][0] if ran else dims
+
+    def _not_run(
+        self,
+        loaded: Loaded,
+        constraints: Sequence[DimConstraint],
+        result: ProbeResult,
+        unresolved: Sequence[str],
+    ) -> ResolvedModel:
+        """Assume the smallest dims that meet the ops' demands, and warn that the model did not run.
+
+        Raises:
+            RuntimeUnavailableError: it does not run on input data of the caller's, which decides
+                sizes.
+        """
+        reason = result.reasons[0] if result.reasons else "no size of its inputs was tried"
+        if self._has_data and unresolved:
+            from memplan_cli.core.bindings import given_text
+
+            inputs = given_text(self.settings.inputs.feeds or {})
+            raise RuntimeUnavailableError(
+                f"{self.path} could not be run for its shapes{inputs}: {reason}",
+                hint="--no-run plans without a run; give other inputs",
+            )
+        dims = smallest_satisfying_dims(constraints, UnboundDims(self.free, self.fixed))
+        warning = f"the model does not load in ONNX Runtime: {reason}"
+        if result.loaded:
+            where = f" at {binding_text(dims)}" if dims else ""
+            warning = f"the model does not run on drawn inputs{where}: {reason}"
+            warning += f"; real ones tell more: {self._input_options()}"
+        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
+        return ResolvedModel(_with_assumed(self.settings, dims), loaded)
+
+    def _input_options(self) -> str:
+        """Return the options that give this model its inputs, for a message."""
+        from shlex import quote
+
+        specs = self._trials([dict.fromkeys(self.free, 1)])[0][1]
+        numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
+        options = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]
+        return (
+            " or ".join((" ".join(options), "--inputs FILE")) if options else "--inputs FILE"
+        )
+
+
+def _without_empty(
+    candidates: Sequence[Dims], program: Program, fixed: Mapping[str, int]
+) -> list[Dims]:
+    """Return the candidates at which no symbolic dim of the program is 0.
+
+    A pooling window larger than its input gives 0 by the formula for output shapes, and 1 in some
+    kernels; such sizes would be predicted wrongly.
+    """
+    shapes = {var.shape for var in program.vars.values() if var.shape}
+    symbolic = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+    return [
+        dims
+        for dims in candidates
+        if all(bind_dim(dim, {**fixed, **dims}) != 0 for dim in symbolic)
+    ]

@@ -1,0 +1,1 @@
+"""Candidates of `optimize`: planned, run beside the original, and compared with it."""

@@ -1,0 +1,352 @@
+"""The candidates of `optimize`: the model's own graph, or the graph as ONNX Runtime optimizes it.
+
+ONNX Runtime's graph optimization would undo an order. For a provider, it is therefore done in
+advance: the optimized graph is dumped, ordered with what this version shares and frees, and run
+without further optimization. As fusions can cost memory, the model's own graph competes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.api.models.model_file import (
+    ModelFile,
+    bind_fully,
+    plan_resolved,
+    refuse_cache_settings,
+    source_of,
+    with_chunking_facts,
+)
+from memplan_cli.api.models.profiles import at_largest, plan_profiles
+from memplan_cli.api.output.rewriting import Rewriting
+from memplan_cli.api.output.weight_files import (
+    FUSED,
+    UNFUSED,
+    dump_name,
+    refuse_foreign_weights,
+)
+from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.symbolic.sizes import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.api.models.profiles import Profiles
+    from memplan_cli.api.models.resolve_sizes import SizeProbing
+    from memplan_cli.api.optimizing.verification import BackgroundBaseline
+    from memplan_cli.api.output.optimized import Optimized
+    from memplan_cli.api.output.rewriting import Targets
+    from memplan_cli.core.check import Check
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.onnx_io.shapes.bindings import Known
+    from memplan_cli.runtime.graph.offline import Dump, DumpJob, Packing
+    from memplan_cli.settings.settings import Settings
+
+_SHAPE_OUTPUT_BYTES = 256
+"""Bytes of an arena for the output of a Shape node, its alignment included."""
+
+_OF_A_RUN = "the inputs of a run of the model"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeRequest:
+    """A model that was read, and how it is to be optimized.
+
+    Attributes:
+        file: the model.
+        settings: of the plan.
+        targets: the files to write.
+        check: how the written model is verified; None runs nothing.
+        progress: called with the name of each stage.
+        profiles: several values of dims, for which one plan is made.
+        probing: whether assumed sizes are tried before planning, or only by the original's run.
+    """
+
+    file: ModelFile
+    settings: Settings
+    targets: Targets
+    check: Check | None
+    progress: Progress
+    profiles: Profiles | None = None
+    probing: SizeProbing = "probe"
+
+
+def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rewriting:
+    """Plan the model's own graph. The original's run starts as soon as its sizes are resolved.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.api.models.resolve_sizes import resolve_sizes
+
+    file, settings = request.file, request.settings
+    if request.profiles:
+        planned = plan_profiles(file, settings, request.profiles, request.progress)
+        settings = replace(settings, inputs=planned.settings.inputs)
+        settings = at_largest(settings, request.profiles)  # for the verification
+        return Rewriting(file, planned, settings, request.targets)
+    refuse_cache_settings(settings)
+    request.progress("reading")
+    resolved = resolve_sizes(file.lazy, file.path, settings, request.probing)
+    baseline.start(file, resolved.settings)
+    planned = plan_resolved(file, resolved, request.progress)
+    return Rewriting(file, planned, planned.settings, request.targets)
+
+
+class TargetCandidates:
+    """The candidates for one provider of the installed ONNX Runtime, in rounds.
+
+    The first round has ONNX Runtime's graph, its graph without the fusions that cost memory, and the
+    model's own graph if that may need less. A further round follows if the outputs change because
+    operands were cut, or if ONNX Runtime cannot run a file with packed weights.
+
+    Used as a context manager, which removes the dumped graphs at its end.
+    """
+
+    def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
+        """Check that the provider works; plan nothing yet.
+
+        Raises:
+            RuntimeUnavailableError: the provider does not work here.
+            ModelError: a file is in the way.
+        """
+        from memplan_cli.runtime.workers.session import resolve_provider
+
+        self._provider = resolve_provider(request.settings.target)
+        request.targets.refuse_weights(request.file)
+        self._request, self._baseline = request, baseline
+        self._file, self._targets = request.file, request.targets
+        self._settings = request.settings
+        self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
+        self._packing: Packing | None = None
+        self._has_cut_operands = False
+        self._portable: Rewriting | None = None
+        # Sizes of the model's own tensors that depend on data; most are in the dumped graph too.
+        self._observed: Known = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def next_round(self, result: Optimized | None) -> list[Rewriting]:
+        """Plan the candidates of the next round; empty if the result of the round before is final.
+
+        Args:
+            result: of the round before; None for the first round.
+
+        Raises:
+            RuntimeUnavailableError: weights are missing, or the model does not load.
+            ModelError: a file is in the way.
+        """
+        from memplan_cli.runtime.graph.offline import Packing
+
+        request = self._request
+        packing = self._next_packing(result)
+        if packing is None:
+            return []
+        is_first, self._packing = self._packing is None, packing
+        if is_first:
+            request.progress("optimizing the graph for the runtime")
+            self._settings = bind_fully(self._file, self._settings, request.probing)
+        kinds = (FUSED,) if request.check is None else (FUSED, UNFUSED)
+        with self._start_dump(packing, kinds) as dumping:
+            if is_first and request.check is not None:
+                self._plan_portable()  # meanwhile
+            dumps = dumping.result()
+        self._has_cut_operands = any(dump.cut for dump in dumps)
+        weight_names = [f"{dump.path.name}.data" for dump in dumps]
+        refuse_foreign_weights(self._targets.model, weight_names)
+        candidates = [self._plan_dump(dump) for dump in dumps]
+        if result is not None and packing is Packing.AT_LOAD:
+            candidates = [_with_unpacked_weights(each, result) for each in candidates]
+        portable = self._portable
+        if portable and _may_need_less(portable, candidates[0], self._provider):
+            candidates.append(portable)
+        return candidates
+
+    def _next_packing(self, result: Optimized | None) -> Packing | None:
+        """Return how weights are packed in the next round; None if there is no further round."""
+        from memplan_cli.runtime.graph.offline import Packing, packing_for
+
+        progress = self._request.progress
+        if result is None:
+            if self._request.check is None:
+                return Packing.AT_LOAD
+            return packing_for(self._provider, self._file.model)
+        if self._has_cut_operands and _has_rejected(result):
+            progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
+            return Packing.IN_FILE
+        if (
+            result.model is not None
+            or self._packing is Packing.AT_LOAD
+            or not _did_not_run(result)
+        ):
+            return None
+        progress("packing weights at load: the file with packed ones does not run")
+        return Packing.AT_LOAD
+
+    def _plan_portable(self) -> None:
+        """Plan the model's own graph, and start the original."""
+        from memplan_cli.api.models.reading import numeric_types
+        from memplan_cli.api.models.resolve_sizes import resolve_sizes
+
+        file, settings = self._file, replace(self._settings, target="portable")
+        refuse_cache_settings(settings)
+        self._request.progress("reading")
+        resolved = resolve_sizes(file.lazy, file.path, settings)
+        planned = plan_resolved(file, resolved, self._request.progress)
+        self._portable = Rewriting(file, planned, settings, self._targets)
+        if resolved.loaded.observed:
+            self._observed = numeric_types(planned.program)
+        self._baseline.start(self._file, self._settings)  # runs once the dump is done
+
+    def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:
+        """Start to dump ONNX Runtime's graph, one file for each kind of fusion."""
+        from memplan_cli.runtime.graph.offline import DumpJob
+
+        names = [dump_name(self._targets.model, self._file.data_files, kind) for kind in kinds]
+        refuse_foreign_weights(self._targets.model, [f"{names[0]}.data"])
+        folder = Path(self._folder.name) / packing.name
+        folder.mkdir()
+        paths = [folder / name for name in names]
+        return DumpJob(self._file.path, paths, self._provider, packing, self._settings.dims)
+
+    def _plan_dump(self, dump: Dump) -> Rewriting:
+        """Plan a dumped graph.
+
+        If that may need less, Shape nodes are added as consumers of large unused outputs: ONNX Runtime
+        frees a tensor only after a consumer.
+        """
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
+        from memplan_cli.onnx_io.writing.verify import graph_differences
+
+        path = dump.path
+        file = ModelFile.of(path, load_model(path))
+        program = self._program(dump, file)
+        sizes = {
+            v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
+        }
+        large_unused = [
+            name
+            for name in unread_outputs(file.model)
+            if (size := sizes.get(name)) is not None and size.coefficient > _SHAPE_OUTPUT_BYTES
+        ]
+        if not large_unused:
+            return self._plan_program(dump, file, program)
+        changed_path = path.with_name(f"{path.stem}.read{path.suffix}")
+        changed = with_readers(file.model, large_unused)
+        changed_path.write_bytes(changed.SerializeToString())
+        changed_file = ModelFile.of(changed_path, load_model(changed_path))
+        changed_program = self._program(dump, changed_file)
+        before = _peak_as_written(program, self._settings, self._provider)
+        after = _peak_as_written(changed_program, self._settings, self._provider)
+        # Even with the same peak in this order, another one may use the freed memory.
+        added = _SHAPE_OUTPUT_BYTES * len(large_unused)
+        is_worse = before is not None and after is not None and after > before + added
+        if is_worse or graph_differences(file.model, changed_file.model):
+            return self._plan_program(dump, file, program)
+        rewriting = self._plan_program(dump, changed_file, changed_program)
+        warning = f"{len(large_unused)} outputs that nobody reads are read by a Shape node, which frees them"
+        plan = rewriting.planned.plan.with_warnings(warning)
+        return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
+
+    def _program(self, dump: Dump, file: ModelFile) -> Program:
+        """Return the program of a dumped graph, with sizes that were observed in the original."""
+        from memplan_cli.api.models.reading import read_observed
+        from memplan_cli.onnx_io.shapes.bindings import Bindings
+        from memplan_cli.runtime.graph.offline import offline_program
+
+        dims = self._settings.dims
+        program = offline_program(file.path, dims, self._provider, dump.shapes)
+        observed = {var: type_ for var, type_ in self._observed.items() if var in program.vars}
+        if not observed:
+            return program
+        return read_observed(file.lazy, Bindings(dims), observed, program, _OF_A_RUN).program
+
+    def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
+        """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena."""
+        from memplan_cli.api.rewrites import REWRITES
+        from memplan_cli.planning.candidate import Runtime
+        from memplan_cli.planning.planner import make_plan
+        from memplan_cli.runtime.graph.offline import offline_metadata
+        from memplan_cli.runtime.installed import required_version
+        from memplan_cli.runtime.simulate.arena_order import order_for_arena
+
+        settings, provider = self._settings, self._provider
+        order = partial(order_for_arena, dims=settings.dims, provider=provider)
+        source = replace(source_of(self._file), block=dump.block)
+        source = with_chunking_facts(source, file.model, settings)
+        if self._observed:
+            warning = (
+                f"sizes that data decides were read off {_OF_A_RUN}; other data may need more"
+            )
+            warnings = (*source.warnings, warning)
+            source = replace(source, warnings=warnings, sizes_observed=True)
+        runtime = Runtime(runtime_aliasing(provider), order)
+        planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
+        return Rewriting(
+            file,
+            planned,
+            settings,
+            self._targets,
+            original=self._file.path,
+            notes=offline_metadata(required_version(), provider),
+        )
+
+
+def runtime_aliasing(provider: str) -> Aliasing:
+    """Return the operators whose outputs ONNX Runtime puts into the memory of an input."""
+    from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.runtime.profile.in_place import load_table
+
+    table = load_table(provider)
+    return Aliasing(frozenset(table.alias), table.in_place)
+
+
+def _with_unpacked_weights(rewriting: Rewriting, failed: Optimized) -> Rewriting:
+    """Return a rewriting whose report says why its weights are not packed in the file."""
+    verdict = failed.plan.report.validation
+    reason = (
+        verdict.notes[0] if verdict is not None and verdict.notes else "the file does not run"
+    )
+    fallback = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", reason)
+    plan = rewriting.planned.plan.with_fallbacks(fallback)
+    return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
+
+
+def _has_rejected(result: Optimized) -> bool:
+    """Return whether a candidate of the round was rejected because of its outputs."""
+    codes = {fallback.code for fallback in result.plan.report.fallbacks}
+    return result.model is None or CANDIDATE_DIFFERED in codes
+
+
+def _did_not_run(result: Optimized) -> bool:
+    """Return whether the model failed verification because it did not run at all."""
+    verdict = result.plan.report.validation
+    return verdict is not None and verdict.status == "failed" and verdict.max_abs_diff is None
+
+
+def _may_need_less(rewriting: Rewriting, other: Rewriting, provider: str) -> bool:
+    """Return whether the predicted peak of a rewriting is lower than another's, or unknown."""
+    first, second = (
+        _peak_as_written(each.planned.program, each.settings, provider)
+        for each in (rewriting, other)
+    )
+    return first is None or second is None or first < second
+
+
+def _peak_as_written(program: Program, settings: Settings, provider: str) -> int | None:
+    """Predict the first run's peak in bytes if the program runs in its own order; None if unknown."""
+    from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, predict
+
+    executed = ExecutedGraph(program, settings.dims, provider=provider)
+    return predict(executed, FREED_AT_ONCE).first_run_peak

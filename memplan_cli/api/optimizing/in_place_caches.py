@@ -1,0 +1,335 @@
+"""``optimize --kv-cache in-place``: a decoder written with its caches in buffers of fixed size.
+
+The rewritten graph is planned for the step that fills the caches. It is written if its decode loop
+gives the same outputs as the original's, whose caches grow.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.models.binding import bind, binding_of
+from memplan_cli.api.models.model_file import ModelFile, plan_model, plan_resolved
+from memplan_cli.api.output.optimized import Optimized, publish, write_unverified
+from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.files import staged
+from memplan_cli.core.program import VarId
+from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.features.kv_cache.buffered import BufferedDecoder, branch_choice
+from memplan_cli.features.kv_cache.decoded import (
+    DecodeLoop,
+    OriginalDecoding,
+    decode_original,
+    decode_written,
+)
+from memplan_cli.features.kv_cache.proof import decoding_verdict
+from memplan_cli.runtime.workers.session import resolve_provider
+
+if TYPE_CHECKING:
+    from memplan_cli.api.optimizing.candidates import OptimizeRequest
+    from memplan_cli.core.bindings import Provenance
+    from memplan_cli.core.check import Check
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.features.kv_cache.buffered import CacheAttempt
+    from memplan_cli.settings.settings import Settings
+
+_SESSION = RuntimeSettings(
+    session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False}
+)
+"""Settings of the written model. A memory pattern is for one length, and each step has another."""
+
+
+def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
+    """Write a decoder with its caches in buffers, if it decodes as the original does.
+
+    Raises:
+        ModelError: no cache can be updated in place, or a file cannot be written.
+        SettingsError: another setting excludes this, or the capacity is missing.
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    settings = request.settings
+    _refuse_combined(request)
+    request.targets.refuse_weights(request.file)
+    request.progress("looking for caches")
+    if settings.capacity is None:
+        raise SettingsError(
+            "--kv-cache in-place needs the most entries that a cache may hold",
+            hint="add --capacity N",
+        )
+    model = request.file.model
+    names = [value.name for value in (*model.graph.input, *model.graph.output)]
+    excluded = [n for n in names if any(fnmatchcase(n, glob) for glob in settings.excluded)]
+    decoder = BufferedDecoder.of(model, settings.capacity, excluded)
+    planner = _DecoderPlanner(request, bind(model, settings), settings.capacity, decoder)
+    if request.check is None:
+        return write_unverified(planner.plan(decoder.attempts()[0], None))
+    with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
+        return _write_first_that_decodes(planner, request.check, Path(folder))
+
+
+def _refuse_combined(request: OptimizeRequest) -> None:
+    """Refuse options that need the original graph, or that change the graph as well.
+
+    Raises:
+        SettingsError: naming one.
+    """
+    settings = request.settings
+    excluded_options = {
+        "--target": settings.target != "portable",
+        "--chunk": settings.chunk != "none",
+        "--recompute": settings.recompute != "none",
+        "--donate": bool(settings.donate),
+        "--expose": settings.expose,
+        "--bounds": bool(settings.bounds),
+        "--certificate": request.targets.certificate is not None,
+    }
+    for option, is_set in excluded_options.items():
+        if is_set:
+            raise SettingsError(
+                f"--kv-cache in-place and {option} cannot be combined yet",
+                hint=f"leave one of --kv-cache and {option} out",
+            )
+
+
+def _write_first_that_decodes(
+    planner: _DecoderPlanner, check: Check, folder: Path
+) -> Optimized:
+    """Plan, write and run one attempt after the other; publish the first with equal outputs.
+
+    Args:
+        planner: of the decoder.
+        check: where to run, and what counts as equal.
+        folder: for the original's outputs.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    request, decoder = planner.request, planner.decoder
+    originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
+    failed: Plan | None = None
+    for number, attempt in enumerate(decoder.attempts()):
+        is_unoptimised = attempt.settings == UNOPTIMISED
+        if is_unoptimised not in originals:
+            request.progress("decoding with the original")
+            loop = planner.loop(check, folder / f"{number}", attempt.settings)
+            decoding = decode_original(request.file.path, decoder.caches, loop)
+            originals[is_unoptimised] = loop, decoding
+        loop, decoding = originals[is_unoptimised]
+        rewriting = planner.plan(attempt, decoding)
+        assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
+        settings = _SESSION.updated(attempt.settings)
+        with RewrittenFiles(rewriting) as files:
+            request.progress("decoding with caches in place")
+            with staged(request.targets.model, files.data) as path:
+                loop_in_place = replace(loop, settings=settings)
+                comparison = decode_written(path, rewriting.caches, decoding, loop_in_place)
+            plan, notes = rewriting.planned.plan, [attempt.note] if attempt.note else []
+            steps = plan.report.caches.steps
+            verdict = decoding_verdict(comparison, loop.provider, steps, *notes)
+            plan = plan.with_report(replace(plan.report, validation=verdict))
+            if comparison.passed:
+                request.progress("writing")
+                plan = _with_settings(plan.with_warnings(*notes), settings, loop.provider)
+                planned = replace(rewriting.planned, plan=plan)
+                return publish(replace(rewriting, planned=planned), files, plan)
+            failed = failed or plan
+    if failed is None:
+        raise RuntimeUnavailableError(f"{request.file.path} has no graph to try")
+    return Optimized(failed, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _DecoderPlanner:
+    """Plans rewritten graphs of one decoder.
+
+    Attributes:
+        request: the command's request, with settings as they were given.
+        bound: these settings, bound to the original.
+        capacity: entries of each cache.
+        decoder: the decoder with its caches.
+    """
+
+    request: OptimizeRequest
+    bound: Settings
+    capacity: int
+    decoder: BufferedDecoder
+
+    def loop(self, check: Check, folder: Path, settings: RuntimeSettings) -> DecodeLoop:
+        """Return how to decode with the original; creates the folder for its outputs."""
+        from memplan_cli.onnx_io.runs.random_inputs import feed_specs
+
+        folder.mkdir()
+        binding = binding_of(self.bound)
+        with_data = [name for name, feed in binding.feeds.items() if feed.files]
+        specs = (
+            feed_specs(self.request.file.model, binding.dims, binding.feeds)
+            if with_data
+            else ()
+        )
+        return DecodeLoop(
+            provider=resolve_provider(check.provider),
+            folder=folder,
+            dims=dict(self.bound.dims),
+            specs=tuple(spec for spec in specs if spec.name in with_data),
+            settings=settings,
+            timeout=check.timeout,
+            tolerance=(check.rtol, check.atol),
+            choosing=branch_choice(self.decoder.merged),
+        )
+
+    def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
+        """Plan a rewritten graph for the step that fills its caches.
+
+        Args:
+            attempt: the rewritten graph.
+            decoding: the original's decode loop, which tells the dims of that step; None if nothing
+                is run.
+        """
+        from memplan_cli.api.models.resolve_sizes import resolve_sizes
+        from memplan_cli.onnx_io.caches_metadata import caches_note
+        from memplan_cli.onnx_io.load import LazyModel, graph_digest
+
+        request, merged = self.request, self.decoder.merged
+        file = ModelFile(request.file.path, LazyModel(attempt.model))
+        settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
+        settings = _with_assumed_provenance(settings, self.bound)
+        resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
+        planned = plan_resolved(file, resolved, request.progress)
+        caches = replace(
+            self.decoder.caches,
+            bytes=sum(
+                _bytes(planned.program, cache.output) for cache in self.decoder.caches.buffers
+            ),
+            before=self._original_memory(decoding),
+            planned_at=self._last_position(decoding),
+        )
+        if decoding is not None:
+            caches = replace(caches, tokens=decoding.tokens, steps=decoding.steps)
+        notes = caches_note(
+            replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
+        )
+        plan = planned.plan.with_report(replace(planned.plan.report, caches=caches))
+        # Both are about the original: `run` was changed for planning alone.
+        plan = replace(
+            plan,
+            settings={key: value for key, value in plan.settings.items() if key != "run"},
+            graph_sha256=graph_digest(request.file.model),
+        )
+        if merged is not None:
+            plan = plan.with_warnings(
+                f"{merged.condition!r} is no input any more: what it chooses where caches are "
+                "empty is left out, and the branch that extends them begins too"
+            )
+        return Rewriting(
+            file,
+            replace(planned, plan=plan),
+            resolved.settings,
+            request.targets,
+            notes=notes,
+            caches=caches,
+        )
+
+    def _last_step_settings(
+        self, attempt: CacheAttempt, decoding: OriginalDecoding | None
+    ) -> Settings:
+        """Return settings for the step that fills the caches: dims, position, donated buffers."""
+        from memplan_cli.onnx_io.interface import free_dims
+
+        caches, position = self.decoder.caches, self._last_position(decoding)
+        model_dims = free_dims(attempt.model)
+        step_dims = dict.fromkeys(model_dims, 1)
+        if decoding is not None:
+            step_dims = decoding.dims_at(position, self.capacity - position)
+        dims = {**step_dims, **self.bound.dims}
+        return replace(
+            self.request.settings,
+            dims={name: value for name, value in dims.items() if name in model_dims},
+            shapes={},
+            inputs=Inputs(values={caches.position: [position]}),
+            donate={_as_glob(input_): output for input_, output in caches.donated},
+        )
+
+    def _last_position(self, decoding: OriginalDecoding | None) -> int:
+        """Return the number of valid entries before the step that fills the caches."""
+        new_entries = decoding.steps[-1] if decoding is not None and decoding.steps else 1
+        return max(self.capacity - new_entries, 0)
+
+    def _original_memory(
+        self, decoding: OriginalDecoding | None
+    ) -> tuple[int, int, int] | None:
+        """Return bytes of inputs, outputs and plan of the original's last step; None if unknown."""
+        if decoding is None:
+            return None
+        position = self._last_position(decoding)
+        step_dims = decoding.dims_at(position, self.capacity - position)
+        settings = replace(
+            self.bound,
+            dims={**step_dims, **self._cache_lengths(position), **self.bound.dims},
+            inputs=replace(self.bound.inputs, feeds={}, assumed={}),
+            shapes={},
+            kv_cache="keep",
+            capacity=None,
+            run=False,
+        )
+        memory = plan_model(self.request.file, settings).plan.report.memory
+        if memory.inputs is None or memory.outputs is None or memory.planned is None:
+            return None
+        return memory.inputs, memory.outputs, memory.planned
+
+    def _cache_lengths(self, position: int) -> dict[str, int]:
+        """Return a number for each dim of the original that is the length of a growing cache."""
+        from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
+        from memplan_cli.onnx_io.types import tensor_type
+
+        model = self.request.file.model
+        taken = names_taken(model)
+        axes = {c.input: c.axis for c in self.decoder.search.matches if c.form != "constant"}
+        return {
+            str(tensor_dims(value, tensor_type(value)[1], taken)[axes[value.name]]): position
+            for value in fed_inputs(model)
+            if value.name in axes
+        }
+
+
+def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan:
+    """Return a plan whose report has the settings of the written model, its buffers bound."""
+    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.runtime.installed import required_version
+
+    io_binding = {cache.output: cache.input for cache in plan.report.caches.buffers}
+    facts = RuntimeFacts(
+        "onnxruntime",
+        required_version(),
+        provider,
+        settings=replace(settings, io_binding=io_binding),
+    )
+    return plan.with_report(replace(plan.report, runtime=facts))
+
+
+def _bytes(program: Program, name: str) -> int:
+    """Return the bytes of a tensor; 0 if they are unknown or symbolic."""
+    var = program.vars[VarId(name)]
+    size = size_of(var.shape, var.dtype)
+    return 0 if size is None or size.symbols else size.coefficient
+
+
+def _with_assumed_provenance(settings: Settings, bound: Settings) -> Settings:
+    """Return settings in which dims count as assumed unless the user's settings bind them."""
+    assumed: dict[str, Provenance] = {
+        name: "assumed" for name in settings.dims if name not in bound.dims
+    }
+    provenance = {**settings.inputs.provenance, **assumed}
+    return replace(settings, inputs=replace(settings.inputs, provenance=provenance))
+
+
+def _as_glob(name: str) -> str:
+    """Return the glob that matches only this name."""
+    return name.replace("[", "[[]")

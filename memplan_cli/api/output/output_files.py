@@ -1,0 +1,152 @@
+"""Output files: refuse to overwrite what is needed, and write all files of a command or none."""
+
+from __future__ import annotations
+
+from os.path import realpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from memplan_cli.core.files import Content
+
+
+def refuse_targets(
+    targets: Mapping[str, Path | None],
+    sources: Iterable[Path] = (),
+    weights: Mapping[Path, str] | None = None,
+) -> None:
+    """Refuse output files that cannot be written, that are inputs, or that are named twice.
+
+    Args:
+        targets: the output file by option; None if it is not asked for.
+        sources: the files that the command reads. The weights of models among them count too.
+        weights: weight files that must stay, with the name of their model; None: they are found
+            in the sources.
+
+    Raises:
+        ModelError: the folder does not exist, the file is a folder, or the file is in use.
+    """
+    options: dict[Path, str] = {}
+    read = {_without_links(path) for path in sources}
+    if weights is not None:
+        weights = {_without_links(path): name for path, name in weights.items()}
+    for option, path in targets.items():
+        if path is None or _is_device_or_pipe(path, option):
+            continue
+        if path.is_dir():
+            raise ModelError(f"{option}: {path} is a folder", hint="name a file")
+        if not path.parent.is_dir():
+            raise ModelError(
+                f"{option}: there is no folder {path.parent} to write into",
+                hint="create it first",
+            )
+        place = _without_links(path)
+        if any(_is_same(place, source) for source in read):
+            raise ModelError(
+                f"{option}: {path} is the model itself or its plan, or another file that is read",
+                hint="name another file",
+            )
+        model = _model_with_weights(place, read, weights)
+        if model is not None:
+            raise ModelError(
+                f"{option}: weights of {model} lie in {path}", hint="name another file"
+            )
+        if place in options:
+            raise ModelError(
+                f"{option} and {options[place]} would both go into {path}",
+                hint="name another file for one of them",
+            )
+        options[place] = option
+
+
+def _model_with_weights(
+    place: Path, sources: Iterable[Path], weights: Mapping[Path, str] | None
+) -> str | None:
+    """Return the name of the model whose weights are in a file, or will be; None if there is none."""
+    if weights is not None:
+        return weights.get(place)
+    from memplan_cli.onnx_io.weights.external_data import holds_data_of
+
+    for source in sources:
+        if place.exists() and holds_data_of(source, place):
+            return source.name
+    return None
+
+
+def _is_device_or_pipe(path: Path, option: str) -> bool:
+    """Return whether a path is a device or a pipe, which can be written at any time."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except OSError as error:
+        raise ModelError(f"{option}: {path} cannot be written: {error.strerror}") from error
+
+
+def _without_links(path: Path) -> Path:
+    """Return the path that symbolic links lead to; a circle of links is no error here."""
+    return Path(realpath(path))
+
+
+def _is_same(place: Path, other: Path) -> bool:
+    """Return whether two paths without links are one file."""
+    return place == other or (place.exists() and other.exists() and place.samefile(other))
+
+
+class OutputFiles:
+    """The output files of a model, written together with its weights: all of them, or none.
+
+    The weights are copied (or linked) to the output's folder when the object is created, so that
+    the model can be run under a temporary name. The block that uses the object removes them again
+    at its end unless `write` was called.
+
+    Args:
+        weights: the weight files, as the model names them.
+        source: the folder that they are in.
+        target: the output's folder.
+        own: weight files of an earlier version of the output, which may be replaced.
+
+    Raises:
+        ModelError: another file is in the way, or one cannot be written.
+    """
+
+    def __init__(
+        self, weights: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
+    ) -> None:
+        from memplan_cli.onnx_io.weights.external_data import copy_along
+
+        self._created: tuple[Path, ...] = copy_along(weights, source, target, own=own)
+        self._is_written = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._is_written:
+            self.remove_weights()
+
+    def remove_weights(self) -> None:
+        """Remove the weights that were brought, and restore those of an earlier version."""
+        from memplan_cli.onnx_io.weights.external_data import remove
+
+        remove(self._created)
+
+    def forget(self) -> None:
+        """Delete the weights of an earlier version of the output, which has been replaced."""
+        from memplan_cli.onnx_io.weights.external_data import forget
+
+        forget(self._created)
+
+    def write(self, contents: Mapping[Path, Content]) -> tuple[Path, ...]:
+        """Write all files under their names; return the weight files that were brought.
+
+        Raises:
+            ModelError: one cannot be written; then none is changed.
+        """
+        from memplan_cli.core.files import write_files
+
+        write_files(contents)
+        self._is_written = True
+        return tuple(path for path in self._created if path.is_file())

@@ -1,0 +1,328 @@
+"""One way to write a model: what was planned, the files that it goes into, and writing them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.api.models.file_names import default_output, is_lasting, plan_beside
+from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
+from memplan_cli.api.output.weight_files import (
+    fold_beside,
+    move_beside,
+    own_weights,
+    possible_weights,
+    weights_of,
+)
+from memplan_cli.core.results.memory import ExternalWeights
+from memplan_cli.core.results.observations import CPU, PROVIDERS
+from memplan_cli.errors import ModelError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.core.files import Content
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.certificate import Certificate, RecomputeProof
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.planning.planner import PlannedProgram
+    from memplan_cli.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The files to write: a model and its plan; settings and a certificate, if asked for."""
+
+    model: Path
+    plan: Path
+    settings: Path | None = None
+    certificate: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Path,
+        model: Path | str | None = None,
+        plan: Path | str | None = None,
+        settings: Path | str | None = None,
+        certificate: Path | str | None = None,
+    ) -> Self:
+        """Return the files that the caller named, with defaults beside the source for model and plan.
+
+        Raises:
+            ModelError: a name is that of a folder.
+            SettingsError: the settings, which are Python, have the name of their JSON.
+        """
+        for path in (source, *([] if model is None else [Path(model)])):
+            if path.is_dir():
+                raise ModelError(f"{path} is a folder", hint="name a file")
+        model_file = Path(model) if model else default_output(source)
+        python = Path(settings) if settings else None
+        if python is not None and python.suffix == ".json":
+            raise SettingsError(
+                "--settings-out takes a file of Python; the JSON is written beside it",
+                hint=f"name it {python.with_suffix('.py').name}",
+            )
+        plan_file = Path(plan) if plan else plan_beside(model_file)
+        return cls(model_file, plan_file, python, Path(certificate) if certificate else None)
+
+    @property
+    def settings_files(self) -> tuple[Path, ...]:
+        """The settings as Python and as JSON; empty if they are not asked for."""
+        if self.settings is None:
+            return ()
+        return self.settings, self.settings.with_suffix(".json")
+
+    def refuse(self, source: Path) -> None:
+        """Refuse files that cannot be written, or that are needed.
+
+        Raises:
+            ModelError: naming the file.
+        """
+        names = possible_weights(self.model) if self.settings is not None else ()
+        weights = {f"its weights {name}": self.model.with_name(name) for name in names}
+        refuse_targets({**weights, **self._by_option()}, (source,), weights={})
+
+    def refuse_weights(self, file: ModelFile) -> None:
+        """Refuse files that hold the model's weights, or that these will be copied to.
+
+        Raises:
+            ModelError: naming the file.
+        """
+        folders = (file.path.parent, self.model.parent)
+        weights = {f / name: file.path.name for f in folders for name in file.data_files}
+        refuse_targets(self._by_option(), (), weights)
+
+    def _by_option(self) -> dict[str, Path]:
+        named = {"-o": self.model, "--plan": self.plan}
+        if self.certificate is not None:
+            named["--certificate"] = self.certificate
+        options = "--settings-out", "the JSON of --settings-out"
+        return named | dict(zip(options, self.settings_files, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """A planned model that can be written, run, and compared with its original.
+
+    Attributes:
+        file: the model that was planned: the given one, or one that ONNX Runtime optimized.
+        planned: its plan.
+        settings: of the plan, bound to the model.
+        targets: the files to write.
+        original: the model whose outputs count; None: ``file`` itself.
+        notes: further metadata of the written model.
+        caches: its in-place caches, if it has any.
+    """
+
+    file: ModelFile
+    planned: PlannedProgram
+    settings: Settings
+    targets: Targets
+    original: Path | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+    caches: Caches | None = None
+
+    @property
+    def compared_with(self) -> Path:
+        """The model whose outputs the written model must have."""
+        return self.original or self.file.path
+
+    @property
+    def only_as_written(self) -> bool:
+        """Whether ONNX Runtime must run the written file without optimizing its graph.
+
+        It would merge recomputed nodes and chunks, and change the order in which donated pairs are
+        safe. In-place caches are safe in any order.
+        """
+        report = self.planned.plan.report
+        has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
+        needs_order = bool(report.donated.pairs) and self.caches is None
+        return self.original is not None or has_copies or needs_order
+
+
+class RewrittenFiles(OutputFiles):
+    """The files of one `Rewriting`, with the bytes of its model.
+
+    Weight files are created with the object and removed at the end of its block, unless `finish`
+    was called.
+
+    Attributes:
+        data: the serialized model without the settings it is run with, in parts.
+
+    Raises:
+        ModelError: a file is in the way or cannot be written, or a folded value cannot be computed.
+    """
+
+    def __init__(self, rewriting: Rewriting) -> None:
+        rewriting.targets.refuse_weights(rewriting.file)
+        self._rewriting = rewriting
+        self._targets = rewriting.targets
+        self._earlier = own_weights(self._targets.model)
+        self._used = set(rewriting.file.data_files)
+        super().__init__(
+            rewriting.file.data_files,
+            rewriting.file.path.parent,
+            self._targets.model.parent,
+            own=self._earlier if rewriting.original else (),
+        )
+        self._moved = ExternalWeights()
+        try:
+            self.data: Iterable[bytes] = self._model_bytes()
+        except BaseException:
+            self.remove_weights()
+            raise
+
+    def _model_bytes(self) -> Iterable[bytes]:
+        """Fold constants, chunk regions, and move weights out; return the bytes of the result.
+
+        The weight files that this creates are added to those that belong to the output.
+        """
+        from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
+        from memplan_cli.onnx_io.writing.write import written_model
+
+        rewriting, planned = self._rewriting, self._rewriting.planned
+        file, out, report = rewriting.file, self._targets.model, planned.plan.report
+        model, program = file.model, planned.program
+        weight_folders: tuple[Path, ...] = (file.path.parent,)
+        notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
+        if report.folded.tensors:
+            folded = fold_beside(file, planned, out, self._earlier)
+            self._add_weights(folded.created)
+            model, program = folded.model, folded.program
+            weight_folders = (*weight_folders, out.parent)
+            where = "".join(f" in {path.name}" for path in folded.created)
+            notes[FOLDED] = f"{len(report.folded.tensors)} constants{where}"
+        if report.chunked.regions:
+            from memplan_cli.onnx_io.writing.chunked import chunked_model
+
+            model, program = chunked_model(model, program, planned.constants, weight_folders)
+        if rewriting.original is None and rewriting.settings.external_weights != "keep":
+            moved = move_beside(model, out, self._used, self._earlier)
+            self._add_weights(moved.created)
+            self._moved, model = moved.facts, moved.model
+            if moved.created:
+                notes[WEIGHTS] = f"{moved.facts.bytes} bytes in {moved.facts.file}"
+        return written_model(model, program, planned.plan, notes)
+
+    def _add_weights(self, created: Sequence[Path]) -> None:
+        self._created = (*self._created, *created)
+        self._used.update(path.name for path in created)
+
+    def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
+        """Write all files; return the plan as written, and the weight files.
+
+        The model's path in the written plan is relative to the plan's folder. Weight files that only
+        an earlier version of the output used are deleted.
+
+        Raises:
+            SettingsError: settings are asked for and nothing was measured.
+            ModelError: a file cannot be written.
+        """
+        plan = _named_from(self._targets.plan.parent, plan)
+        plan = plan.with_report(replace(plan.report, external_weights=self._moved))
+        contents: dict[Path, Content] = {
+            self._targets.plan: plan.encoded(),
+            self._targets.model: [*self.data, _settings_metadata(self._rewriting, plan)],
+        }
+        if self._targets.certificate is not None:
+            certificate = certificate_for(self._rewriting.file, self._rewriting.planned)
+            contents[self._targets.certificate] = certificate.dumps().encode()
+        contents.update(self._settings_files(plan))
+        weights = self.write(contents)
+        self._drop_unused()
+        return plan, weights
+
+    def _settings_files(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
+        """Yield the settings of the written model as Python and as JSON, if asked for."""
+        from memplan_cli.reporting.snippets import settings_json, settings_snippet
+
+        if self._targets.settings is None:
+            return
+        runtime = plan.report.runtime
+        if runtime is None or runtime.settings is None:
+            raise SettingsError(
+                "the runtime's memory was not measured, so there are no settings",
+                hint="leave --settings-out out",
+            )
+        model = str(self._targets.model)
+        python, json = self._targets.settings_files
+        yield python, settings_snippet(runtime.settings, model, runtime.provider).encode()
+        yield json, settings_json(runtime.settings).encode()
+
+    def _drop_unused(self) -> None:
+        """Delete weight files that only an earlier version of the output used."""
+        from memplan_cli.onnx_io.load import load_model
+
+        unused = [name for name in self._earlier if name not in self._used]
+        needed = weights_of(load_model(self._rewriting.compared_with)) if unused else ()
+        for name in unused:
+            if name not in needed:
+                self._targets.model.with_name(name).unlink(missing_ok=True)
+
+
+def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
+    """Return the certificate of a plan that was just made.
+
+    A bound on recomputation is about the program before nodes were copied, which is read again.
+
+    Raises:
+        MemplanError: the model cannot be read again.
+    """
+    from memplan_cli.api.models.resolve_sizes import resolve_sizes
+    from memplan_cli.features.certificates.certify import certificate_of
+    from memplan_cli.features.recompute.bound import Bound
+
+    def prove_recompute(program: Program, terms: Terms, bound: int) -> RecomputeProof:
+        return Bound(program, terms).witness(bound)
+
+    report, original = planned.plan.report, None
+    if report.recompute.bound is not None and not report.folded.tensors:
+        original = resolve_sizes(file.lazy, file.path, planned.settings).loaded.program
+    return certificate_of(planned, original, prove_recompute)
+
+
+def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
+    """Return metadata, as protobuf bytes to append to the model, with the settings to run it with.
+
+    Without measured settings, a model that must not be optimized gets those that ensure this, and
+    others get none.
+    """
+    from memplan_cli.onnx_io.settings_metadata import (
+        RecordedSettings,
+        config_entry,
+        settings_entry,
+    )
+
+    runtime = plan.report.runtime
+    if runtime is not None and runtime.settings is not None:
+        provider, settings = runtime.provider, runtime.settings
+    elif rewriting.only_as_written:
+        from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
+
+        provider = PROVIDERS.get(rewriting.settings.target, CPU)
+        binding = {output: input_ for input_, output in plan.report.donated.pairs}
+        settings = replace(FREED_AT_ONCE, io_binding=binding)
+    else:
+        return b""
+    entry = settings_entry(RecordedSettings(provider, settings))
+    return entry + config_entry(settings, rewriting.file.model)
+
+
+def _named_from(folder: Path, plan: Plan) -> Plan:
+    """Return a plan that names its model relative to a folder; a temporary model by its name alone."""
+    model = plan.report.model
+    with suppress(ValueError):  # no relative path leads to another drive
+        path = Path(model.path)
+        relative = os.path.relpath(path.absolute(), folder.absolute())
+        path = Path(relative if is_lasting(path) else path.name)
+        return plan.with_report(
+            replace(plan.report, model=replace(model, path=path.as_posix()))
+        )
+    return plan

@@ -1,0 +1,193 @@
+"""External weight files that belong to one output: packed, folded, or moved out of the model file.
+
+A portable output refers to the weight files of its source. Three kinds of weights get a file of
+their own beside the output: those that ONNX Runtime packed or fused for a provider, folded
+constants, and weights that were stored in the model file itself. The names of these files are
+derived from the output's name. When the output is written again, they are replaced or removed with
+it. A file of such a name that the earlier output does not refer to is never touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from memplan_cli.core.results.memory import ExternalWeights
+from memplan_cli.errors import MemplanError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.core.program import Program
+    from memplan_cli.planning.planner import PlannedProgram
+
+FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
+"""What is inserted into the output's name, by the kind of weights."""
+
+
+def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
+    """Return the name of a model whose weights lie beside the output as ``<name>.data``.
+
+    Args:
+        output: the model to write.
+        taken: the weight files of its source; their names are avoided.
+        kind: the kind of weights.
+    """
+    name = f"{output.stem}{kind}{output.suffix}"
+    return f"{output.stem}{kind}.offline{output.suffix}" if f"{name}.data" in taken else name
+
+
+def possible_weights(output: Path) -> tuple[str, ...]:
+    """Return every name that `dump_name` can give to weights of an output, sorted."""
+    kinds = (FUSED, UNFUSED, FOLDED, MOVED)
+    names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
+    return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
+
+
+def own_weights(output: Path) -> tuple[str, ...]:
+    """Return the weight files that belong to an output that was written earlier.
+
+    Empty if the output does not exist, cannot be read, or has none.
+    """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.metadata import has_own_weights
+
+    # The model is parsed only if such files exist: most outputs have none.
+    existing = {name for name in possible_weights(output) if output.with_name(name).exists()}
+    if not existing or not output.is_file():
+        return ()
+    try:
+        model = load_model(output)
+        named = weights_of(model) if has_own_weights(model) else ()
+    except MemplanError:
+        return ()
+    return tuple(name for name in named if name in existing)
+
+
+def weights_of(model: ModelProto) -> tuple[str, ...]:
+    """Return the files that hold a model's weights, as the model names them.
+
+    Raises:
+        ModelError: a name leads out of the model's folder.
+    """
+    from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
+
+    return locations(external_tensors(model))
+
+
+def refuse_foreign_weights(output: Path, names: Iterable[str]) -> None:
+    """Refuse to write weights over a file that does not belong to the earlier output.
+
+    Raises:
+        ModelError: naming the file.
+    """
+    own = own_weights(output)
+    for name in names:
+        place = output.with_name(name)
+        if name not in own and (place.exists() or place.is_symlink()):
+            raise ModelError(
+                f"{place} is in the way: the weights of {output.name} have that name",
+                hint="move it away, or name another file with -o",
+            )
+
+
+class FoldedModel(NamedTuple):
+    """A model with its constants folded.
+
+    Attributes:
+        model: the model.
+        program: its program.
+        created: the file of large folded values beside the output, if there are any.
+    """
+
+    model: ModelProto
+    program: Program
+    created: tuple[Path, ...] = ()
+
+
+def fold_beside(
+    file: ModelFile, planned: PlannedProgram, out: Path, own: Collection[str]
+) -> FoldedModel:
+    """Fold the constants that a plan names; large values are written into a file beside the output.
+
+    Args:
+        file: the model that was planned.
+        planned: its plan, and its program without the folded ops.
+        out: the model to write.
+        own: weight files of an earlier version of the output, which may be replaced.
+
+    Raises:
+        ModelError: a value cannot be computed, or a file is in the way.
+    """
+    from memplan_cli.onnx_io.weights.external_data import create, remove
+    from memplan_cli.onnx_io.weights.folding import Evaluator, folded_model, goes_outside
+    from memplan_cli.onnx_io.weights.tensor_data import DataFile, store_inside
+
+    model, evaluator = file.model, Evaluator(file.model, file.path.parent)
+    if not goes_outside(model, planned.plan.report.folded.added):
+        return FoldedModel(*folded_model(model, planned.program, evaluator, store_inside))
+    name = f"{dump_name(out, file.data_files, FOLDED)}.data"
+    refuse_foreign_weights(out, [name])
+    written: list[FoldedModel] = []
+
+    def write(data: BinaryIO) -> None:
+        store = DataFile(name, data).store
+        written.append(FoldedModel(*folded_model(model, planned.program, evaluator, store)))
+
+    place = out.with_name(name)
+    created = create(place, write, own)
+    if not place.stat().st_size:  # every value is small, or belongs to a subgraph
+        remove(created)
+        created = ()
+    return written[0]._replace(created=created)
+
+
+class MovedModel(NamedTuple):
+    """A model whose large weights were moved out of its file.
+
+    Attributes:
+        model: the model.
+        facts: the name and size of the weight file, for the report.
+        created: the weight file, if there is one.
+    """
+
+    model: ModelProto
+    facts: ExternalWeights = ExternalWeights()
+    created: tuple[Path, ...] = ()
+
+
+def move_beside(
+    model: ModelProto, out: Path, taken: Collection[str], own: Collection[str]
+) -> MovedModel:
+    """Move the weights stored in a model into a file beside the output, if they are large in total.
+
+    ONNX Runtime copies weights in the model file into memory of its own; those in another file are
+    read one by one, or mapped.
+
+    Args:
+        model: the model to write.
+        out: its file.
+        taken: the weight files that the model refers to already.
+        own: weight files of an earlier version of the output, which may be replaced.
+
+    Raises:
+        ModelError: a file is in the way or cannot be written.
+    """
+    from memplan_cli.onnx_io.weights.external_data import create
+    from memplan_cli.onnx_io.weights.inline import WORTH, inline_bytes, moved_outside
+
+    size = inline_bytes(model)
+    if size < WORTH:
+        return MovedModel(model)
+    name = f"{dump_name(out, taken, MOVED)}.data"
+    refuse_foreign_weights(out, [name])
+    written: list[ModelProto] = []
+
+    def write(data: BinaryIO) -> None:
+        written.append(moved_outside(model, name, data))
+
+    created = create(out.with_name(name), write, own)
+    return MovedModel(written[0], ExternalWeights(name, size), created)

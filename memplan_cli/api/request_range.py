@@ -1,0 +1,238 @@
+"""Settings for requests of any size within bounds: chosen for a model, and for a written model.
+
+`features.serving` chooses the settings. Here, the model is read and its other dims are bound.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.models.binding import (
+    assumption_notes,
+    bind,
+    binding_of,
+    binding_settings,
+    refuse_run,
+)
+from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.core.binding_options import bounds_options
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
+from memplan_cli.core.selection import nearest
+from memplan_cli.errors import MemplanError, SettingsError
+
+if TYPE_CHECKING:
+    from memplan_cli.api.models.model_file import ModelFile
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.features.serving.loads import Service
+    from memplan_cli.features.serving.settings import ServingSettings
+    from memplan_cli.settings.settings import Settings
+
+_REQUIRED_IF_UNOPTIMISED = ("graph_optimization_level", "execution_order")
+"""Session options that a file keeps if its graph must run as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSettings:
+    """Settings for all sizes within bounds.
+
+    Attributes:
+        serving: the chosen settings, and what the arena holds with them.
+        bounds: the lowest and the highest number of each dim.
+        notes: what was assumed, and which sizes were simulated.
+    """
+
+    serving: ServingSettings
+    bounds: dict[str, tuple[int, int]]
+    notes: tuple[str, ...] = ()
+
+
+def range_settings(
+    model: FilePath,
+    settings: Settings,
+    timeout: float | None = None,
+    required: RuntimeSettings | None = None,
+) -> RangeSettings:
+    """Return the runtime options with which a process needs least for requests within bounds.
+
+    Args:
+        model: the file; its weights must exist, because ONNX Runtime loads it.
+        settings: bounds of the dims of requests, and what binds the other dims.
+        timeout: seconds for each process that confirms the settings; None: they are predicted only.
+        required: runtime options that must not change; None: those recorded in the file.
+
+    Raises:
+        MemplanError: the model does not load, or has no dim of a name.
+    """
+    from memplan_cli.features.serving.loads import predict_sizes
+    from memplan_cli.features.serving.settings import choose
+
+    refuse_run(settings, "--measure" if timeout is not None else "")
+    service, notes = service_of(Path(model), settings, timeout or DEFAULT_TIMEOUT)
+    if required is not None:
+        service = replace(service, base=required)
+    if timeout is not None:
+        serving = measured_settings(service)
+    else:
+        serving = choose(predict_sizes(service), service.extent.count, service.base)
+        notes = (*notes, "predicted, not measured: kernels' workspace is not included")
+    notes = (*notes, *sampling_notes(serving))
+    return RangeSettings(serving, dict(service.extent.bounds), notes)
+
+
+def measured_settings(service: Service) -> ServingSettings:
+    """Choose settings with measured workspaces of kernels, and confirm their bound by a run."""
+    from memplan_cli.features.serving.loads import measure_sizes
+    from memplan_cli.features.serving.settings import choose
+    from memplan_cli.features.serving.soak import confirmed
+
+    serving = choose(measure_sizes(service), service.extent.count, service.base)
+    return confirmed(service, serving)
+
+
+def sampling_notes(serving: ServingSettings) -> tuple[str, ...]:
+    """Return the note that not every size was simulated; empty if every one was."""
+    if serving.exhaustive:
+        return ()
+    simulated = (
+        f"{serving.looked_at} of {serving.sizes} sizes were simulated, the corners among them"
+    )
+    return (f"{simulated}: the bound is of these",)
+
+
+def service_of(
+    path: Path, settings: Settings, timeout: float
+) -> tuple[Service, tuple[str, ...]]:
+    """Return a model with the sizes of its requests, and notes on dims that were assumed.
+
+    Raises:
+        SettingsError: there are no bounds, or the model has no free dim of a name.
+    """
+    from memplan_cli.features.serving.loads import Service
+    from memplan_cli.features.serving.sizes import Extent
+
+    file, bounds = read_model(path), settings.bounds
+    settings = replace(binding_settings(settings), bounds=bounds)
+    _refuse_wrong_bounds(file, settings)
+    bind(file.model, settings)  # rejects wrong names
+    largest = {name: high for name, (_, high) in bounds.items()}
+    at_largest = replace(settings, dims={**settings.dims, **largest}, bounds={})
+    bound = bind_fully(file, at_largest)
+    binding = binding_of(bound)
+    fixed = {name: value for name, value in binding.dims.items() if name not in bounds}
+    binding = replace(binding, dims=fixed)
+    service = Service(path, Extent(bounds), binding, timeout, _recorded_settings(file))
+    return service, assumption_notes(bound)
+
+
+def _recorded_settings(file: ModelFile) -> RuntimeSettings:
+    """Return the recorded settings that a file needs to run as it is; empty for other files."""
+    from memplan_cli.onnx_io.metadata import metadata_of
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+
+    recorded = recorded_settings(metadata_of(file.model))
+    if recorded is None or not recorded.settings.runs_as_written:
+        return RuntimeSettings()
+    required = _required(recorded.settings)
+    return replace(required, io_binding=recorded.settings.io_binding)
+
+
+def _required(settings: RuntimeSettings) -> RuntimeSettings:
+    """Return the options that a written file needs at any size."""
+    session = {k: v for k, v in settings.session.items() if k in _REQUIRED_IF_UNOPTIMISED}
+    return RuntimeSettings(session=session, session_config=settings.session_config)
+
+
+def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
+    """Refuse missing bounds, and bounds of dims that no request has.
+
+    Raises:
+        SettingsError: naming the dim.
+    """
+    from memplan_cli.onnx_io.interface import free_dims
+
+    names = tuple(free_dims(file.model))
+    if not settings.bounds:
+        options = bounds_options(names)
+        raise SettingsError(
+            "no size of requests changes without bounds",
+            hint=options or "the model has no free dim: one size is all it takes",
+        )
+    for name in settings.bounds:
+        if name in settings.dims:
+            raise SettingsError(f"dim {name!r} has both a number and bounds")
+        if name not in names:
+            dims = (
+                f"its inputs' dims are {', '.join(names)}" if names else "it has no free dim"
+            )
+            raise SettingsError(
+                f"no dim is called {name!r}: {dims}", hint=nearest(name, names)
+            )
+
+
+def with_range_settings(
+    plan: Plan, settings: Settings, path: Path, timeout: float, progress: Progress
+) -> Plan:
+    """Return a plan whose runtime settings suit every request within its bounds.
+
+    Plans without bounds are returned unchanged. If such settings cannot be found, a warning says why.
+
+    Args:
+        plan: the plan of a written model, with runtime settings for the one size that was run.
+        settings: the settings of the plan, with its bounds.
+        path: the written model, which may have a temporary name.
+        timeout: seconds for each run that confirms the settings.
+        progress: called when the choice begins.
+    """
+    facts = plan.report.runtime
+    if not settings.bounds or facts is None or facts.settings is None:
+        return plan
+    if facts.provider != CPU:
+        return plan.with_warnings(_for_one_size(f"on {facts.provider} no range is looked at"))
+    needed = plan.report.memory.total or 0
+    if needed > _half_of_machine():
+        reason = f"the largest takes {format_size(needed)}, and was not run"
+        return plan.with_warnings(_for_one_size(reason))
+    progress("choosing settings for the range")
+    # Only what the user gave counts: the assumed dims were those of one run.
+    given = replace(settings, inputs=replace(settings.inputs, feeds=None, assumed=None))
+    try:
+        found = range_settings(path, given, timeout, _required(facts.settings))
+    except MemplanError as error:
+        return plan.with_warnings(_for_one_size(f"{error}"))
+    chosen = replace(found.serving.chosen.settings, io_binding=facts.settings.io_binding)
+    report = replace(plan.report, runtime=replace(facts, settings=chosen, settings_sources={}))
+    return plan.with_report(report).with_warnings(_range_warning(found, facts), *found.notes)
+
+
+def _half_of_machine() -> int:
+    """Return half the memory of this machine in bytes; unlimited if the system does not tell it."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # no POSIX
+        return sys.maxsize
+
+
+def _for_one_size(reason: str) -> str:
+    return (
+        f"the settings are for one size of requests, not for all within the bounds: {reason}"
+    )
+
+
+def _range_warning(found: RangeSettings, facts: RuntimeFacts) -> str:
+    sizes = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found.bounds.items())
+    bound = found.serving.chosen.bound
+    held = (
+        "no bound of the arena was found"
+        if bound is None
+        else f"the arena holds at most {format_size(bound)}, whatever their sequence"
+    )
+    observed = "; what was observed ran under settings for one size" if facts.observed else ""
+    return f"the settings are for all requests with {sizes}: {held}{observed}"

@@ -1,0 +1,84 @@
+"""``memplan soak``: serve many requests of changing size, and record the process's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.models.binding import refuse_run
+from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.request import settings_of
+from memplan_cli.api.request_range import measured_settings, sampling_notes, service_of
+from memplan_cli.core.progress import silent
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+
+if TYPE_CHECKING:
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.features.serving.soak import Soak
+    from memplan_cli.settings.settings import Settings
+
+_SERVING_SHARE = 0.8
+"""Share of a process's time limit for requests; the rest is for making its session."""
+
+
+def soak(
+    model: ModelSource,
+    settings: Settings | None = None,
+    *,
+    requests: int = 1000,
+    sequence: str = "random",
+    seed: int = 0,
+    seconds: float = DEFAULT_TIMEOUT / 2,
+    timeout: float = DEFAULT_TIMEOUT,
+    progress: Progress | None = None,
+    config: FilePath | None = None,
+    **options: object,
+) -> Soak:
+    """Serve requests of changing size with ONNX Runtime's defaults and with chosen settings.
+
+    Args:
+        model: A model, as a file or in memory.
+        settings: Bounds of the dims of requests, and what binds the others.
+        requests: Number of requests under each configuration.
+        sequence: The order of their sizes, one of `SEQUENCES`.
+        seed: Of sizes and inputs.
+        seconds: After this time of the first configuration no further request starts.
+        timeout: Seconds for each process.
+        progress: Called with the name of each stage.
+        config: A settings file, in place of ``settings``.
+        options: Settings by name, in place of ``settings``: ``bounds={"batch": (1, 8)}``.
+
+    Raises:
+        MemplanError: the model does not run here, or has no dim of a name.
+    """
+    from memplan_cli.features.serving.sizes import requests as request_sizes
+    from memplan_cli.features.serving.soak import Requests, Soak, configurations, serve
+
+    progress = progress or silent
+    with model_paths(model) as files:
+        settings = settings_of(files.path, settings, config, options)
+        refuse_run(settings, "soak")
+        service, notes = service_of(files.path, settings, timeout)
+        progress("choosing settings")
+        serving = measured_settings(service)
+        order = request_sizes(service.extent, sequence, requests, seed)
+        progress("serving requests")
+        limit = min(seconds, _SERVING_SHARE * timeout)
+        courses = serve(service, Requests(order, limit), configurations(serving))
+        fewer = [
+            f"{course.name}: {course.requests} requests in its time"
+            for course in courses[1:]
+            if course.requests < courses[0].requests
+        ]
+        result = Soak(
+            model=str(files.path),
+            bounds=service.extent.bounds,
+            sequence=sequence,
+            seed=seed,
+            asked=requests,
+            serving=serving,
+            courses=courses,
+            notes=(*notes, *sampling_notes(serving), *fewer),
+        )
+        return files.without_folder(result)

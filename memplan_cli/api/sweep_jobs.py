@@ -1,0 +1,334 @@
+"""The jobs of a sweep: one model at one binding each, done anywhere, with a row as the result.
+
+Jobs are plain data: they are done in this process, in worker processes, or on the workers of a Dask
+cluster. A failure is a row. With a file of rows, an interrupted sweep is resumed: each row is
+written as soon as it is complete, and jobs with a row are not done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.api.models.file_names import default_original, expanded_glob
+from memplan_cli.core.selection import is_one_of, nearest
+from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.errors import MemplanError, ModelError, SettingsError
+from memplan_cli.onnx_io.interface import known_dims, value_names
+from memplan_cli.reporting.commands.sweep import NUMBERS, Row, append_row, read_rows
+from memplan_cli.reporting.hints import assumed_dims, over_budget
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.models.profiles import Profiles
+    from memplan_cli.core.results.report import Report
+    from memplan_cli.settings.settings import Settings
+
+Runner = Callable[["Sequence[Job]"], Iterator[tuple[int, Row]]]
+"""Does jobs; yields the index and the row of each, in any order, every job once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One model at one binding.
+
+    Attributes:
+        model: the file.
+        dims: a number for each dim, or ``LOW..HIGH`` for one plan that holds for all between.
+        config: a settings file.
+        overrides: settings on top of those of the files.
+        missing_dims: dims of the sweep that this model does not have.
+    """
+
+    model: str
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    config: str | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    missing_dims: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The digest of everything that decides the row: the model's bytes, dims and settings."""
+        try:
+            refuse_endless(Path(self.model), ModelError)
+            content = sha256(Path(self.model).read_bytes()).hexdigest()
+        except (OSError, ModelError):
+            content = ""
+        parts = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
+        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def jobs_of(
+    paths: Sequence[Path],
+    profiles: Profiles,
+    overrides: Mapping[str, object],
+    config: Path | None = None,
+) -> tuple[Job, ...]:
+    """Return a job for every model at every combination of dims, and for one plan of all of them.
+
+    A model gets the dims that it has.
+
+    Args:
+        paths: models, globs and folders.
+        profiles: values of dims.
+        overrides: settings on top of those of the files.
+        config: a settings file.
+
+    Raises:
+        ModelError: a path names no model.
+        SettingsError: a setting is wrong, or no model has a dim or an input of a name.
+    """
+    from memplan_cli.settings.sources import read_config, read_overrides
+
+    # Wrong settings would fail every row: the command fails instead.
+    read_overrides(overrides)
+    if config is not None:
+        read_config(config)
+    models = found_models(paths)
+    bounds = overrides.get("bounds")
+    asked_dims = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
+    dims_by_model = (
+        {model: _dims_of(model, config, overrides) for model in models} if asked_dims else {}
+    )
+    _reject_unknown("dim", asked_dims, dims_by_model.values())
+    if any(overrides.get(key) for key in ("input", "inputs", "shapes")):
+        _reject_unknown_inputs(models, config, overrides)
+    config_name = None if config is None else str(config)
+    jobs = []
+    for model in models:
+        model_dims = dims_by_model.get(model)
+        missing: tuple[str, ...] = ()
+        if model_dims is not None:
+            missing = tuple(name for name in asked_dims if name not in model_dims)
+        own = {name: values for name, values in profiles.items() if name not in missing}
+        jobs += [
+            Job(str(model), dims, config_name, overrides, missing) for dims in _all_dims(own)
+        ]
+    return tuple(jobs)
+
+
+def _all_dims(profiles: Profiles) -> tuple[Mapping[str, int | str], ...]:
+    """Return every combination of values; if there are several, also the bounds of all of them."""
+    from memplan_cli.api.models.profiles import combinations
+
+    all_dims: list[Mapping[str, int | str]] = [*combinations(profiles)]
+    if any(len(set(values)) > 1 for values in profiles.values()):
+        bounds: dict[str, int | str] = {
+            name: f"{min(values)}..{max(values)}" if len(set(values)) > 1 else values[0]
+            for name, values in profiles.items()
+        }
+        all_dims.append(bounds)
+    return tuple(all_dims)
+
+
+def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return model files, in order and each once. Globs are expanded, folders searched.
+
+    In a folder, models that memplan wrote beside their original are left out.
+
+    Raises:
+        ModelError: a folder or glob contains none.
+    """
+    models: dict[Path, None] = {}
+    for path in paths:
+        matches = expanded_glob(path)
+        if path.is_dir():
+            files = set(path.rglob("*.onnx"))
+            matches = tuple(sorted(f for f in files if default_original(f) not in files))
+        if not matches:
+            raise ModelError(f"there is no *.onnx in {path}")
+        models.update(dict.fromkeys(matches))
+    return tuple(models)
+
+
+def do_job(job: Job) -> Row:
+    """Plan one model at one binding and return its row; every error is in the row."""
+    key = job.key
+    try:
+        report, missing_inputs = _report(job)
+        numbers: dict[str, Any] = {
+            "nodes": report.model.nodes,
+            "intermediates": report.model.intermediates,
+            "coverage": report.coverage,
+        }
+        memory = {n: getattr(report.memory, n) for n in NUMBERS if n not in numbers}
+        missed_budget = over_budget(report)
+        return Row(
+            key,
+            job.model,
+            job.dims,
+            "failed" if missed_budget else "ok",
+            **numbers,
+            **memory,
+            error=missed_budget,
+            missing_dims=job.missing_dims,
+            missing_inputs=missing_inputs,
+            assumed=assumed_dims(report),
+        )
+    except MemplanError as error:
+        return failed_row(job, str(error), key)
+    except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
+        return failed_row(job, f"{type(error).__name__}: {error}", key)
+
+
+def failed_row(job: Job, reason: str, key: str = "") -> Row:
+    """Return the row of a job without numbers."""
+    text = " ".join(reason.split())[:500]
+    return Row(
+        key or job.key,
+        job.model,
+        job.dims,
+        "failed",
+        error=text,
+        missing_dims=job.missing_dims,
+    )
+
+
+def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
+    """Return the report of a job, and the names of given inputs that its model does not have."""
+    from memplan_cli.api.models.model_file import plan_model, read_model
+    from memplan_cli.settings.sources import load_settings
+
+    numbers = {name: value for name, value in job.dims.items() if isinstance(value, int)}
+    ranges = {name: value for name, value in job.dims.items() if isinstance(value, str)}
+    given = {name: value for name, value in job.overrides.items() if name != "bounds"}
+    bounds = {**(job.overrides.get("bounds") or {}), **ranges}  # type: ignore[dict-item] # a table, as every reader of settings checks
+    config = None if job.config is None else Path(job.config)
+    overrides = {**given, "dims": numbers or None, "bounds": bounds or None}
+    settings = load_settings(Path(job.model), config, overrides)
+    file = read_model(Path(job.model))
+    model_dims = known_dims(file.model, settings.shapes.values())
+    # A settings file may give a number for a dim that has a range in this row, and dims that only
+    # other models have.
+    dims = {
+        name: value
+        for name, value in settings.dims.items()
+        if name not in ranges and (name in numbers or name in model_dims)
+    }
+    own_bounds = {
+        name: limits
+        for name, limits in settings.bounds.items()
+        if name in ranges or name in model_dims
+    }
+    settings = replace(settings, dims=dims, bounds=own_bounds)
+    settings, missing_inputs = _with_own_inputs(file.model, settings)
+    return plan_model(file, settings).plan.report, missing_inputs
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    runner: Runner,
+    *,
+    resume: Path | None = None,
+    on_row: Callable[[Row], None] | None = None,
+) -> tuple[Row, ...]:
+    """Run all jobs and return their rows in the order of the jobs.
+
+    Args:
+        jobs: What to do.
+        runner: Where to do it.
+        resume: A file of rows: jobs with a row in it are skipped, new rows are appended.
+        on_row: Called with each new row.
+
+    Raises:
+        SettingsError: the file is no file of rows, or cannot be written.
+    """
+    keys = [job.key for job in jobs]
+    rows = {} if resume is None else read_rows(resume)
+    todo = [index for index, key in enumerate(keys) if key not in rows]
+    for position, row in runner([jobs[index] for index in todo]):
+        rows[keys[todo[position]]] = row
+        if resume is not None:
+            append_row(resume, row)
+        if on_row is not None:
+            on_row(row)
+    return tuple(rows[key] for key in keys)
+
+
+def _dims_of(
+    model: Path, config: Path | None, overrides: Mapping[str, object]
+) -> frozenset[str] | None:
+    """Return the dims of a model; None if it cannot be read, which its row will say."""
+    from memplan_cli.api.models.model_file import read_model
+    from memplan_cli.settings.sources import load_settings
+
+    try:
+        settings = load_settings(model, config, overrides)
+        return known_dims(read_model(model).model, settings.shapes.values())
+    except Exception:  # noqa: BLE001 - as in `do_job`
+        return None
+
+
+def _reject_unknown_inputs(
+    models: Sequence[Path], config: Path | None, overrides: Mapping[str, object]
+) -> None:
+    """Reject a given input or shape that none of the models has. Unreadable models are ignored.
+
+    Raises:
+        SettingsError: with the nearest name that a model has.
+    """
+    from memplan_cli.api.models.model_file import read_model
+    from memplan_cli.settings.sources import load_settings
+
+    value_names_by_model: list[frozenset[str] | None] = []
+    missing_by_model: list[tuple[str, ...]] = []
+    for model in models:
+        try:
+            proto = read_model(model).model
+            settings = load_settings(model, config, overrides)
+            names, missing = value_names(proto), _with_own_inputs(proto, settings)[1]
+        except MemplanError:
+            value_names_by_model.append(None)
+            missing_by_model.append(())
+            continue
+        value_names_by_model.append(names)
+        missing_by_model.append(missing)
+    candidates = dict.fromkeys(name for missing in missing_by_model for name in missing)
+    in_no_model = [n for n in candidates if all(n in missing for missing in missing_by_model)]
+    _reject_unknown("input", in_no_model, value_names_by_model)
+
+
+def _reject_unknown(
+    kind: str, asked: Collection[str], names_by_model: Collection[frozenset[str] | None]
+) -> None:
+    """Reject the name of a dim or an input that none of the models has.
+
+    Nothing is rejected if the names of a model are unknown (None).
+
+    Raises:
+        SettingsError: with the nearest name that a model has.
+    """
+    known: set[str] = set()
+    for names in names_by_model:
+        if names is None:
+            return
+        known |= names
+    for name in asked:
+        if name not in known:
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise SettingsError(
+                f"no model has {article} {kind} called {name!r}", hint=nearest(name, known)
+            )
+
+
+def _with_own_inputs(
+    model: ModelProto, settings: Settings
+) -> tuple[Settings, tuple[str, ...]]:
+    """Return settings with the inputs and shapes that a model has, and the names that it has not."""
+    inputs, values = settings.inputs, value_names(model)
+    missing = [name for name in settings.shapes if not is_one_of(name, values)]
+    if inputs.given:
+        from memplan_cli.onnx_io.runs.given_inputs import not_taken
+
+        missing += not_taken(inputs, model)
+    own_values = {name: value for name, value in inputs.values.items() if name not in missing}
+    shapes = {name: shape for name, shape in settings.shapes.items() if name not in missing}
+    own = replace(inputs, values=own_values, others="leave")
+    return replace(settings, shapes=shapes, inputs=own), tuple(dict.fromkeys(missing))

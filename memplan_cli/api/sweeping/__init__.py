@@ -1,1 +1,0 @@
-"""Many models at many bindings, in this process, in others, or on a cluster."""

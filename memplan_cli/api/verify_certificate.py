@@ -1,0 +1,112 @@
+"""``memplan verify-certificate``: check the bounds of a plan without the searches that found them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.api.models.plan_files import read_as_planned, types_by_block
+from memplan_cli.api.models.sources import model_paths
+from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.planning.plan_file import bounds_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.checking.certificates.planned_graph import CertifiedModel
+    from memplan_cli.core.results.certificate import Certified
+    from memplan_cli.core.results.plan import Plan
+
+
+def verify_certificate(
+    model: ModelSource, plan_file: FilePath, certificate_file: FilePath
+) -> Certified:
+    """Check a certificate against a plan and a model, without the searches that found it.
+
+    Args:
+        model: The model that the plan was made of, or the one that was written with it;
+            or a CSV file of buffers.
+        plan_file: The plan; or the CSV file with their offsets.
+        certificate_file: The certificate.
+
+    Raises:
+        MemplanError: a file cannot be read, or the model is another one.
+    """
+    from memplan_cli.checking.certificates.verify import verify
+    from memplan_cli.core.results.certificate import read_certificate
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.planning.plan_file import read_plan
+
+    with model_paths(model) as files:
+        path, plan_path = files.path, Path(plan_file)
+        certificate = read_certificate(Path(certificate_file))
+        if path.suffix == ".csv":
+            from memplan_cli.checking.certificates.arenas import check_packing
+
+            return check_packing(certificate, _file_bytes(path), _file_bytes(plan_path))
+        plan = read_plan(plan_path)
+        certified = verify(certificate, plan, certified_model(load_model(path), plan, path))
+        return files.without_folder(certified)
+
+
+def _file_bytes(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        ModelError: it cannot be read, or is a device or pipe without an end.
+    """
+    from memplan_cli.core.untrusted_files import refuse_endless
+
+    refuse_endless(path, ModelError)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
+    """Return what the check of a certificate needs of a model: its graph, order, types and bounds.
+
+    Args:
+        model: the model that was planned, or the one that was written with the plan.
+        plan: the plan.
+        path: the model's file, for messages.
+
+    Raises:
+        PlanError: the plan is of another model, has nodes that this one does not have, or does
+            not contain the sizes it was made for.
+    """
+    from memplan_cli.checking.certificates.planned_graph import (
+        CertifiedModel,
+        keep_written_order,
+        move_to_planned_order,
+    )
+    from memplan_cli.core.program import blocks
+    from memplan_cli.onnx_io.load import graph_digest
+    from memplan_cli.onnx_io.metadata import read_notes
+
+    is_written = read_notes(model).get("digest") == plan.digest
+    if not is_written and graph_digest(model) != plan.graph_sha256:
+        raise PlanError(
+            f"{path} is neither the model that the plan was made of nor the one written with it",
+            hint="name the model that was planned, or its .memplan.onnx",
+        )
+    has_other_nodes = plan.report.recompute.nodes or plan.report.folded.tensors
+    if has_other_nodes and not is_written:
+        raise PlanError(
+            f"the plan has nodes that {path} does not have, or leaves some out",
+            hint="name the model that was written with the plan",
+        )
+    loaded = read_as_planned(model, plan)
+    # Paths contain node indices where nodes have no names; those of the plan are of the original.
+    paths = [block.path for block in blocks(loaded.program.body)]
+    if is_written:
+        paths = [order.block for order in plan.order]
+    return CertifiedModel(
+        model.graph,
+        keep_written_order if is_written else move_to_planned_order,
+        dict(zip(paths, types_by_block(loaded), strict=False)),
+        bounds_of(plan),
+    )
