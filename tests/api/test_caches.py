@@ -143,9 +143,9 @@ def test_without_a_check_the_file_is_written_too(tmp_path: Path) -> None:
 def test_outputs_that_differ_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memplan_cli.features.kv_cache import rewrite
+    from memplan_cli.features.kv_cache import buffered
 
-    honest = rewrite.in_buffers
+    honest = buffered.in_buffers
 
     def wrong(*asked: object) -> object:
         model, caches = honest(*asked)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_outputs_that_differ_write_nothing(
         del softmax.attribute[:]
         return model, caches
 
-    monkeypatch.setattr(rewrite, "in_buffers", wrong)
+    monkeypatch.setattr(buffered, "in_buffers", wrong)
     path = saved(tmp_path, decoder())
     found = api.optimize(path, IN_PLACE)
     assert not found.passed
