@@ -143,9 +143,9 @@ def test_without_a_check_the_file_is_written_too(tmp_path: Path) -> None:
 def test_outputs_that_differ_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memplan_cli.features.kv_cache import buffered
+    from memplan_cli.features.kv_cache import buffered, rewrite
 
-    honest = buffered.in_buffers
+    honest = rewrite.in_buffers
 
     def wrong(*asked: object) -> object:
         model, caches = honest(*asked)  # type: ignore[arg-type]
