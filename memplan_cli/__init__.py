@@ -1,8 +1,9 @@
-"""The memory of ONNX models, known before they run and made smaller, with proof.
+"""Static analysis and reduction of the memory of ONNX models.
 
-Functions mean what the commands of their names mean: ``memplan_cli.optimize`` is ``memplan
-optimize``, but ``memplan settings`` is `runtime_settings` here, where `settings` is a room;
-`memplan.settings` is the function too. Each name is imported when it is asked for: importing this package imports nothing.
+Each function does what the command of the same name does: ``memplan_cli.optimize`` is ``memplan
+optimize``. The exception is ``memplan settings``, which is `runtime_settings` here because
+``memplan_cli.settings`` is a sub-package. Names are imported on first use, so that importing this
+package is fast.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.verify_certificate import verify_certificate
     from memplan_cli.api.why import why
     from memplan_cli.core.check import Check
-    from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
+    from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - the usual name in a package
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
 
@@ -60,7 +61,7 @@ _MODULES = {
     "verify_certificate": "memplan_cli.api.verify_certificate",
     "why": "memplan_cli.api.why",
 }
-"""Name -> the module that has it, and how it is called there if otherwise."""
+"""Public name -> its module, followed by ``:name`` if it has another name in the module."""
 
 __all__ = [
     "Check",
@@ -92,15 +93,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for."""
+    """Import a public name on its first use."""
     from importlib import import_module
 
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, there = _MODULES[name].partition(":")
-    found: object = getattr(import_module(module), there or name)
-    globals()[name] = found  # what is known is not asked for again
-    return found
+    module, _, name_in_module = _MODULES[name].partition(":")
+    value: object = getattr(import_module(module), name_in_module or name)
+    globals()[name] = value  # later accesses do not call this function
+    return value
 
 
 def __dir__() -> list[str]:

@@ -13,33 +13,32 @@ from memplan_cli.core.temporary import run_folder
 if TYPE_CHECKING:
     from typing import TextIO
 
-_ALLOCATIONS = 20_000_000
+_ALLOCATIONS_BETWEEN_COLLECTIONS = 20_000_000
+"""The threshold of Python's cyclic garbage collector.
+
+A plan of a large graph has millions of small objects and no reference cycles. With Python's default
+threshold the collector takes a sixth of the time of planning.
+"""
 
 
 def main() -> None:
-    """Run the command line.
-
-    A plan of a large graph is millions of small objects without a cycle among them. Looking
-    for cycles every 700 allocations, as Python does, takes a sixth of the whole time, and
-    every 200,000 still a tenth; what long searches leave behind is found all the same. The
-    end of the process frees everything, and need not be preceded by two looks for cycles.
-    """
+    """Run the command line."""
     try:
         raise_on_signals()
-        gc.set_threshold(_ALLOCATIONS)
+        gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
         with run_folder():
-            _run()
-    except Interrupted as ended:  # before the command line could hear it, or after
-        raise SystemExit(ended.exit_code) from None
+            _run_command_line()
+    except Interrupted as interrupt:  # before or after the command line, which handles its own
+        raise SystemExit(interrupt.exit_code) from None
     finally:
         ignore_signals()
         for stream in (sys.stdout, sys.stderr):
-            _let_go(stream)
-        gc.freeze()
+            _discard_unwritable_output(stream)
+        gc.freeze()  # skips the collection of all objects at exit
 
 
-def _run() -> None:
-    # Imported when signals are heard and end well.
+def _run_command_line() -> None:
+    # Imported here, so that signals are handled during the imports already.
     from memplan_cli.cli import main as run
     from memplan_cli.onnx_io.protobuf import ALONE
 
@@ -47,20 +46,19 @@ def _run() -> None:
     run()
 
 
-def _let_go(stream: TextIO | None) -> None:
-    """See that what could not be written is not tried again at the very end.
+def _discard_unwritable_output(stream: TextIO | None) -> None:
+    """Flush a stream, and redirect it to the null device if that fails.
 
-    Python flushes once more when a process ends, and where that fails its exit code is 120,
-    whatever ours was.
+    Python flushes both streams again at exit, and changes the exit code to 120 if that fails.
     """
     if stream is None or stream.closed:
         return
     try:
         stream.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, stream.fileno())
+        os.close(null_device)
 
 
 if __name__ == "__main__":

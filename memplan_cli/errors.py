@@ -1,13 +1,15 @@
-"""What can go wrong, in the user's words."""
+"""The errors that memplan reports to its users."""
 
 from __future__ import annotations
 
 
 class MemplanError(Exception):
-    """Something stopped the work; the message names it and the hint says what to do.
+    """An error that stops a command with exit code 2.
 
-    Every one of these ends a command with exit code 2. A check that fails is a result,
-    never one of these.
+    A check that fails is a result with exit code 1, not an error.
+
+    Attributes:
+        hint: what the user can do, or an empty text. The message says what is wrong.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -24,20 +26,20 @@ class ModelError(MemplanError):
 
 
 class UnknownSizeError(ModelError):
-    """A total was asked for and the size of some tensor is not known."""
+    """A total was requested, but the size of some tensor is unknown."""
 
 
 class PlanError(MemplanError):
-    """A plan file is not valid, or no plan fits the capacity asked for."""
+    """A plan file is not valid, or no plan fits the requested capacity."""
 
 
 class InvalidLayoutError(PlanError):
-    """An allocator broke its promise: this is our bug, and it names the buffers."""
+    """A layout is not safe. If memplan made it, that is a bug. The message names the buffers."""
 
 
 class RuntimeUnavailableError(MemplanError):
-    """The provider asked for is not there, or could not run the model."""
+    """The requested provider is not available, or could not run the model."""
 
 
 class RuntimeTimeoutError(RuntimeUnavailableError):
-    """A run was given up: it took longer than the seconds that it had."""
+    """A run was stopped because it exceeded its time limit."""

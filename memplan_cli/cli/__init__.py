@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from memplan_cli.cli.common import Output, printable
-from memplan_cli.core.interrupts import heard, interrupted_by
+from memplan_cli.core.interrupts import interrupted_by, last_interrupt
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
@@ -156,7 +156,7 @@ class _Commands(click.Group):
         try:
             return self._invoke(ctx)
         except _Failure:
-            ended = heard()
+            ended = last_interrupt()
             if ended:  # what failed is what the signal ended
                 raise _ended(ended) from None
             raise

@@ -1,4 +1,4 @@
-"""Child processes that end when the process that started them ends."""
+"""Child processes that end when their parent process ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from typing import IO
 
 PARENT = "MEMPLAN_PARENT"
-"""The environment variable in which a child finds the process id of its parent."""
+"""The environment variable that tells a child the process id of its parent."""
 
 _PR_SET_PDEATHSIG = 1
 """Option of Linux's ``prctl``: the signal that a process gets when its parent ends."""
 
 _SECONDS_BETWEEN_CHECKS = 1.0
-"""How often a child checks for its parent where the system sends no such signal."""
+"""How often a child checks for its parent on systems without that signal."""
 
 
 class Child:
-    """A child process that was started from a command."""
+    """A child process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -42,15 +42,15 @@ class Child:
         output: int | IO[bytes] = subprocess.DEVNULL,
         connections: Sequence[int] = (),
     ) -> Self:
-        """Start a command whose first act should be `end_with_parent`.
+        """Start a command, which should call `end_with_parent` first.
 
         Args:
             command: the program and its arguments.
-            environment: its variables; `PARENT` is added.
+            environment: its environment variables; `PARENT` is added.
             output: the file for its stdout and stderr.
             connections: file descriptors that the child inherits.
         """
-        process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+        process = subprocess.Popen(  # noqa: S603 - the arguments are memplan's own
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -82,10 +82,11 @@ class Child:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Make this process end when its parent ends, however the parent ends.
+    """Make this process end when its parent ends, for whatever reason the parent ends.
 
-    Linux kills the process, even if it hangs. Elsewhere a thread checks once a second. A parent
-    that ended before this call is noticed too, because an orphan has another parent process.
+    On Linux the kernel kills the process, even if it hangs; on macOS a thread checks once a second.
+    If the parent ended before this call, the process exits now: it has another parent by then.
+    Windows is not supported.
 
     Args:
         parent: the process id of the parent; None: the one in the environment.
@@ -94,12 +95,14 @@ def end_with_parent(parent: int | None = None) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     elif sys.platform != "win32":
-        _start_check_of_parent(expected)
+        _start_parent_check(expected)
     if sys.platform != "win32" and os.getppid() != expected:
         os._exit(1)
 
 
-def _start_check_of_parent(parent: int) -> None:
+def _start_parent_check(parent: int) -> None:
+    """Start a thread that exits this process once the parent has ended."""
+
     def check() -> None:
         while os.getppid() == parent:
             time.sleep(_SECONDS_BETWEEN_CHECKS)

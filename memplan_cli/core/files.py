@@ -1,154 +1,133 @@
-"""Atomic writes: a file gets onto the disk whole, or not at all.
+"""Atomic writes of files, and a check of files before they are read.
 
-Everything is written under a temporary name in the target's folder, then renamed: whoever
-looks, at any moment, finds the old file or the whole new one. Temporary ones of runs that
-were killed are removed by the next run that writes the same target.
+Data is first written to a temporary file in the folder of the target, which is then renamed:
+other programs see the old file or the complete new one, never a part.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.interrupts import deferred
-from memplan_cli.core.temporary import clear_files, held, random_name
+from memplan_cli.core.temporary import temporary_beside
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from memplan_cli.errors import MemplanError
+
 
 Content = bytes | Iterable[bytes]
-"""What is written into a file: all of it, or piece by piece."""
+"""The bytes of a file, or its parts in order."""
+
+_MAX_READ_BYTES = 1 << 31
+"""The largest file that is read into memory: the size limit of a protobuf message."""
+
+_COMPARED_BYTES = 1 << 20
+"""Bytes that are compared at a time."""
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
-    """Write several files: all temporary ones first, then rename each.
+    """Write several files: all of them, or none.
 
-    A link stays one, and what it points to is replaced. What is no regular file, a device
-    or a pipe, is written into.
+    If a path is a symbolic link, the file behind it is replaced. A device or a pipe is opened and
+    written to.
 
     Raises:
-        ModelError: a folder or file cannot be written; nothing is left behind.
+        ModelError: a folder or file cannot be written; new files are removed again.
     """
-    staged: dict[Path, Path] = {}
-    fresh: list[Path] = []
+    temporary_files: dict[Path, Path] = {}
+    new_files: list[Path] = []
     target = next(iter(contents))
-    regular = {path: data for path, data in contents.items() if not _is_special(path)}
-    with ExitStack() as partials:
+    regular = {path: data for path, data in contents.items() if not _is_device_or_pipe(path)}
+    with ExitStack() as stack:
         try:
             for target, data in regular.items():
-                place = _followed(target)
-                staged[place] = partials.enter_context(_staged(place, data))
+                destination = _resolve_link(target)
+                temporary_files[destination] = stack.enter_context(_staged(destination, data))
             for target, data in contents.items():
                 if target not in regular:
-                    _pour(target, data)
-            with deferred():  # all of them, or none
-                for target, partial in staged.items():
+                    with target.open("wb") as file:
+                        file.writelines(_parts(data))
+            with deferred():  # a signal must not stop between two renames
+                for target, temporary_file in temporary_files.items():
                     is_new = not target.exists()
-                    partial.replace(target)
-                    fresh.extend([target] if is_new else [])
+                    temporary_file.replace(target)
+                    new_files.extend([target] if is_new else [])
         except OSError as error:
-            for path in fresh:
+            for path in new_files:
                 path.unlink(missing_ok=True)
-            raise ModelError(
-                f"{target} cannot be written: {error.strerror}",
-                hint="choose another place with -o",
-            ) from error
+            raise _write_error(target, error) from error
 
 
 @contextmanager
 def staged(target: Path, data: Content) -> Iterator[Path]:
-    """Write bytes under a temporary name beside ``target``, for as long as the block lasts.
+    """Write data to a temporary file beside ``target``, for the duration of the block.
 
     Raises:
         ModelError: the folder cannot be written.
     """
-    with ExitStack() as partials:
+    with ExitStack() as stack:
         try:
-            partial = partials.enter_context(_staged(target, data))
+            temporary_file = stack.enter_context(_staged(target, data))
         except OSError as error:
-            raise ModelError(
-                f"{target} cannot be written: {error.strerror}",
-                hint="choose another place with -o",
-            ) from error
-        yield partial
-
-
-def _followed(target: Path) -> Path:
-    """Return the file that a link stands for.
-
-    Raises:
-        OSError: links lead in a circle: a `RuntimeError` up to Python 3.12, and then a path
-            that is a link still.
-    """
-    if not target.is_symlink():
-        return target
-    circle = OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    try:
-        found = target.resolve()
-    except RuntimeError as error:
-        raise circle from error
-    if found.is_symlink():
-        raise circle
-    return found
-
-
-def _is_special(path: Path) -> bool:
-    """Whether a path is there and neither a file nor a folder: replacing it would end it."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _pour(target: Path, data: Content) -> None:
-    with target.open("wb") as file:
-        file.writelines([data] if isinstance(data, bytes) else data)
+            raise _write_error(target, error) from error
+        yield temporary_file
 
 
 @contextmanager
 def _staged(target: Path, data: Content) -> Iterator[Path]:
-    """Write bytes under a temporary name; the file goes, if it still has that name."""
-    with temporary_beside(target) as partial:
-        with partial.open("wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
+    """Do the same as `staged`, but raise `OSError`. The block may rename the file."""
+    with temporary_beside(target) as temporary_file:
+        with temporary_file.open("wb") as file:
+            file.writelines(_parts(data))
             file.flush()
             os.fsync(file.fileno())
-        partial.chmod(file_mode(target))
-        yield partial
+        temporary_file.chmod(file_mode(target))
+        yield temporary_file
 
 
-@contextmanager
-def temporary_beside(target: Path) -> Iterator[Path]:
-    """Create an empty file in the folder of ``target``, for as long as the block lasts.
+def _parts(data: Content) -> Iterable[bytes]:
+    return [data] if isinstance(data, bytes) else data
 
-    Those of runs that were killed are removed first.
+
+def _write_error(target: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"{target} cannot be written: {error.strerror}",
+        hint="choose another path with -o",
+    )
+
+
+def _resolve_link(target: Path) -> Path:
+    """Return the file that a symbolic link leads to, or the path itself if it is no link.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the links form a cycle.
     """
-    start = f".{target.name[:100]}."
-    clear_files(target.parent, re.compile(rf"{re.escape(start)}[0-9a-f]{{16}}\.tmp"))
-    partial, lock = None, None
+    if not target.is_symlink():
+        return target
+    cycle = OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
-        with deferred():
-            while lock is None:
-                partial = target.with_name(f"{start}{random_name()}.tmp")
-                lock = held(partial)
-        assert partial  # noqa: S101 - for the type checker
-        yield partial
-    finally:
-        with deferred():
-            if lock is not None and partial is not None:
-                partial.unlink(missing_ok=True)
-                os.close(lock)
+        resolved = target.resolve()
+    except RuntimeError as error:  # a cycle, up to Python 3.12
+        raise cycle from error
+    if resolved.is_symlink():  # a cycle, from Python 3.13
+        raise cycle
+    return resolved
+
+
+def _is_device_or_pipe(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def file_mode(target: Path) -> int:
-    """Return the mode of the file that is replaced, or what a new file would get."""
+    """Return the permissions of an existing file, or those that a new file would get."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -156,15 +135,33 @@ def file_mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-def same_bytes(one: Path, other: Path) -> bool:
-    """Whether two files hold the same, a piece at a time."""
-    if one.stat().st_size != other.stat().st_size:
+def same_bytes(path: Path, other: Path) -> bool:
+    """Return whether two files have the same content."""
+    if path.stat().st_size != other.stat().st_size:
         return False
-    block = 1 << 20
-    with one.open("rb") as left, other.open("rb") as right:
+    with path.open("rb") as file, other.open("rb") as other_file:
         while True:
-            a, b = left.read(block), right.read(block)
-            if a != b:
+            data, other_data = file.read(_COMPARED_BYTES), other_file.read(_COMPARED_BYTES)
+            if data != other_data:
                 return False
-            if not a:
+            if not data:
                 return True
+
+
+def refuse_endless(
+    path: Path, error: type[MemplanError], max_bytes: int = _MAX_READ_BYTES
+) -> None:
+    """Raise an error if reading a file into memory could take forever or exhaust memory.
+
+    That is a device, a pipe, a socket, or a file above ``max_bytes``, such as a sparse file that
+    takes no disk space. A missing file and a folder are accepted: opening them fails anyway.
+
+    Raises:
+        MemplanError: of the type ``error``, with the path.
+    """
+    if path.is_file():
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise error(f"{path} has {size} bytes; files of its kind have at most {max_bytes}")
+    elif path.exists() and not path.is_dir():
+        raise error(f"{path} is not a regular file", hint="a device or a pipe may never end")

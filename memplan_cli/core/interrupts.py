@@ -1,10 +1,9 @@
-"""Signals that end memplan, raised as one exception where ending is safe, and nowhere else.
+"""Signals that end memplan, raised as one exception, `Interrupted`, where that is safe.
 
-Ctrl-C, SIGTERM (every cancelled job) and SIGHUP (a closed terminal) unwind the stack alike, so
-that worker processes and temporary files go as they do after an error. Two places are kept
-from them: blocks under `deferred`, and the initialisation of compiled modules, which calls
-Python without a way to fail (onnx 1.23.2 ends in SIGABRT or SIGSEGV where an enumeration of
-its module is interrupted).
+Ctrl-C, SIGTERM (a cancelled job) and SIGHUP (a closed terminal) unwind the stack alike, so that
+worker processes and temporary files are removed as after an error. The exception is delayed in two
+places: in `deferred` blocks, and while a compiled module is initialised, whose C++ code calls
+Python and cannot handle an exception (onnx 1.23.2 crashes if its enumerations are interrupted).
 """
 
 from __future__ import annotations
@@ -23,27 +22,28 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_TERMINATING_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""The signals that ask a process to end; Windows has no SIGHUP."""
 
-ENDING = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""The signals that ask for an end; Windows has no SIGHUP."""
+_CLEANUP_SECONDS = 3.0
+"""Further signals are ignored for this time after the first, so that cleaning up can finish."""
 
-_CLEANING = 3.0
-"""Seconds after a signal for which further ones are ignored: what ends is giving back."""
+_RETRY_SECONDS = 0.005
+"""A signal that came while a compiled module was initialised is sent again after this time."""
 
-_AGAIN = 0.005
-"""Seconds after which a signal is looked at again that came while a module was initialised."""
-
-_INITIALISING = frozenset(
+_MODULE_INITIALISERS = frozenset(
     getattr(ExtensionFileLoader, name).__code__ for name in ("create_module", "exec_module")
 )
+"""The code objects of the functions that initialise a compiled module."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end.
+    """A signal asked this process to end.
 
-    Of `KeyboardInterrupt` itself CPython keeps, wherever it passes through ``exec``, that
-    the process shall die of SIGINT, even if it was handled.
+    A subclass, because CPython kills a process by SIGINT if a plain `KeyboardInterrupt` passed
+    through ``exec``, even if it was caught later.
     """
 
     def __init__(self, number: int) -> None:
@@ -57,122 +57,133 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a shell says of a program that the signal ended."""
+        """The exit code that a shell reports for a program that the signal ended."""
         return 128 + self.number
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What is known of signals, in the main thread, which alone hears of them."""
+class _SignalState:
+    """State of signal handling in the main thread, where Python runs all signal handlers.
 
-    depth: int = 0
-    waiting: int = 0
-    again: bool = False
-    raised: float = 0.0
-    number: int = 0
+    Attributes:
+        deferred_depth: the number of `deferred` blocks that are being executed.
+        deferred_signal: the first signal that came in such a block; 0: none.
+        retry_scheduled: whether a timer will send a signal again.
+        raised_at: the monotonic time of the last `Interrupted`; 0: none was raised.
+        raised_signal: the signal of the last `Interrupted`; 0: none was raised.
+    """
+
+    deferred_depth: int = 0
+    deferred_signal: int = 0
+    retry_scheduled: bool = False
+    raised_at: float = 0.0
+    raised_signal: int = 0
 
 
-_seen = _Seen()
+_state = _SignalState()
 
 
 def raise_on_signals() -> None:
-    """Let the signals that end a process raise `Interrupted`; ignored ones stay ignored.
+    """Install handlers that raise `Interrupted`. Signals that the process ignores stay ignored.
 
-    For a process that is memplan's own, in its main thread.
+    To be called in the main thread of a process that belongs to memplan.
     """
-    for number in ENDING:
+    for number in _TERMINATING_SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _heard)
-    sys.unraisablehook = _unraisable
+            signal.signal(number, _on_signal)
+    sys.unraisablehook = _on_unraisable
 
 
 def ignore_signals() -> None:
-    """Let nothing but SIGKILL disturb what little is left to do."""
-    for number in ENDING:
+    """Ignore all signals that end memplan, for the last steps of a process."""
+    for number in _TERMINATING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let signals wait until the block is left: what it starts is recorded before it ends.
+    """Delay signals until the end of the block, so that a resource and its record stay together.
 
-    Without effect in other threads than the main one, where no signal is heard.
+    In a process that belongs to somebody else, Ctrl-C is delayed if it has Python's own handler.
+    Other threads than the main thread receive no signals; there this does nothing.
     """
-    if _thread.get_ident() != _main_thread():
+    if _thread.get_ident() != _main_thread_id():
         yield
         return
-    former = signal.getsignal(signal.SIGINT)
-    _seen.depth += 1
+    handler = signal.getsignal(signal.SIGINT)
+    _state.deferred_depth += 1
     try:
-        if former is signal.default_int_handler:  # a process of somebody else's
-            signal.signal(signal.SIGINT, _heard)
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
         try:
-            if former is signal.default_int_handler:
-                signal.signal(signal.SIGINT, former)
+            if handler is signal.default_int_handler:
+                signal.signal(signal.SIGINT, handler)
         finally:
-            _seen.depth -= 1
-        if not _seen.depth and _seen.waiting:
-            number, _seen.waiting = _seen.waiting, 0
+            _state.deferred_depth -= 1
+        if not _state.deferred_depth and _state.deferred_signal:
+            number, _state.deferred_signal = _state.deferred_signal, 0
             signal.raise_signal(number)
 
 
-def _main_thread() -> int | None:
+def last_interrupt() -> Interrupted | None:
+    """Return the last `Interrupted` that was raised, even if it was swallowed; None: none was."""
+    return Interrupted(_state.raised_signal) if _state.raised_signal else None
+
+
+def interrupted_by(error: BaseException) -> Interrupted:
+    """Return an exception as `Interrupted`; any other exception than that counts as Ctrl-C."""
+    return error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+
+
+def _main_thread_id() -> int | None:
     import threading
 
     return threading.main_thread().ident
 
 
-def _heard(number: int, frame: FrameType | None) -> None:
-    if _seen.depth:
-        _seen.waiting = _seen.waiting or number
-    elif _initialises(frame):
-        _hear_again(number)
-    elif time.monotonic() - _seen.raised > _CLEANING or not _seen.raised:
-        _seen.raised, _seen.number = time.monotonic(), number
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    """Handle a signal: raise `Interrupted`, or delay the signal, or ignore it."""
+    if _state.deferred_depth:
+        _state.deferred_signal = _state.deferred_signal or number
+    elif _is_initialising_module(frame):
+        _send_again(number)
+    elif time.monotonic() - _state.raised_at > _CLEANUP_SECONDS or not _state.raised_at:
+        _state.raised_at, _state.raised_signal = time.monotonic(), number
         raise Interrupted(number)
 
 
-def _initialises(frame: FrameType | None) -> bool:
-    """Whether a compiled module is just being loaded, below whatever Python code runs."""
+def _is_initialising_module(frame: FrameType | None) -> bool:
+    """Return whether this frame or one of its callers initialises a compiled module."""
     while frame is not None:
-        if frame.f_code in _INITIALISING:
+        if frame.f_code in _MODULE_INITIALISERS:
             return True
         frame = frame.f_back
     return False
 
 
-def _unraisable(args: UnraisableHookArgs) -> None:
-    """Hear a signal again that came in a finalizer or a callback, which raise nothing."""
+def _on_unraisable(args: UnraisableHookArgs) -> None:
+    """Send a signal again whose exception Python dropped, in a finalizer or a C callback."""
     if isinstance(args.exc_value, Interrupted):
-        _seen.raised = 0.0
-        _hear_again(args.exc_value.number)
+        _state.raised_at = 0.0
+        _send_again(args.exc_value.number)
     else:
         sys.__unraisablehook__(args)
 
 
-def _hear_again(number: int) -> None:
+def _send_again(number: int) -> None:
+    """Send a signal to the main thread after `_RETRY_SECONDS`, unless one is scheduled already."""
     from threading import Timer
 
-    if _seen.again:
+    if _state.retry_scheduled:
         return
-    _seen.again = True
+    _state.retry_scheduled = True
 
-    def hear() -> None:
-        _seen.again = False
+    def send() -> None:
+        _state.retry_scheduled = False
         _thread.interrupt_main(signal.Signals(number))
 
-    timer = Timer(_AGAIN, hear)
+    timer = Timer(_RETRY_SECONDS, send)
     timer.daemon = True
     timer.start()
-
-
-def heard() -> Interrupted | None:
-    """Return the signal that was raised, whatever became of the exception; None: there was none."""
-    return Interrupted(_seen.number) if _seen.number else None
-
-
-def interrupted_by(error: BaseException) -> Interrupted:
-    """Return what an exception says of the signal: Ctrl-C where it says nothing."""
-    return error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)

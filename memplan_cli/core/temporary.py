@@ -1,9 +1,10 @@
-"""Temporary files that end with the process that made them, or with the next run.
+"""Temporary files that are removed when their process ends, or by the next run of memplan.
 
-Each is held under a lock for as long as its process is there. The system lets go of the lock
-however that ends, so what can be locked has none, and is removed. Nothing is touched
-but what has memplan's own pattern of names, belongs to the same user and is no link.
-Where the system or the file system has no such locks, nothing is ever taken for left behind.
+A process holds a file lock (``flock``) as long as it needs its temporary files. The system
+releases the lock however the process ends, so files that another run can lock are leftovers, and
+it removes them. Only files and folders that have memplan's name pattern, belong to the same user
+and are no links are ever removed. Without such locks (Windows, some file systems) no leftovers
+are removed.
 """
 
 from __future__ import annotations
@@ -21,96 +22,80 @@ from memplan_cli.core.interrupts import deferred
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_RUN = re.compile(r"memplan-[0-9a-f]{16}\.tmp")
-"""The folder of one run, in the folder for temporary files."""
+_RUN_FOLDER = re.compile(r"memplan-[0-9a-f]{16}\.tmp")
+"""The name of the folder of one run, in the system's folder for temporary files."""
 
-_LOCK = ".memplan-lock"
-"""A file in each run's folder that its process holds."""
+_LOCK_FILE = ".memplan-lock"
+"""The file in the folder of a run that its process keeps locked."""
 
-_MOST_LEFT = 1000
-"""Files that are looked at in one go: a folder with more is none of ours to clear."""
+_MAX_LEFTOVERS = 1000
+"""Leftovers that are checked in one call, so that a huge folder costs no time."""
 
-_PLACES = ("TMPDIR", "TEMP", "TMP")
-"""Variables that name the folder for temporary files, as `tempfile` reads them."""
-
-
-def random_name() -> str:
-    """Return what tells one temporary file from another."""
-    return os.urandom(8).hex()
+_TEMPORARY_FOLDER_VARIABLES = ("TMPDIR", "TEMP", "TMP")
+"""Variables that name the folder for temporary files, in the order in which `tempfile` reads them."""
 
 
 @contextmanager
 def run_folder() -> Iterator[Path | None]:
-    """Give this process, and those that it starts, a folder of their own for temporary files.
+    """Let all temporary files of this process and its children go into one new folder.
 
-    Folders of runs that were killed are removed first. Yields None where there is no room
-    for one: what needs a temporary file says so then.
+    The folder is removed at the end of the block; folders of killed runs are removed first. Sets
+    ``TMPDIR`` for the block. Yields None if the folder cannot be created; temporary files then go
+    where they went before.
     """
-    base = _base()
-    clear_runs(base)
+    base = _temporary_folder()
+    clear_run_folders(base)
     folder, lock = None, None
-    former = os.environ.get("TMPDIR")
+    previous_variable = os.environ.get("TMPDIR")
     try:
         with deferred():
-            folder, lock = _new_run(base)
+            folder, lock = _new_run_folder(base)
             if folder:
-                _use(str(folder))
+                _set_temporary_folder(str(folder))
         yield folder
     finally:
         with deferred():
             if folder:
-                _use(former)
+                _set_temporary_folder(previous_variable)
                 _remove_tree(folder)
             if lock is not None:
                 os.close(lock)
 
 
-def _base() -> Path:
-    named = (os.environ.get(name) for name in _PLACES)
-    found = next((place for place in named if place and Path(place).is_dir()), None)
-    if found is None and sys.platform == "win32":
-        import tempfile
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Create an empty temporary file in the folder of ``target``, for the duration of the block.
 
-        found = tempfile.gettempdir()
-    return Path(found or "/tmp").absolute()  # noqa: S108 - what tempfile takes where none is named
-
-
-def _use(folder: str | None) -> None:
-    """Let temporary files go into a folder, here and in processes that are started."""
-    if folder is None:
-        os.environ.pop("TMPDIR", None)
-    else:
-        os.environ["TMPDIR"] = folder
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined] # it looks again then
-
-
-def _new_run(base: Path) -> tuple[Path | None, int | None]:
-    """Return a new folder and the lock on it, or nothing where there is no room."""
-    for _ in range(100):
-        folder = base / f"memplan-{random_name()}.tmp"
-        try:
-            folder.mkdir(mode=0o700)
-        except OSError:
-            return None, None
-        try:
-            lock = held(folder / _LOCK)
-        except FileNotFoundError:  # cleared by another run, before the lock was there
-            continue
-        except OSError:
-            with suppress(OSError):
-                folder.rmdir()
-            return None, None
-        if lock is not None:
-            return folder, lock
-    return None, None
-
-
-def held(path: Path) -> int | None:
-    """Create a file and return it open and locked; None where it was cleared before it was.
+    Its name is ``.<target>.<random>.tmp``. Such files of killed runs are removed first. The block
+    may rename the file.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the file cannot be created.
+    """
+    prefix = f".{target.name[:100]}."
+    clear_files(target.parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{16}}\.tmp"))
+    file, lock = None, None
+    try:
+        with deferred():
+            while lock is None:
+                file = target.with_name(f"{prefix}{_random_name()}.tmp")
+                lock = create_locked(file)
+        assert file  # noqa: S101 - for the type checker
+        yield file
+    finally:
+        with deferred():
+            if lock is not None and file is not None:
+                file.unlink(missing_ok=True)
+                os.close(lock)
+
+
+def create_locked(path: Path) -> int | None:
+    """Create a file, lock it and return its file descriptor.
+
+    Returns None if another run removed the file between its creation and its lock.
+
+    Raises:
+        OSError: the file cannot be created.
     """
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
     file = os.open(path, flags, 0o600)
@@ -127,26 +112,13 @@ def held(path: Path) -> int | None:
     return None
 
 
-def _lock(file: int, *, wait: bool) -> bool:
-    """Lock an open file; return whether it is locked."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
-
-
-def clear_runs(base: Path) -> None:
-    """Remove the folders of runs whose process is gone."""
-    for folder in _ours(base, _RUN, stat.S_ISDIR):
-        lock = _open(folder / _LOCK)
+def clear_run_folders(base: Path) -> None:
+    """Remove the folders of runs in ``base`` whose processes have ended."""
+    for folder in _own_paths(base, _RUN_FOLDER, stat.S_ISDIR):
+        lock = _open(folder / _LOCK_FILE)
         if lock is None:
             with suppress(OSError):
-                folder.rmdir()  # only an empty one: its run ended before it had a lock
+                folder.rmdir()  # removes only an empty folder: its run ended before it had a lock
             continue
         try:
             if _lock(lock, wait=False):
@@ -156,8 +128,8 @@ def clear_runs(base: Path) -> None:
 
 
 def clear_files(folder: Path, pattern: re.Pattern[str]) -> None:
-    """Remove files whose whole name fits a pattern, and whose process is gone."""
-    for path in _ours(folder, pattern, stat.S_ISREG):
+    """Remove the files in ``folder`` whose name matches and whose processes have ended."""
+    for path in _own_paths(folder, pattern, stat.S_ISREG):
         file = _open(path)
         if file is None:
             continue
@@ -170,25 +142,92 @@ def clear_files(folder: Path, pattern: re.Pattern[str]) -> None:
             os.close(file)
 
 
-def _ours(
-    folder: Path, pattern: re.Pattern[str], kind: Callable[[int], bool]
+def _random_name() -> str:
+    return os.urandom(8).hex()
+
+
+def _temporary_folder() -> Path:
+    """Return the system's folder for temporary files, without the import of `tempfile` on POSIX."""
+    named = (os.environ.get(name) for name in _TEMPORARY_FOLDER_VARIABLES)
+    folder = next((path for path in named if path and Path(path).is_dir()), None)
+    if folder is None and sys.platform == "win32":
+        import tempfile
+
+        folder = tempfile.gettempdir()
+    return Path(folder or "/tmp").absolute()  # noqa: S108 - the default of tempfile
+
+
+def _set_temporary_folder(folder: str | None) -> None:
+    """Set or unset ``TMPDIR`` for this process and its children."""
+    if folder is None:
+        os.environ.pop("TMPDIR", None)
+    else:
+        os.environ["TMPDIR"] = folder
+    if "tempfile" in sys.modules:
+        # Clear the folder that tempfile has cached.
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
+
+
+def _new_run_folder(base: Path) -> tuple[Path | None, int | None]:
+    """Create the folder of a run; return it and its lock, or two Nones if that is not possible."""
+    for _ in range(100):
+        folder = base / f"memplan-{_random_name()}.tmp"
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:
+            return None, None
+        try:
+            lock = create_locked(folder / _LOCK_FILE)
+        except FileNotFoundError:  # another run removed the folder while it had no lock
+            continue
+        except OSError:
+            with suppress(OSError):
+                folder.rmdir()
+            return None, None
+        if lock is not None:
+            return folder, lock
+    return None, None
+
+
+def _lock(file: int, *, wait: bool) -> bool:
+    """Lock an open file; return whether that succeeded."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _own_paths(
+    folder: Path, pattern: re.Pattern[str], is_kind: Callable[[int], bool]
 ) -> Iterator[Path]:
-    """Yield what has a name of the pattern, is of a kind, no link, and this user's own."""
+    """Yield the paths in a folder that match a pattern, are of a kind, and belong to this user.
+
+    Args:
+        folder: the folder; nothing is yielded if it cannot be read.
+        pattern: matches the whole name.
+        is_kind: the test of ``st_mode``, such as `stat.S_ISREG`; links fail it.
+    """
     user = os.getuid() if hasattr(os, "getuid") else None
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
     except OSError:
         return
-    for name in names[:_MOST_LEFT]:
+    for name in names[:_MAX_LEFTOVERS]:
         path = folder / name
         with suppress(OSError):
-            found = path.lstat()
-            if kind(found.st_mode) and user in (None, found.st_uid):
+            status = path.lstat()
+            if is_kind(status.st_mode) and user in (None, status.st_uid):
                 yield path
 
 
 def _open(path: Path) -> int | None:
+    """Open a file for reading and return its descriptor; None if it is a link or cannot be opened."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         return os.open(path, flags)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.core.files import refuse_endless
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:

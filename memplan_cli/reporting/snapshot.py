@@ -13,11 +13,11 @@ from math import floor
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.json_types import Natural, Share, one_of
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, to_json
-from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.hints import over_budget, path_argument, unknown_sizes_hint

@@ -374,7 +374,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PlanError, match="more than a file of its kind"):
+    with pytest.raises(PlanError, match="files of its kind have at most"):
         read_certificate(path)
     monkeypatch.setattr(certificates, "MOST_BYTES", 10)
     path.write_text(" " * 11)

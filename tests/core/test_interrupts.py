@@ -72,7 +72,7 @@ def test_what_is_deferred_is_raised_when_the_block_is_left(*, ours: bool) -> Non
         "    print('never')\nexcept KeyboardInterrupt as error: print(type(error).__name__)\n"
         "print(signal.getsignal(signal.SIGINT).__name__)"
     )
-    raised, handler = ("Interrupted", "_heard") if ours else (
+    raised, handler = ("Interrupted", "_on_signal") if ours else (
         "KeyboardInterrupt", "default_int_handler"
     )  # fmt: skip
     assert done.stdout.split() == ["inner", raised, handler]

@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.files import temporary_beside
-from memplan_cli.core.temporary import clear_files, clear_runs, held, run_folder
+from memplan_cli.core.temporary import (
+    clear_files,
+    clear_run_folders,
+    create_locked,
+    run_folder,
+    temporary_beside,
+)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
 
@@ -51,7 +56,7 @@ def test_the_folder_of_a_live_run_is_left_alone(base: Path) -> None:
     with run_folder() as folder:
         assert folder is not None
         (folder / "a").write_text("1")
-        clear_runs(base)
+        clear_run_folders(base)
         assert (folder / "a").read_text() == "1"
 
 
@@ -77,13 +82,13 @@ def test_nothing_that_may_be_somebody_elses_is_removed(base: Path) -> None:
     (base / "far" / ".memplan-lock").touch()
     (base / NAME.replace("1", "e")).symlink_to(base / "far")
     before = sorted(base.rglob("*"))
-    clear_runs(base)
+    clear_run_folders(base)
     assert sorted(base.rglob("*")) == before
 
 
 def test_an_empty_folder_of_a_run_that_had_no_lock_yet_is_removed(base: Path) -> None:
     (base / NAME).mkdir()
-    clear_runs(base)
+    clear_run_folders(base)
     assert list(base.iterdir()) == []
 
 
@@ -91,7 +96,7 @@ def test_a_lock_that_is_a_link_is_not_followed(base: Path) -> None:
     (base / "precious").touch()
     (base / NAME).mkdir()
     (base / NAME / ".memplan-lock").symlink_to(base / "precious")
-    clear_runs(base)
+    clear_run_folders(base)
     assert (base / NAME / ".memplan-lock").is_symlink()
 
 
@@ -111,7 +116,7 @@ def test_a_file_beside_a_target_is_left_alone_while_its_owner_lives(tmp_path: Pa
 def test_the_next_write_of_a_target_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     left_by_a_killed_run(
         tmp_path,
-        "from memplan_cli.core.files import temporary_beside\n"
+        "from memplan_cli.core.temporary import temporary_beside\n"
         "kept = [temporary_beside(here / name) for name in 'ab']\n"
         "for one in kept: one.__enter__()",
     )
@@ -149,7 +154,7 @@ def test_a_file_that_was_cleared_before_it_was_locked_is_made_anew(
         return lock(file, wait=wait)
 
     monkeypatch.setattr(temporary, "_lock", slow)
-    assert held(tmp_path / "x") is None
+    assert create_locked(tmp_path / "x") is None
     cleared.clear()
     with temporary_beside(tmp_path / "a") as mine:
         assert mine.exists()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 from onnx import SequenceProto, TensorProto, helper, numpy_helper
 
-from memplan_cli.core.untrusted_files import refuse_endless
+from memplan_cli.core.files import refuse_endless
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from memplan_cli.core.files import file_mode, same_bytes, temporary_beside
+from memplan_cli.core.files import file_mode, same_bytes
+from memplan_cli.core.temporary import temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.weights.sizes import check_tensor, tensor_bytes
