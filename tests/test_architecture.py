@@ -1,6 +1,6 @@
-"""Who may import whom: a module imports its own room or a lower storey, never up, in no circle.
+"""The directions of imports: a module imports its own room or rooms of lower layers, without cycles.
 
-The table of storeys is the architecture; late imports and those for type checkers count.
+`LAYERS` is the architecture. Imports inside functions and imports for type checkers count too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1] / "memplan_cli"
 
-STOREYS: tuple[frozenset[str], ...] = (
+LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "core"}),
     frozenset({"settings", "analysis", "packing", "checking"}),
     frozenset({"onnx_io"}),
@@ -35,10 +35,7 @@ STOREYS: tuple[frozenset[str], ...] = (
     frozenset({"__init__", "__main__"}),
     frozenset({"integrations"}),
 )
-"""The rooms from the bottom; those of one storey know nothing of each other."""
-
-NOT_YET_MOVED: frozenset[tuple[str, str]] = frozenset()
-"""Upward imports that remain from the old layout; this list only gets shorter."""
+"""The rooms from the bottom. Rooms of one layer do not import each other."""
 
 HOMES: Mapping[str, frozenset[str]] = {
     "onnx": frozenset({"onnx_io", "features"}),
@@ -53,18 +50,24 @@ HOMES: Mapping[str, frozenset[str]] = {
     "optimum": frozenset({"integrations"}),
     "numpy": frozenset({"packing", "onnx_io", "features", "runtime"}),
 }
-"""Library -> where it may be imported; elsewhere its types may be named at most."""
+"""Library -> the rooms that may import it. Others may import its types for type checkers."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement: of what, by whom, and when it happens."""
+    """One import statement.
+
+    Attributes:
+        module: the module that contains it.
+        target: the imported module.
+        line: its line.
+        when: ``now`` at import, ``late`` in a function, ``typing`` for type checkers only.
+    """
 
     module: str
     target: str
     line: int
     when: str
-    """``now`` at import, ``late`` in a function, ``typing`` never at run time."""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line} imports {self.target} ({self.when})"
@@ -98,7 +101,7 @@ def imports() -> Iterator[Import]:
 
 
 def targets(statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """Yield what a statement imports: our modules without the package's name."""
+    """Yield the modules that a statement imports."""
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
         return
@@ -125,9 +128,9 @@ def top(module: str) -> str:
     return module.split(".", maxsplit=1)[0]
 
 
-def storey(module: str) -> int:
+def layer(module: str) -> int:
     return next(
-        (level for level, rooms in enumerate(STOREYS) if top(module) in rooms), len(STOREYS)
+        (index for index, rooms in enumerate(LAYERS) if top(module) in rooms), len(LAYERS)
     )
 
 
@@ -136,26 +139,21 @@ def test_the_root_holds_rooms_only() -> None:
     assert modules == {"__init__", "__main__", "errors"}
 
 
-def test_the_storeys_are_the_rooms_there_are() -> None:
-    named = {room for rooms in STOREYS for room in rooms}
+def test_every_room_has_a_layer() -> None:
+    named = {room for rooms in LAYERS for room in rooms}
     assert named == {top(module) for module in MODULES}
 
 
 def test_no_module_imports_upwards() -> None:
-    """Late imports and those for type checkers count like all others."""
-    wrong = {
-        (found.module, found.target)
-        for found in INNER
-        if storey(found.target) > storey(found.module)
-    }
-    assert wrong == NOT_YET_MOVED
+    wrong = [str(each) for each in INNER if layer(each.target) > layer(each.module)]
+    assert wrong == []
 
 
-def test_rooms_of_one_storey_do_not_import_each_other() -> None:
+def test_rooms_of_one_layer_do_not_import_each_other() -> None:
     wrong = [
         str(found)
         for found in INNER
-        if storey(found.target) == storey(found.module)
+        if layer(found.target) == layer(found.module)
         and top(found.target) not in {top(found.module), "errors"}
     ]
     assert wrong == []
@@ -172,8 +170,8 @@ def test_features_do_not_import_each_other() -> None:
     assert wrong == []
 
 
-def test_what_checks_a_plan_shares_nothing_with_what_made_it() -> None:
-    """Of this package, it knows the plan as data and arithmetic on sizes, and nothing else."""
+def test_checking_imports_only_records_and_arithmetic_on_sizes() -> None:
+    """It must share no code with what makes plans."""
     found = [each for each in INNER if top(each.module) == "checking"]
     assert {top(each.target) for each in found} == {"checking", "core"}
     known = {each.target for each in found if top(each.target) == "core"}
@@ -189,20 +187,19 @@ def test_what_checks_a_plan_shares_nothing_with_what_made_it() -> None:
     }
 
 
-def test_no_two_modules_need_each_other() -> None:
-    """Late imports and those for type checkers count like all others."""
+def test_modules_have_no_import_cycle() -> None:
     needs: dict[str, set[str]] = defaultdict(set)
     for found in INNER:
         if found.target != found.module:
             needs[found.module].add(found.target)
     done: set[str] = set()
 
-    def visit(module: str, way: tuple[str, ...]) -> None:
-        assert module not in way, f"a circle: {' -> '.join((*way, module))}"
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"an import cycle: {' -> '.join((*path, module))}"
         if module in done:
             return
         for target in sorted(needs[module]):
-            visit(target, (*way, module))
+            visit(target, (*path, module))
         done.add(module)
 
     for module in sorted(MODULES):
@@ -212,10 +209,10 @@ def test_no_two_modules_need_each_other() -> None:
 FOLDER_CYCLES: frozenset[frozenset[str]] = frozenset(
     {frozenset({"onnx_io.shapes.domains", "onnx_io.shapes.symbolic"})}
 )
-"""Sub-folders that still import each other in a circle; this list only gets shorter."""
+"""Sub-folders that still import each other in a cycle."""
 
 
-def test_sub_folders_of_a_room_do_not_import_each_other_in_a_circle() -> None:
+def test_sub_folders_of_a_room_have_no_import_cycle() -> None:
     """Inside a room, imports between sibling folders have one direction."""
     folders = {
         ".".join(name.split(".")[:depth])
@@ -242,7 +239,7 @@ def test_sub_folders_of_a_room_do_not_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("library", HOMES)
-def test_a_library_is_imported_at_home_only(library: str) -> None:
+def test_a_library_is_imported_by_its_rooms_only(library: str) -> None:
     wrong = [
         str(found)
         for found in ALL
@@ -254,7 +251,7 @@ def test_a_library_is_imported_at_home_only(library: str) -> None:
 
 
 @pytest.mark.parametrize("library", ["onnxruntime", "click", "rich", "yaml", "ortools"])
-def test_not_even_the_types_of_a_runtime_or_a_terminal_leave_home(library: str) -> None:
+def test_types_of_a_runtime_or_a_terminal_are_imported_by_its_rooms_only(library: str) -> None:
     wrong = [
         str(found)
         for found in ALL
@@ -267,10 +264,9 @@ SESSIONS = "runtime.loading"
 
 
 def test_onnxruntime_is_never_imported_with_a_module() -> None:
-    """It takes half a second, and a process that never runs a model does without.
+    """Importing it takes half a second, which commands that run no model do not need.
 
-    The session that a caller asks for is one of its classes: that module is imported by who
-    calls `load`, late.
+    `runtime.loading` subclasses its session, so that module is imported by `load` only.
     """
     now = [f for f in ALL if top(f.target) == "onnxruntime" and f.when == "now"]
     assert [str(f) for f in now if f.module != SESSIONS] == []
@@ -287,7 +283,7 @@ def test_onnxruntime_is_never_imported_with_a_module() -> None:
         "memplan_cli.core.results.plan",
     ],
 )
-def test_importing_what_everybody_imports_is_light(module: str) -> None:
+def test_importing_the_package_loads_no_heavy_library(module: str) -> None:
     heavy = ("onnx", "onnxruntime", "numpy", "numba", "yaml", "rich", "ortools")
     code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run(
@@ -296,8 +292,7 @@ def test_importing_what_everybody_imports_is_light(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_core_speaks_no_protobuf() -> None:
-    """What plans can be tested, and used, without ONNX."""
+def test_planning_and_reporting_need_no_onnx() -> None:
     code = (
         "import sys, memplan_cli.planning.planner\n"
         "import memplan_cli.reporting.commands.diff, memplan_cli.reporting.commands.why\n"
@@ -309,7 +304,7 @@ def test_the_core_speaks_no_protobuf() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_nothing_prints_but_the_command_line() -> None:
+def test_only_the_command_line_prints() -> None:
     wrong = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()

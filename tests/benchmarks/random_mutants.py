@@ -40,10 +40,10 @@ ROOMS = (
     "core",
     "analysis",
     "packing",
-    "transforms",
+    "ordering",
     "planning",
-    "training",
-    "shapes",
+    "onnx_io",
+    "features",
     "checking",
 )
 LEAST = 80
