@@ -85,8 +85,8 @@ def _serve() -> None:
         if not at.name.startswith(_NOT_IMPORTED):
             importlib.import_module(at.name)
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
-    job = importlib.import_module("memplan_cli.runtime.workers.run_job")
-    job._LEAST_TIMED = 10.0  # type: ignore[attr-defined]
+    job = importlib.import_module("memplan_cli.runtime.workers.model_run")
+    job._MIN_TIMED_MILLISECONDS = 10.0  # type: ignore[attr-defined]
     fork_server.serve()
 
 

@@ -309,13 +309,16 @@ class ProcessPrediction:
 
         None if the prediction is not possible; `obstacle` gives the reason.
         """
-        from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
+        from memplan_cli.runtime.process.predict import (
+            ProcessMeasurements,
+            predict_process_bytes,
+        )
 
         process = predict_process_bytes(
             self.stored,
             self._at(dims),
             RuntimeSettings(),
-            known=KnownProcess(loaded=self.loaded),
+            measurements=ProcessMeasurements(loaded=self.loaded),
         )
         return process.run if process else None
 
@@ -412,7 +415,7 @@ class ConfirmationRuns:
         They are the highest of the ``process``, or, if this is unknown, what the ``arena`` reserved.
         """
         from memplan_cli.core.bindings import Binding
-        from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+        from memplan_cli.runtime.run.run_model import process_of_run, record_run
         from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
         from memplan_cli.runtime.workers.spec import RunConditions
 
@@ -423,7 +426,7 @@ class ConfirmationRuns:
             if process is not None:
                 return process.run, "process"
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
-        record = observe_run(self.model, settings, conditions, "arena")
+        record = record_run(self.model, settings, conditions, "arena")
         return record.peaks.held or 0, "arena"
 
 

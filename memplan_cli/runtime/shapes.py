@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import symbol_names
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
     from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
+    from memplan_cli.runtime.workers.session_profile import Kernel
 
 _DUMP_JOB = "memplan_cli.runtime.graph.dump_job:write_dump"
 
@@ -77,16 +78,19 @@ def _usable_dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and symbol_names(parse_dim(dim)) <= symbols else None
 
 
-def largest_shapes(copy: NumberedModel, kernels: Iterable[Sequence[Any]]) -> Known:
+def largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
     """Return dtype and largest shape of every value in the kernels of a run, by its id.
 
     Args:
         copy: the model that was run, with the ids of its values by node.
-        kernels: for each kernel, its node and ``[type, dims]`` of what it read and wrote.
+        kernels: of the run.
     """
     shapes: dict[str, tuple[str, Shape]] = {}
-    for node, read, written in kernels:
-        for ids, tensors in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
+    for kernel in kernels:
+        for ids, tensors in (
+            (copy.reads.get(kernel.node), kernel.read),
+            (copy.writes.get(kernel.node), kernel.wrote),
+        ):
             if ids is not None and len(ids) == len(tensors):
                 for name, (runtime_type, shape) in zip(ids, tensors, strict=True):
                     before = shapes.get(name)

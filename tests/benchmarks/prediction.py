@@ -33,7 +33,7 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.dumps import observed_graph, write_dump
-from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from shared_models import LIGHT, SHARED, with_random_weights
@@ -138,7 +138,7 @@ def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -
         graph = graphs.get(way[0])
         if graph is None:
             graph = graphs[way[0]] = observed_graph(model, chosen, trial)
-        measured = observe_run(model, chosen, trial, "arena").peaks
+        measured = record_run(model, chosen, trial, "arena").peaks
         of_feeds = needs_run(graph)
         found.append(Row(name, way, predict(graph, chosen), measured, of_feeds))
     return found
@@ -153,7 +153,7 @@ def sessions(model: Path, trial: RunConditions, count: int) -> str:
     lines = []
     first: list[str] = []
     for number in range(count):
-        record = observe_run(model, chosen, trial, "arena", "kernels")
+        record = record_run(model, chosen, trial, "arena", "kernels")
         (kernels,) = record.kernels or ((),)
         names = [name for name, *_ in kernels]
         first = first or names
@@ -167,7 +167,7 @@ def sessions(model: Path, trial: RunConditions, count: int) -> str:
     plain = settings(WAYS[3])
     predicted = predict(observed_graph(dump, plain, trial), plain)
     lines.append(f"| its dump, predicted | {figures(predicted)} | |")
-    loaded = [figures(observe_run(dump, plain, trial, "arena").peaks) for _ in range(2)]
+    loaded = [figures(record_run(dump, plain, trial, "arena").peaks) for _ in range(2)]
     lines += [f"| its dump, loaded | {found} | |" for found in loaded]
     return "\n".join(lines) + "\n"
 

@@ -44,7 +44,7 @@ from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.process.parts import PredictedProcess  # noqa: TC001 - rows are read
 from memplan_cli.runtime.process.predict import (
-    KnownProcess,
+    ProcessMeasurements,
     predict_process_bytes,
     simulate_process,
 )
@@ -242,8 +242,8 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
     executed = executed_at(model, settings, PredictionTerms(trial))
-    shown = KnownProcess(loaded=process_of_load(model, settings, trial))
-    found = simulate_process(stored, executed, settings, known=shown)
+    shown = ProcessMeasurements(loaded=process_of_load(model, settings, trial))
+    found = simulate_process(stored, executed, settings, measurements=shown)
     rules = predict_process_bytes(stored, executed, settings)
     seen = []
     for _ in range(runs):

@@ -29,7 +29,7 @@ from memplan_cli.core.results.observations import CPU  # noqa: E402
 from memplan_cli.features.training.losses import LossFunction  # noqa: E402
 from memplan_cli.features.training.train_step import Recipe, make_train_step  # noqa: E402
 from memplan_cli.runtime.graph.offline import offline_program  # noqa: E402
-from memplan_cli.runtime.run.run_model import observe_run  # noqa: E402
+from memplan_cli.runtime.run.run_model import record_run  # noqa: E402
 from memplan_cli.runtime.settings_search.written_model import WrittenModel  # noqa: E402
 from memplan_cli.runtime.simulate.predict import (  # noqa: E402
     FREED_AT_ONCE,
@@ -105,7 +105,7 @@ def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = ExecutedGraph(offline_program(path, {}, CPU), {})
     predicted = predict(executed, FREED_AT_ONCE).first_run_peak
-    observed = observe_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
+    observed = record_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 
 

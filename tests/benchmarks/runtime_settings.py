@@ -40,7 +40,7 @@ from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.runtime.graph.offline import offline_program
-from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.workers.spec import RunConditions
 
 from .alternating import alternate
@@ -260,7 +260,7 @@ def offered(model: Path, trial: RunConditions) -> Json:
             session={"graph_optimization_level": LEVELS[level], "execution_order": order}
         )
         peaks = [
-            observe_run(
+            record_run(
                 model, asked.updated(_reuse(reuse=reuse)), trial, "arena", runs=1
             ).peaks.first_run_peak
             or 0
@@ -337,7 +337,7 @@ def _part(name: str, part: str, row: Json) -> Json:
     trial = RunConditions(binding=Binding(dims), specs=specs)
     if part == "default":
         row["dims"] = dims
-        found = observe_run(model, RuntimeSettings(), trial, "arena", "time").peaks
+        found = record_run(model, RuntimeSettings(), trial, "arena", "time").peaks
         if (found.milliseconds or 0) > 1000 * SLOWEST_RUN:
             raise RuntimeError(f"a run takes {found.milliseconds:.0f} ms")
         return {

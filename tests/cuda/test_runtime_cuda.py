@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.replay.replay import replay
-from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+from memplan_cli.runtime.run.run_model import process_of_run, record_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import RunConditions
@@ -82,7 +82,7 @@ def test_the_plan_holds_in_device_memory(net: Path, tmp_path: Path) -> None:
 
 
 def test_the_counters_say_something(net: Path) -> None:
-    peaks = observe_run(net, PLAIN, ON_CUDA, "arena").peaks
+    peaks = record_run(net, PLAIN, ON_CUDA, "arena").peaks
     assert peaks.held is not None
     assert peaks.first_run_peak is not None
     assert 0 < peaks.first_run_peak <= peaks.held
@@ -93,7 +93,7 @@ def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
     predicted = predict(
         ExecutedGraph(read_program(load_model(net)).program, provider=CUDA), PLAIN
     )
-    measured = observe_run(net, PLAIN, ON_CUDA, "arena").peaks
+    measured = record_run(net, PLAIN, ON_CUDA, "arena").peaks
     assert predicted.first_run_peak is not None
     assert measured.first_run_peak is not None
     print(f"first run: predicted {predicted.first_run_peak}, is {measured.first_run_peak}")

@@ -16,7 +16,7 @@ from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
-from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
@@ -177,7 +177,7 @@ PACKED = {
 def measure(
     path: Path, settings: RuntimeSettings, conditions: RunConditions = ON_CPU
 ) -> Peaks:
-    return observe_run(path, settings, conditions, "arena").peaks
+    return record_run(path, settings, conditions, "arena").peaks
 
 
 def settings(order: str, pattern: str, reuse: str) -> RuntimeSettings:

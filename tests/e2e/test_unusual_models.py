@@ -243,9 +243,9 @@ def with_casts(tmp_path: Path, wide: int) -> dict[str, Any]:
 
 def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
     told = with_casts(tmp_path, 160)
-    (warning,) = [w for w in told["warnings"] if "predicted: as a rule it runs nodes" in w]
+    (warning,) = [w for w in told["warnings"] if "were predicted: usually it runs nodes" in w]
     peak = told["runtime"]["observed"]["optimized"]["first_run_peak"]
-    assert warning.startswith(f"the runtime took {peak} bytes at its peak")
+    assert warning.startswith(f"the runtime used {peak} bytes at its peak")
 
 
 def test_a_peak_of_nodes_that_the_file_does_not_have_is_predicted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builders import parse
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.runtime.run.run_model import observe_run, process_of_run
+from memplan_cli.runtime.run.run_model import process_of_run, record_run
 from memplan_cli.runtime.workers import process_memory as meters
 from memplan_cli.runtime.workers.process_memory import (
     HeapUse,
@@ -186,7 +186,7 @@ def test_a_graph_of_thousands_of_nodes_takes_as_much_with_a_profile_as_without(
     # Optimisation takes pairs of Neg away.
     settings = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
     alone = process_of_run(path, settings, RunConditions())
-    beside = observe_run(path, settings, RunConditions(), "arena", "process").peaks.process
+    beside = record_run(path, settings, RunConditions(), "arena", "process").peaks.process
     assert alone is not None
     assert beside is not None
     for name in ("load", "run", "private"):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx
 import onnx.parser
 
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.simulate.observation import (
-    KernelEvent,
+    OpExecution,
     RunObservation,
-    TensorTypes,
     WrittenTensor,
     observation_of,
 )
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.workers.session_profile import TensorTypes
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[4] x, bool c, int64 n, bool go) => (float[4] y, float[k,4] all)
@@ -29,22 +33,22 @@ FOUR: TensorTypes = [("float", (4,))]
 LOOP = "Loop#2.body"
 
 
-def observed(*events: KernelEvent) -> RunObservation:
+def observed(*events: OpExecution) -> RunObservation:
     return observation_of(read_program(onnx.parser.parse_model(TEXT)).program, events)
 
 
-def iteration(size: int) -> tuple[KernelEvent, ...]:
+def iteration(size: int) -> tuple[OpExecution, ...]:
     wrote: TensorTypes = [("float", (size,))]
     return (
-        KernelEvent((f"{LOOP}/o",), [("bool", ())], [("bool", ())]),
-        KernelEvent((f"{LOOP}/then",), wrote, wrote),
-        KernelEvent((f"{LOOP}/out",), wrote, wrote),
+        OpExecution((f"{LOOP}/o",), [("bool", ())], [("bool", ())]),
+        OpExecution((f"{LOOP}/then",), wrote, wrote),
+        OpExecution((f"{LOOP}/out",), wrote, wrote),
     )
 
 
 BRANCH = (
-    KernelEvent(("If#1.then_branch/p",), FOUR, FOUR),
-    KernelEvent(("b",), [("bool", ())], FOUR),
+    OpExecution(("If#1.then_branch/p",), FOUR, FOUR),
+    OpExecution(("b",), [("bool", ())], FOUR),
 )
 
 
@@ -54,7 +58,7 @@ def test_the_branch_that_left_events_ran_once_and_the_other_never() -> None:
 
 
 def test_iterations_are_counted_up_to_the_event_of_the_loop_itself() -> None:
-    loop = KernelEvent(("y", "all"), [], [("float", (4,)), ("float", (2, 4))])
+    loop = OpExecution(("y", "all"), [], [("float", (4,)), ("float", (2, 4))])
     got = observed(*iteration(4), *iteration(4), loop, *iteration(4), loop)
     assert got.iterations[LOOP] == (2, 1)
 
@@ -65,16 +69,16 @@ def test_each_frame_of_a_body_has_sizes_of_its_own() -> None:
 
 
 def test_a_key_is_the_exclusive_or_of_all_dims() -> None:
-    got = observed(KernelEvent(("y", "all"), [], [("float", (4,)), ("float", (3, 6))]))
+    got = observed(OpExecution(("y", "all"), [], [("float", (4,)), ("float", (3, 6))]))
     assert got.written[VarId("all")] == (WrittenTensor(72, 3 ^ 6),)
 
 
 def test_a_weight_that_the_kernel_did_not_read_is_packed() -> None:
-    assert observed(KernelEvent(("a",), FOUR, FOUR)).packed == {"w"}
+    assert observed(OpExecution(("a",), FOUR, FOUR)).packed == {"w"}
     handed = [*FOUR, ("float", (4, 4))]
-    assert observed(KernelEvent(("a",), handed, FOUR)).packed == frozenset()
+    assert observed(OpExecution(("a",), handed, FOUR)).packed == frozenset()
 
 
 def test_an_event_without_all_tensors_of_its_op_gives_no_sizes() -> None:
-    got = observed(KernelEvent(("y", "all"), [], FOUR))
+    got = observed(OpExecution(("y", "all"), [], FOUR))
     assert got.written == {}

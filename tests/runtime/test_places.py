@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx.parser
@@ -12,10 +12,11 @@ from memplan_cli.core.check import Check
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.dumps import observed_graph
-from memplan_cli.runtime.graph.recorded import events_by_order
+from memplan_cli.runtime.graph.recorded import executions_by_order
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
 from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 from memplan_cli.runtime.simulate.predict import ExecutedGraph
+from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ g (float[5,4] x, bool c, int64 n, bool go) => (float[5,4] y, float[4] last, floa
 
 EXECUTED = ExecutedGraph(read_program(MODEL).program, in_run_order=True)
 
-ROW = [[["float", [4]]]] * 2
+ROW = [("float", [4])]
 
 
-def kernels(text: str) -> list[list[Any]]:
+def kernels(text: str) -> list[Kernel]:
     """Return kernels from ``name@begin`` words, in the order in which they were done."""
     words = (word.split("@") for word in text.split())
-    return [[name, *ROW, int(begin)] for name, begin in words]
+    return [Kernel(name, ROW, ROW, int(begin)) for name, begin in words]
 
 
 TURN = "Neg_0@{0} Neg_1@{0} Add_2@{0} Relu_3@{0} "
@@ -57,7 +58,7 @@ RAN = (
 
 
 def places(text: str) -> list[str] | None:
-    events = events_by_order(EXECUTED, kernels(text))
+    events = executions_by_order(EXECUTED, kernels(text))
     return None if events is None else [event.outputs[0] for event in events]
 
 
@@ -98,14 +99,14 @@ def test_kernels_that_fit_two_branches_are_at_no_place() -> None:
     either.node[1].op_type, either.node[1].input[0] = "Neg", "a"
     del either.node[0]
     executed = ExecutedGraph(read_program(twin).program, in_run_order=True)
-    assert events_by_order(executed, kernels(RAN)) is None
+    assert executions_by_order(executed, kernels(RAN)) is None
 
 
 def test_kernels_of_a_block_that_two_orders_fit_are_told_only_if_they_did_the_same() -> None:
     told = kernels(RAN)
-    assert [kernel[0] for kernel in told[3:5]] == ["Neg_0", "Neg_1"]
-    told[3][2] = [["float", [2]]]
-    assert events_by_order(EXECUTED, told) is None
+    assert [kernel.node for kernel in told[3:5]] == ["Neg_0", "Neg_1"]
+    told[3] = told[3]._replace(wrote=[("float", [2])])
+    assert executions_by_order(EXECUTED, told) is None
 
 
 def test_a_block_that_was_left_alone_ran_in_the_order_that_follows_from_its_file() -> None:
@@ -116,7 +117,7 @@ def test_a_block_that_was_left_alone_ran_in_the_order_that_follows_from_its_file
     tail = "}, else_branch = e () => (float[4] z) { z = Neg(x) }> }"
     program = read_program(onnx.parser.parse_model(head + nodes + tail)).program
     told = kernels("Sqrt_1@2 Exp_0@3 Add_2@4 If_0@1")
-    events = events_by_order(ExecutedGraph(program, in_run_order=True), told)
+    events = executions_by_order(ExecutedGraph(program, in_run_order=True), told)
     assert events is not None
     assert [event.outputs[0].rpartition("/")[2] for event in events] == ["q", "r", "y", "b"]
 

@@ -14,6 +14,7 @@ from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -109,7 +110,7 @@ def test_a_shape_node_reads_what_nobody_reads() -> None:
 
 def ran(*names: str) -> RunRecord:
     """A run whose kernels began in this order, and ended in the opposite one."""
-    kernels = [[name, [], [], begin] for begin, name in enumerate(names)]
+    kernels = [Kernel(name, [], [], begin) for begin, name in enumerate(names)]
     spec = RunSpec(SessionSpec(Path("m.onnx")), ())
     return RunRecord(spec, kernels=(tuple(reversed(kernels)),))
 

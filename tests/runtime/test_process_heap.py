@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
-from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, ProcessMemory
+from memplan_cli.runtime.process.parts import HEAP_SLACK, MAPPED_WEIGHTS
+from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, SimulatedMemory
 
 if TYPE_CHECKING:
     from random import Random
@@ -44,7 +44,7 @@ def test_when_all_is_freed_the_heap_is_one_unused_piece(sizes: list[int]) -> Non
 
 
 def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     first = process.allocate("weights", 2 << 20)
     assert first.address is None
     process.free(first)
@@ -55,7 +55,7 @@ def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
 def test_where_the_threshold_is_fixed_a_block_of_a_size_that_was_freed_is_mapped_again() -> (
     None
 ):
-    process = ProcessMemory()
+    process = SimulatedMemory()
     process.heap.fix_threshold(1 << 20)
     process.free(process.allocate("weights", 2 << 20))
     assert process.allocate("weights", 2 << 20).address is None
@@ -63,19 +63,19 @@ def test_where_the_threshold_is_fixed_a_block_of_a_size_that_was_freed_is_mapped
 
 
 def test_what_lies_below_something_that_lives_stays_resident() -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     low, high = (process.allocate("weights", 1_000_000) for _ in range(2))
     before = process.anonymous
     process.free(low)
     assert process.anonymous == before
-    assert process.anonymous_parts()[SLACK] >= 990_000
+    assert process.anonymous_parts()[HEAP_SLACK] >= 990_000
     process.free(high)
     # What was cut off for alignment is some small object's now, and stays where it is.
     assert process.heap.top < 1_000_000 + 512
 
 
 def test_a_page_counts_once_however_often_it_is_written() -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     block = process.reserve("arena", 8 << 20)
     assert process.anonymous == 0
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_page_counts_once_however_often_it_is_written() -> None:
 
 
 def test_the_highest_is_attributed_to_what_was_there_then() -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     process.free(process.allocate("parsed", 40 << 20))
     process.allocate("weights", 10 << 20)
     assert process.highest >= 40 << 20
@@ -105,7 +105,7 @@ def test_what_is_freed_is_joined_with_what_is_free_above_and_below() -> None:
 
 
 def test_the_heap_shrinks_at_its_end_and_only_there() -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     blocks = [process.allocate("weights", 900_000, 16) for _ in range(10)]
     whole = process.anonymous
     for block in blocks[:5]:
@@ -121,12 +121,12 @@ def test_the_heap_shrinks_at_its_end_and_only_there() -> None:
 def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
     sizes: list[int], seed: Random
 ) -> None:
-    process, live = ProcessMemory(), []
+    process, live = SimulatedMemory(), []
     for size in sizes:
         live.append(process.allocate("weights", size, seed.choice((16, 64))))
         if seed.random() < 0.4:
             process.free(live.pop(seed.randrange(len(live))))
-    process.map_file(WEIGHT_FILES, 5 * PAGE)
+    process.map_file(MAPPED_WEIGHTS, 5 * PAGE)
     process.trim()
     on_heap = {block.address: block for block in live if block.address is not None}
     used = {
@@ -138,7 +138,7 @@ def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
     left = (process.anonymous - mapped) // PAGE
     # A free chunk keeps the page that says how large it is, and small objects what was cut off.
     assert len(used) <= left <= len(used) + 2 * len(sizes) + 2
-    assert process.file[WEIGHT_FILES] == 0
+    assert process.file[MAPPED_WEIGHTS] == 0
     again = process.anonymous
     for block in on_heap.values():
         process.touch(block, 0, block.size)

@@ -20,12 +20,18 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.dumps import executed_graph
-from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
-from memplan_cli.runtime.process.predict import KnownProcess, simulate_process
-from memplan_cli.runtime.process.simulated_memory import PAGE, ProcessMemory
-from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, read_weights
+from memplan_cli.runtime.process.parts import (
+    ARENA,
+    INLINE_WEIGHTS,
+    KERNEL_WORKSPACE,
+    PACKED_WEIGHTS,
+    RUNTIME_CODE,
+)
+from memplan_cli.runtime.process.predict import ProcessMeasurements, simulate_process
+from memplan_cli.runtime.process.simulated_memory import PAGE, SimulatedMemory
+from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, weight_reads
 from memplan_cli.runtime.profile.workspace import (
-    as_requested,
+    requests_from_totals,
     totals_by_rule,
     workspace_by_rule,
 )
@@ -109,8 +115,8 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
         assert seen.private < kept.private * 2 / 3
     stored, executed = stored_model(model), executed_graph(model, DEFAULTS, {"batch": 4})
     for loaded in (None, process_of_load(model, DEFAULTS, trial)):
-        shown = KnownProcess(loaded=loaded, as_loaded=True)
-        found = simulate_process(stored, executed, DEFAULTS, known=shown)
+        shown = ProcessMeasurements(loaded=loaded, as_loaded=True)
+        found = simulate_process(stored, executed, DEFAULTS, measurements=shown)
         assert found is not None
         for name in ("load", "run", "private"):
             mine, theirs = getattr(found.process, name), getattr(seen, name)
@@ -154,7 +160,10 @@ def test_what_a_subgraph_reads_to_pack_it_stays_until_it_has_packed_all(
     seen = process_of_run(path, DEFAULTS, replace(OF_FOUR, as_loaded=True))
     executed = executed_graph(path, DEFAULTS, {"batch": 4})
     found = simulate_process(
-        stored_model(path), executed, DEFAULTS, known=KnownProcess(as_loaded=True)
+        stored_model(path),
+        executed,
+        DEFAULTS,
+        measurements=ProcessMeasurements(as_loaded=True),
     )
     assert seen is not None
     assert found is not None
@@ -182,7 +191,7 @@ def test_what_kernels_take_beside_the_arena_is_predicted(tmp_path: Path, kind: s
     found = simulate_process(stored_model(path), executed, DEFAULTS)
     assert seen is not None
     assert found is not None
-    (beside,) = (part for part in found.parts if part.name == KERNELS)
+    (beside,) = (part for part in found.parts if part.name == KERNEL_WORKSPACE)
     assert beside.run == -(-8 * count // PAGE) * PAGE
     # Where the block lay, the heap keeps it once, or once more.
     most = found.process.run + 8 * count
@@ -204,7 +213,7 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
     seen = process_of_load(model, DEFAULTS, OF_FOUR)
     assert seen is not None
     found = simulate_process(
-        stored_model(model), executed, DEFAULTS, known=KnownProcess(loaded=seen)
+        stored_model(model), executed, DEFAULTS, measurements=ProcessMeasurements(loaded=seen)
     )
     assert found is not None
     assert found.process.load == seen.load
@@ -215,9 +224,9 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1, 3])
 def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: float) -> None:
-    process = ProcessMemory()
+    process = SimulatedMemory()
     process.allocate("weights", 1_000_000)
-    process.map_file(CODE, 500_000)
+    process.map_file(RUNTIME_CODE, 500_000)
     highest = int(process.highest * share)
     process.continue_from(
         ProcessBytes(highest, highest, int(process.anonymous * share), 600_000)
@@ -231,7 +240,9 @@ def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: f
 
 
 def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
-    (packed,) = (p for p in predicted_process(model).parts if p.name.startswith(PACKED))
+    (packed,) = (
+        p for p in predicted_process(model).parts if p.name.startswith(PACKED_WEIGHTS)
+    )
     least = LAYERS * panel_bytes(WIDTH, WIDTH)
     assert least <= packed.private <= least + LAYERS * 2 * 4096
     assert packed.remedy == "--target cpu"
@@ -241,8 +252,8 @@ def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) 
     inside, beside = tmp_path / "inside.onnx", tmp_path / "beside.onnx"
     onnx.save(layers(), str(inside))
     onnx.save(layers(), str(beside), save_as_external_data=True, size_threshold=0)
-    assert any(part.name == INSIDE for part in predicted_process(inside).parts)
-    assert not any(part.name == INSIDE for part in predicted_process(beside).parts)
+    assert any(part.name == INLINE_WEIGHTS for part in predicted_process(inside).parts)
+    assert not any(part.name == INLINE_WEIGHTS for part in predicted_process(beside).parts)
     assert (
         predicted_process(inside).process.load
         > predicted_process(beside).process.load + 20_000_000
@@ -304,7 +315,7 @@ def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> N
             zeros = np.zeros((32, 32), np.float32)
             graph.initializer.append(numpy_helper.from_array(zeros, value.name))
     program = read_program(model).program
-    found = {program.vars[var].name: size for _, var, size in read_weights(program)}
+    found = {program.vars[var].name: size for _, var, size in weight_reads(program)}
     assert found == {"u": 4096, "v": 4096, "w": 0}
 
 
@@ -346,10 +357,12 @@ def test_what_kernels_ask_for_besides_is_known_by_rules(save: Callable[..., Path
     spread = 64 * 64 * 4
     assert workspace_by_rule(executed.program, executed.dims) == {"spread": (spread, spread)}
     # Statistics add a kernel's requests up; what they say otherwise is one request.
-    assert as_requested(executed.program, executed.dims, {"spread": 2 * spread}) == {
+    assert requests_from_totals(executed.program, executed.dims, {"spread": 2 * spread}) == {
         "spread": (spread, spread)
     }
-    assert as_requested(executed.program, executed.dims, {"spread": 100}) == {"spread": (100,)}
+    assert requests_from_totals(executed.program, executed.dims, {"spread": 100}) == {
+        "spread": (100,)
+    }
 
 
 def test_a_kernel_asks_for_its_workspace_before_its_output_or_after(

@@ -17,7 +17,7 @@ from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
 from memplan_cli.runtime.run.compare import kept_folder, run_written
-from memplan_cli.runtime.run.run_model import observe_run, run_model
+from memplan_cli.runtime.run.run_model import record_run, run_model
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
@@ -66,7 +66,7 @@ def test_all_that_is_collected_together_is_what_is_collected_alone(
 ) -> None:
     found = original(Binding({"n": 4}))
     conditions = RunConditions(binding=Binding({"n": 4}))
-    alone = observe_run(found.path, DEFAULTS, conditions, "arena").peaks
+    alone = record_run(found.path, DEFAULTS, conditions, "arena").peaks
     peaks = found.record.peaks
     assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
         alone, milliseconds=None, effort=None

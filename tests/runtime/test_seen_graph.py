@@ -12,6 +12,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.recorded import graph_of_run
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ g (float[n] x, float[m] y, bool[k] keep) => (float[a] p, float[b] q) {
 }""")
 
 
-def kernel(name: str, read: list[int], wrote: int) -> list[Any]:
-    return [name, [["float", [size]] for size in read], [["float", [wrote]]], 0]
+def kernel(name: str, read: list[int], wrote: int) -> Kernel:
+    return Kernel(name, [("float", [size]) for size in read], [("float", [wrote])], 0)
 
 
-def seen(path: Path, *kernels: list[Any]) -> RunRecord:
+def seen(path: Path, *kernels: Kernel) -> RunRecord:
     path.write_bytes(WRITTEN.SerializeToString())
     nobody_knows: dict[str, Any] = {"p": ("float32", (None,))}
     spec = RunSpec(SessionSpec(path), (), ("kernels", "graph"), graph=path)

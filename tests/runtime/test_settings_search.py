@@ -56,10 +56,10 @@ def test_what_a_session_folds_is_held_beside_its_arena(
     written = WrittenModel(None, program)  # type: ignore[arg-type]
     baseline: Any = type("Ran", (), {"dims": {}})
     optimised = SettingsChoice(ON, Peaks(700, 700, held=800))
-    as_it_stands = SettingsChoice(OFF, Peaks(800, 800, held=900))
+    as_written_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
     monkeypatch.setattr(written_model, "is_slower_as_written", lambda *_: False)
-    monkeypatch.setattr(Prediction, "under_optimisation", lambda _: optimised)
-    monkeypatch.setattr(Prediction, "as_it_stands", lambda _: as_it_stands)
+    monkeypatch.setattr(Prediction, "optimised_choice", lambda _: optimised)
+    monkeypatch.setattr(Prediction, "as_written_choice", lambda _: as_written_choice)
     monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
     graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
     assert Prediction(baseline, graph, written).best().settings == chosen

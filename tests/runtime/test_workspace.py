@@ -12,7 +12,7 @@ from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.features.serving.loads import SampledSizes, with_further_sizes
 from memplan_cli.features.serving.sizes import Extent
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.profile.workspace import as_requested, workspace_by_rule
+from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_by_rule
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, session_traces
 
@@ -37,9 +37,9 @@ def program(text: str) -> Program:
 def test_nodes_without_names_ask_for_what_rules_say() -> None:
     nameless = program(NAMELESS)
     assert workspace_by_rule(nameless, {}) == {"w": (SPREAD,) * 2, "u": (SPREAD,) * 2}
-    asked = as_requested(nameless, {}, MEASURED)
+    asked = requests_from_totals(nameless, {}, MEASURED)
     assert asked["w"] == asked["u"] == (SPREAD, SPREAD)
-    assert "w" not in as_requested(nameless, {}, {"Conv": 64})
+    assert "w" not in requests_from_totals(nameless, {}, {"Conv": 64})
     run, bare = (
         session_traces(ExecutedGraph(nameless), UNOPTIMISED, w).first for w in (MEASURED, {})
     )

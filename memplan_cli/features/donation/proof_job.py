@@ -20,7 +20,7 @@ from memplan_cli.runtime.workers.ort_values import (
     ort_value,
     run_session,
 )
-from memplan_cli.runtime.workers.outputs import against, save
+from memplan_cli.runtime.workers.outputs import compare_with_saved, save_values
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
@@ -57,10 +57,10 @@ def run(job: Json) -> Json:
         step_folder = folder / str(number)
         if job["task"] == "save":
             step_folder.mkdir()
-            save(step_folder, names, names, list(outputs.values()))
+            save_values(step_folder, names, names, list(outputs.values()))
             not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
-            step_differences = against(
+            step_differences = compare_with_saved(
                 step_folder, steps.names, names, list(outputs.values()), tolerance
             )
             differences += [

@@ -26,7 +26,7 @@ from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.ort_values import run_session
-from memplan_cli.runtime.workers.outputs import against, save
+from memplan_cli.runtime.workers.outputs import compare_with_saved, save_values
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
@@ -77,9 +77,9 @@ def run(job: Json) -> Json:
         names, arrays = list(values), list(values.values())
         if is_original:
             folder.mkdir(exist_ok=True)
-            save(folder, names, names, arrays)
+            save_values(folder, names, names, arrays)
             return
-        for difference in against(folder, names, names, arrays, tolerance):
+        for difference in compare_with_saved(folder, names, names, arrays, tolerance):
             name = f"{difference.output}{step}"
             differences.append(dataclasses.replace(difference, output=name))
 

@@ -21,9 +21,9 @@ from memplan_cli.runtime.graph.dumps import (
     runtime_shapes,
     write_dump,
 )
-from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.run.observe import observe_many
-from memplan_cli.runtime.run.run_model import observe_run
+from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
 from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
@@ -140,7 +140,7 @@ class SampledSizes:
         first = next(iter(self.executed.values()))
         numbers = {var: number for number, var in enumerate(formulas.variables, start=1)}
         model = replace(simulated_model(first, settings), bytes=numbers, observed=None)
-        requests = as_requested(first.program, first.dims, self.workspace)
+        requests = requests_from_totals(first.program, first.dims, self.workspace)
         fixed = [size for sizes in requests.values() for size in sizes]
         # The numbers of workspace follow those of the tensors.
         number = count(len(numbers) + 1)
@@ -179,7 +179,7 @@ def measure_sizes(service: Service) -> SampledSizes:
     """
     settings = service.base.updated(PLAIN)
     conditions = service.conditions(service.extent.largest)
-    record = observe_run(service.model, settings, conditions, "arena", runs=1)
+    record = record_run(service.model, settings, conditions, "arena", runs=1)
     workspace = record.workspace or {}
     sample = _sample_by_symbols(service) or _sample_by_runs(service)
     sample = with_further_sizes(sample, service.extent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Block, blocks, walk
@@ -16,7 +17,7 @@ from memplan_cli.onnx_io.shapes.light_model import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
 from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
 from memplan_cli.runtime.profile.type_names import dtype_of
-from memplan_cli.runtime.simulate.observation import KernelEvent, observation_of
+from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
 from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.runtime.run.run_model import Kernel, RunRecord, RuntimeShapes
+    from memplan_cli.runtime.run.run_model import RunRecord, RuntimeShapes
+    from memplan_cli.runtime.workers.session_profile import Kernel
 
 _DEFAULT = "DEFAULT"
 """The execution order in which the kernels of a dump can be assigned without names."""
@@ -50,14 +52,14 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     graph = read_dump(file, shapes, session, dims)
     if not needs_run(graph):
         return graph
-    events: Iterable[KernelEvent] | None = None
+    executions: Iterable[OpExecution] | None = None
     if nodes is not None:
-        events = _events_by_name(nodes, kernels)
+        executions = _executions_by_name(nodes, kernels)
     elif session.settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
-        events = events_by_order(graph, kernels)
-    if events is None:
+        executions = executions_by_order(graph, kernels)
+    if executions is None:
         return graph
-    return replace(graph, observed=observation_of(graph.program, events))
+    return replace(graph, observed=observation_of(graph.program, executions))
 
 
 class _DumpNode(NamedTuple):
@@ -82,10 +84,10 @@ def _nodes_by_name(model: ModelProto) -> dict[str, _DumpNode] | None:
     return nodes
 
 
-def _events_by_name(
+def _executions_by_name(
     nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]
-) -> Iterator[KernelEvent]:
-    """Yield the events of a run, each kernel assigned by the name of its node.
+) -> Iterator[OpExecution]:
+    """Yield the executions of a run, each kernel assigned by the name of its node.
 
     Names with a generated number need care. ONNX Runtime changes the layout of filters in
     another order in each session, so ``layout_token_1`` of the dump may be ``layout_token_2`` of
@@ -93,57 +95,51 @@ def _events_by_name(
     that read it.
     """
     known_tensors: dict[str, Any] = {}  # type and dims by value of the main graph
-    for name, read, wrote, _ in kernels:
-        node = nodes.get(name)
-        if node is None or node.path or GENERATED_NUMBER.search(name):
+    for kernel in kernels:
+        node = nodes.get(kernel.node)
+        if node is None or node.path or GENERATED_NUMBER.search(kernel.node):
             continue
-        for values, tensors in ((node.inputs, read), (node.outputs, wrote)):
+        for values, tensors in ((node.inputs, kernel.read), (node.outputs, kernel.wrote)):
             if len(values) == len(tensors):
                 known_tensors |= zip(values, tensors, strict=True)
-    for name, read, wrote, _ in kernels:
-        if node := nodes.get(name):
+    for kernel in kernels:
+        if node := nodes.get(kernel.node):
             known = [known_tensors[value] for value in node.outputs if value in known_tensors]
             is_known = len(known) == len(node.outputs)
-            uses_known = is_known and GENERATED_NUMBER.search(name)
-            yield KernelEvent(node.outputs, read, known if uses_known else wrote)
+            uses_known = is_known and GENERATED_NUMBER.search(kernel.node)
+            wrote = known if uses_known else kernel.wrote
+            yield OpExecution(node.outputs, kernel.read, wrote)
 
 
 def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) -> RuntimeShapes:
     """Return the shapes of the main graph's values in a run, by name."""
     main_nodes = {name: node for name, node in nodes.items() if not node.path}
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for event in _events_by_name(main_nodes, kernels):
-        if len(event.outputs) == len(event.wrote):
-            for value, (type_name, dims) in zip(event.outputs, event.wrote, strict=True):
+    for execution in _executions_by_name(main_nodes, kernels):
+        if len(execution.outputs) == len(execution.wrote):
+            for value, (type_name, dims) in zip(
+                execution.outputs, execution.wrote, strict=True
+            ):
                 shapes[value] = dtype_of(type_name), tuple(dims)
     return shapes
 
 
 @dataclass(frozen=True, slots=True)
 class _NestedKernel:
-    """A kernel and, for a control-flow node, the kernels of its subgraphs.
+    """A kernel and, for a control-flow node, the kernels of its subgraphs in the order of their ends."""
 
-    Attributes:
-        name: of its node, or the operator and a number if the node has no name.
-        tensors: the tensors that it read, and those that it wrote.
-        inner: kernels of its subgraphs, in the order in which they ended.
-        begin: when it began, in microseconds.
-    """
-
-    name: str
-    tensors: Sequence[Any]
+    kernel: Kernel
     inner: Sequence[_NestedKernel] = ()
-    begin: int = 0
 
 
 _Orders = Mapping[str, Sequence[Sequence["Op"]]]
 """The orders in which each block may have run, by its path; the order of the dump is first."""
 
 
-def events_by_order(
+def executions_by_order(
     graph: ExecutedGraph, kernels: Sequence[Kernel]
-) -> list[KernelEvent] | None:
-    """Return the events of a run in the default order, assigned by the order of the kernels.
+) -> list[OpExecution] | None:
+    """Return the executions of a run in the default order, assigned by the order of the kernels.
 
     The dump has a block that was optimised in execution order, and any other block as it was
     read; both orders are tried. The kernels of a subgraph lie within the time of its
@@ -158,73 +154,82 @@ def events_by_order(
         orders[main.path] = [main.ops]
     control_flow = {op.name or op.type for _, op in walk(main) if op.bodies}
     nested: list[_NestedKernel] = []
-    for name, read, wrote, begin in kernels:
-        start = len(nested)
-        if name in control_flow or _operator(name) in control_flow:
-            while start and nested[start - 1].begin >= begin:
-                start -= 1
-        nested[start:] = [_NestedKernel(name, (read, wrote), nested[start:], begin)]
-    return _events_of_frame(main, nested, orders)
+    for kernel in kernels:
+        first_inner = len(nested)
+        if kernel.node in control_flow or _operator(kernel.node) in control_flow:
+            while first_inner and nested[first_inner - 1].kernel.start >= kernel.start:
+                first_inner -= 1
+        nested[first_inner:] = [_NestedKernel(kernel, nested[first_inner:])]
+    return _executions_of_frame(main, nested, orders)
 
 
-def _events_of_frame(
+def _executions_of_frame(
     block: Block, kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[KernelEvent] | None:
-    """Return the events of one execution of a block; None if none or different ones fit."""
+) -> list[OpExecution] | None:
+    """Return the executions of one execution of a block; None if none or different ones fit."""
     dump_order, *other_orders = orders[block.path]
     candidates = [dump_order, *(order for order in other_orders if order != dump_order)]
-    assignments = [_events_in_order(order, kernels, orders) for order in candidates]
-    fits = [events for events in assignments if events is not None]
+    assignments = [_executions_in_order(order, kernels, orders) for order in candidates]
+    fits = [executions for executions in assignments if executions is not None]
     if not fits:
         return None
-    first = _events_by_outputs(fits[0])
-    is_unambiguous = all(_events_by_outputs(events) == first for events in fits[1:])
+    first = _executions_by_outputs(fits[0])
+    is_unambiguous = all(
+        _executions_by_outputs(executions) == first for executions in fits[1:]
+    )
     return fits[0] if is_unambiguous else None
 
 
-def _events_by_outputs(
-    events: Sequence[KernelEvent],
-) -> dict[tuple[str, ...], list[KernelEvent]]:
-    """Return the events of each node, in their order."""
-    grouped: dict[tuple[str, ...], list[KernelEvent]] = {}
-    for event in events:
-        grouped.setdefault(event.outputs, []).append(event)
+def _executions_by_outputs(
+    executions: Sequence[OpExecution],
+) -> dict[tuple[str, ...], list[OpExecution]]:
+    """Return the executions of each node, in their order."""
+    grouped: dict[tuple[str, ...], list[OpExecution]] = {}
+    for execution in executions:
+        grouped.setdefault(execution.outputs, []).append(execution)
     return grouped
 
 
-def _events_in_order(
+def _executions_in_order(
     order: Sequence[Op], kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[KernelEvent] | None:
+) -> list[OpExecution] | None:
     """Assign kernels to ops one to one; None if a name, an operator or a subgraph does not fit."""
     if len(kernels) != len(order):
         return None
-    events: list[KernelEvent] = []
-    for op, kernel in zip(order, kernels, strict=True):
-        if kernel.name != op.name and (op.name or _operator(kernel.name) != op.type):
+    executions: list[OpExecution] = []
+    for op, nested in zip(order, kernels, strict=True):
+        kernel = nested.kernel
+        if kernel.node != op.name and (op.name or _operator(kernel.node) != op.type):
             return None
-        if kernel.inner:
-            candidates = [_events_of_frames(body, kernel.inner, orders) for body in op.bodies]
-            fits = [inner_events for inner_events in candidates if inner_events is not None]
+        if nested.inner:
+            candidates = [
+                _executions_of_frames(body, nested.inner, orders) for body in op.bodies
+            ]
+            fits = [
+                inner_executions
+                for inner_executions in candidates
+                if inner_executions is not None
+            ]
             if len(fits) != 1:
                 return None
-            events += fits[0]
+            executions += fits[0]
         outputs = tuple(filter(None, op.outputs))
-        events.append(KernelEvent(outputs, *kernel.tensors))
-    return events
+        executions.append(OpExecution(outputs, kernel.read, kernel.wrote))
+    return executions
 
 
-def _events_of_frames(
+def _executions_of_frames(
     body: Block, kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[KernelEvent] | None:
-    """Return the events of a subgraph that ran as often as its ops fit into the kernels."""
-    events: list[KernelEvent] = []
+) -> list[OpExecution] | None:
+    """Return the executions of a subgraph that ran as often as its ops fit into the kernels."""
+    executions: list[OpExecution] = []
     op_count = max(len(body.ops), 1)
     for start in range(0, len(kernels), op_count):
-        frame = _events_of_frame(body, kernels[start : start + op_count], orders)
+        frame = _executions_of_frame(body, kernels[start : start + op_count], orders)
         if frame is None:
             return None
-        events += frame
-    return events
+        executions += frame
+    return executions
 
 
 def _operator(kernel_name: str) -> str:
@@ -241,8 +246,8 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
     body = graph.program.body
     ops = {op.name: op for op in body.ops}
     kernels: Sequence[Kernel] = (record.kernels or ((),))[0]
-    by_begin = sorted(kernels, key=lambda kernel: kernel[3])
-    names = [name for name, *_ in by_begin if name in ops]
+    by_start = sorted(kernels, key=attrgetter("start"))
+    names = [kernel.node for kernel in by_start if kernel.node in ops]
     if len(names) != len(body.ops) or len(set(names)) != len(names):
         return None
     ordered = replace(body, ops=tuple(ops[name] for name in names))

@@ -10,31 +10,31 @@ from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PARSE = "parsed file"
-INSIDE = "weights of the model file, on the heap"
-FOLDED = "constants folded at load"
-BLOCKED = "filters in blocked layouts"
-PACKED = "packed weights:"
-GRAPH = "session and graph"
-CODE = "code of the runtime"
+PARSED_FILE = "parsed file"
+INLINE_WEIGHTS = "weights of the model file, on the heap"
+FOLDED_CONSTANTS = "constants folded at load"
+BLOCKED_FILTERS = "filters in blocked layouts"
+PACKED_WEIGHTS = "packed weights:"
+SESSION_GRAPH = "session and graph"
+RUNTIME_CODE = "code of the runtime"
 ARENA = "arena"
 ARENA_TABLES = "tables of the arena"
-WEIGHT_FILES = "weights, mapped from their file"
-KERNELS = "workspace of kernels, beside the arena"
-SLACK = "freed, kept by the heap"
+MAPPED_WEIGHTS = "weights, mapped from their file"
+KERNEL_WORKSPACE = "workspace of kernels, beside the arena"
+HEAP_SLACK = "freed, kept by the heap"
 
 _EXTERNAL = "weights as external data"
 _OFFLINE = "--target cpu"
 _SETTINGS = "memplan settings"
 
 _REMEDIES: Mapping[str, str] = {
-    PARSE: _EXTERNAL,
-    INSIDE: _EXTERNAL,
-    FOLDED: "--target cpu, or --fold-constants",
-    BLOCKED: _OFFLINE,
+    PARSED_FILE: _EXTERNAL,
+    INLINE_WEIGHTS: _EXTERNAL,
+    FOLDED_CONSTANTS: "--target cpu, or --fold-constants",
+    BLOCKED_FILTERS: _OFFLINE,
     ARENA: f"{_SETTINGS}: pattern off, reuse off, an arena of the right size",
     ARENA_TABLES: f"{_SETTINGS}: they go with the arena",
-    SLACK: f"{_EXTERNAL}, then {_OFFLINE}",
+    HEAP_SLACK: f"{_EXTERNAL}, then {_OFFLINE}",
 }
 
 
@@ -67,4 +67,4 @@ class PredictedProcess:
 
 def remedy_of(name: str) -> str:
     """Return the option that would remove a part, or an empty text."""
-    return _OFFLINE if name.startswith(PACKED) else _REMEDIES.get(name, "")
+    return _OFFLINE if name.startswith(PACKED_WEIGHTS) else _REMEDIES.get(name, "")

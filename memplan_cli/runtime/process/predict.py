@@ -1,6 +1,6 @@
 """Prediction of the memory of a process that loads a model into a session and runs it.
 
-The session is simulated in a process (`ProcessMemory`): loading first, then three runs with the
+The session is simulated in a process (`SimulatedMemory`): loading first, then three runs with the
 simulated arena, whose regions lie on the heap or in mappings. Resident bytes are attributed to parts.
 """
 
@@ -15,33 +15,32 @@ from memplan_cli.core.results.observations import CPU, ProcessBytes
 from memplan_cli.runtime.process.parts import (
     ARENA,
     ARENA_TABLES,
-    CODE,
-    GRAPH,
-    KERNELS,
-    WEIGHT_FILES,
+    KERNEL_WORKSPACE,
+    MAPPED_WEIGHTS,
+    RUNTIME_CODE,
+    SESSION_GRAPH,
     Part,
     PredictedProcess,
     remedy_of,
 )
 from memplan_cli.runtime.process.session_loading import SessionLoading
 from memplan_cli.runtime.process.simulated_memory import (
-    LOADED_THRESHOLD,
-    LOADING_THRESHOLD,
     SMALL_ALIGNMENT,
-    Block,
-    ProcessMemory,
+    MemoryBlock,
+    SimulatedMemory,
 )
-from memplan_cli.runtime.profile.packed_weights import read_weights, unmeasured_kernels
+from memplan_cli.runtime.profile.packed_weights import unmeasured_kernels, weight_reads
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import (
-    as_requested,
     heap_workspace,
+    requests_from_totals,
     workspace_by_rule,
 )
 from memplan_cli.runtime.simulate.arena import Arena, ArenaSettings
 from memplan_cli.runtime.simulate.execution import trace_session
 from memplan_cli.runtime.simulate.predict import simulated_model
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, tensor_bytes
+from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD, LOADING_THRESHOLD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,12 +63,12 @@ _INDEX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class KnownProcess:
-    """What is known of the process that makes the session; the rest is simulated.
+class ProcessMeasurements:
+    """Measurements that replace parts of a simulation, and how the file is opened.
 
     Attributes:
-        workspace: measured workspace of kernels, by node. None: by rules.
-        loaded: what a real process took that made the session and ran nothing. None: simulated.
+        workspace: bytes that kernels request besides their outputs, by node; None: by rules.
+        loaded: bytes of a process that created the session and ran nothing; None: simulated.
         as_loaded: whether `memplan_cli.load` opens the file, which returns free memory to the
             system afterwards.
     """
@@ -79,7 +78,7 @@ class KnownProcess:
     as_loaded: bool = False
 
 
-NOTHING_KNOWN = KnownProcess()
+NO_MEASUREMENTS = ProcessMeasurements()
 
 
 def simulate_process(
@@ -87,33 +86,38 @@ def simulate_process(
     executed: ExecutedGraph,
     settings: RuntimeSettings,
     provider: str = CPU,
-    known: KnownProcess = NOTHING_KNOWN,
+    measurements: ProcessMeasurements = NO_MEASUREMENTS,
 ) -> PredictedProcess | None:
-    """Return what a process with a session is predicted to take beyond one without.
+    """Return the predicted bytes of a process that loads a model and runs it three times.
 
-    None on a provider other than the CPU's, without an arena, with kernels whose packing was not
-    measured, or where data decides sizes.
+    None if they cannot be predicted: on other providers than the CPU, without an arena, with
+    kernels whose packing was not measured, and if sizes depend on data.
 
     Args:
-        stored: the file as the session finds it.
+        stored: the model file.
         executed: the graph that the session runs.
         settings: of the session.
-        provider: where it runs.
-        known: what is known of the process. The rest is simulated.
+        provider: ONNX Runtime's name of the execution provider.
+        measurements: measured values that are not simulated.
+
+    Returns:
+        Bytes beyond those of a process with ONNX Runtime imported and no session.
     """
-    if _unpredictable(executed, settings, provider):
+    if _setup_obstacle(executed, settings, provider):
         return None
-    memory = ProcessMemory()
-    loading = _load(memory, stored, executed.program, known)
+    memory = SimulatedMemory()
+    loading = _load(memory, stored, executed.program, measurements)
     load, load_parts = memory.highest, dict(memory.peak)
-    memory.map_file(CODE, PROFILE.run_code)
-    memory.add_objects(GRAPH, PROFILE.run_node_heap * stored.nodes)
-    read = _mapped_weight_bytes(executed.program, loading.sizes, loading.stored_weights)
-    memory.map_file(WEIGHT_FILES, max(read - memory.file[WEIGHT_FILES], 0))
-    if known.workspace is None:
+    memory.map_file(RUNTIME_CODE, PROFILE.run_code)
+    memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
+    weights = _mapped_weight_bytes(executed.program, loading.sizes, loading.stored_weights)
+    memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
+    if measurements.workspace is None:
         workspace: Workspace = workspace_by_rule(executed.program, executed.dims)
     else:
-        workspace = as_requested(executed.program, executed.dims, known.workspace)
+        workspace = requests_from_totals(
+            executed.program, executed.dims, measurements.workspace
+        )
     try:
         _run(memory, executed, settings, workspace)
     except UnknownBytesError:
@@ -128,34 +132,35 @@ def predict_process_bytes(
     executed: ExecutedGraph,
     settings: RuntimeSettings,
     provider: str = CPU,
-    known: KnownProcess = NOTHING_KNOWN,
+    measurements: ProcessMeasurements = NO_MEASUREMENTS,
 ) -> ProcessBytes | None:
     """Return the bytes of `simulate_process` without their parts."""
-    found = simulate_process(stored, executed, settings, provider, known)
-    return found.process if found else None
+    predicted = simulate_process(stored, executed, settings, provider, measurements)
+    return predicted.process if predicted else None
 
 
 def prediction_obstacle(
     executed: ExecutedGraph, settings: RuntimeSettings, provider: str = CPU
 ) -> str:
     """Return why the process of a session cannot be predicted, or an empty text."""
-    reason = _unpredictable(executed, settings, provider)
+    reason = _setup_obstacle(executed, settings, provider)
     if reason or executed.observed is not None:
         return reason
-    known = tensor_bytes(executed.program, executed.dims)
-    open_sizes = (
+    known_sizes = tensor_bytes(executed.program, executed.dims)
+    names_without_size = (
         executed.program.vars[var].name
         for _, op in walk(executed.program.body)
         for var in op.outputs
-        if var and var not in known
+        if var and var not in known_sizes
     )
-    name = next(open_sizes, None)
+    name = next(names_without_size, None)
     return "" if name is None else f"data decides the size of {name!r}"
 
 
-def _unpredictable(executed: ExecutedGraph, settings: RuntimeSettings, provider: str) -> str:
+def _setup_obstacle(executed: ExecutedGraph, settings: RuntimeSettings, provider: str) -> str:
+    """Return why provider, settings or operators prevent a prediction, or an empty text."""
     if provider != CPU:
-        return f"it is that of {CPU} that is predicted, not of {provider}"
+        return f"only processes on {CPU} are predicted, not on {provider}"
     if not settings.session.get("enable_cpu_mem_arena", True):
         return "sessions without an arena are not predicted"
     kernels = unmeasured_kernels(executed.program)
@@ -163,28 +168,31 @@ def _unpredictable(executed: ExecutedGraph, settings: RuntimeSettings, provider:
 
 
 def _load(
-    memory: ProcessMemory, stored: StoredModel, program: Program, known: KnownProcess
+    memory: SimulatedMemory,
+    stored: StoredModel,
+    program: Program,
+    measurements: ProcessMeasurements,
 ) -> SessionLoading:
-    """Make the session in the simulated process."""
-    if known.as_loaded:
+    """Simulate how the session is created; ``memory`` is changed."""
+    if measurements.as_loaded:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
     loading = SessionLoading(memory, stored, program)
     loading.run()
-    if known.as_loaded:
+    if measurements.as_loaded:
         memory.trim()
         memory.heap.fix_threshold(LOADED_THRESHOLD)
-    if known.loaded is not None:
-        memory.continue_from(known.loaded)
+    if measurements.loaded is not None:
+        memory.continue_from(measurements.loaded)
     return loading
 
 
 def _run(
-    memory: ProcessMemory,
+    memory: SimulatedMemory,
     executed: ExecutedGraph,
     settings: RuntimeSettings,
     workspace: Workspace,
 ) -> None:
-    """Run the session in the simulated process.
+    """Simulate `_RUNS` runs of the session; ``memory`` is changed.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -195,7 +203,7 @@ def _run(
     for trace in (traces.first, *[traces.later] * (_RUNS - 1)):
         arena.run(trace)
         for size in heap_sizes:
-            memory.free(memory.allocate(KERNELS, size, SMALL_ALIGNMENT))
+            memory.free(memory.allocate(KERNEL_WORKSPACE, size, SMALL_ALIGNMENT))
 
 
 @dataclass(slots=True)
@@ -203,22 +211,25 @@ class _ResidentArena:
     """An arena whose regions lie in a simulated process. All allocated memory is written.
 
     Attributes:
-        memory: the process.
+        memory: the memory of the process.
         settings: of the arena.
+        _starts: addresses of the regions in chunks, sorted.
+        _regions: the block of each region, by its address.
+        _lowest_mapping: address in chunks of the mapping that was made last.
     """
 
-    memory: ProcessMemory
+    memory: SimulatedMemory
     settings: ArenaSettings
     _arena: Arena = field(init=False)
     _starts: list[int] = field(default_factory=list)
-    _regions: dict[int, Block] = field(default_factory=dict)
+    _regions: dict[int, MemoryBlock] = field(default_factory=dict)
     _lowest_mapping: int = _MAPPINGS // CHUNK
 
     def __post_init__(self) -> None:
         self._arena = Arena(self.settings, place_region=self._place_region)
 
     def run(self, trace: AllocationTrace) -> None:
-        """Serve one run, and touch the pages of everything that it allocates."""
+        """Serve the requests of one run, and write to everything that it allocates."""
         self._arena.run(trace)
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
             if size:
@@ -226,7 +237,10 @@ class _ResidentArena:
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
 
     def _place_region(self, chunks: int) -> int:
-        """Reserve a region on the heap or as a mapping. Each mapping lies below the one before."""
+        """Reserve a region, and return its address in chunks.
+
+        Regions lie on the heap or in mappings; each mapping lies below the one before.
+        """
         size = chunks * CHUNK
         block = self.memory.reserve(ARENA, size)
         self.memory.allocate(ARENA_TABLES, size // PROFILE.arena_handle_ratio, SMALL_ALIGNMENT)
@@ -243,12 +257,17 @@ class _ResidentArena:
 def _mapped_weight_bytes(
     program: Program, sizes: Mapping[VarId, int], stored: Mapping[str, StoredWeight]
 ) -> int:
-    """Return the bytes of weights beside the model file that runs read from mapped pages.
+    """Return the bytes of external weights that runs read, in pages that are mapped from files.
 
-    Of a table whose rows are looked up, only the pages around them are read.
+    Of a Gather's table, only the pages around the rows that it looks up are read.
+
+    Args:
+        program: the graph that runs.
+        sizes: bytes of each variable.
+        stored: the weights of the file, by name.
     """
-    read: dict[VarId, int] = {}
-    for op, var, packed in read_weights(program):
+    bytes_of_weight: dict[VarId, int] = {}
+    for op, var, packed in weight_reads(program):
         weight = stored.get(program.vars[var].name)
         if weight is None or weight.inside or (packed and not weight.packed):
             continue
@@ -256,17 +275,22 @@ def _mapped_weight_bytes(
         if op.type == "Gather" and var == op.inputs[0]:
             rows = sizes.get(op.inputs[1], size) // _INDEX
             size = min(size, rows * PROFILE.row_pages)
-        read[var] = max(read.get(var, 0), size)
-    return sum(read.values())
+        bytes_of_weight[var] = max(bytes_of_weight.get(var, 0), size)
+    return sum(bytes_of_weight.values())
 
 
-def _parts(load_parts: Mapping[str, int], memory: ProcessMemory) -> tuple[Part, ...]:
+def _parts(load_parts: Mapping[str, int], memory: SimulatedMemory) -> tuple[Part, ...]:
     """Return the parts of the process at its peaks and after the runs, the largest first."""
-    run_parts, after = memory.peak, memory.anonymous_parts()
-    names = {**load_parts, **run_parts, **after}
+    run_parts, private_parts = memory.peak, memory.anonymous_parts()
     parts = (
-        Part(n, load_parts.get(n, 0), run_parts.get(n, 0), after.get(n, 0), remedy_of(n))
-        for n in names
+        Part(
+            name,
+            load=load_parts.get(name, 0),
+            run=run_parts.get(name, 0),
+            private=private_parts.get(name, 0),
+            remedy=remedy_of(name),
+        )
+        for name in {**load_parts, **run_parts, **private_parts}
     )
-    kept = (part for part in parts if part.load or part.run or part.private)
-    return tuple(sorted(kept, key=lambda part: (-part.run, -part.load, part.name)))
+    not_empty = (part for part in parts if part.load or part.run or part.private)
+    return tuple(sorted(not_empty, key=lambda part: (-part.run, -part.load, part.name)))

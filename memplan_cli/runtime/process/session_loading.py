@@ -16,27 +16,26 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.runtime.process.parts import (
-    BLOCKED,
-    CODE,
-    FOLDED,
-    GRAPH,
-    INSIDE,
-    PACKED,
-    PARSE,
-    WEIGHT_FILES,
+    BLOCKED_FILTERS,
+    FOLDED_CONSTANTS,
+    INLINE_WEIGHTS,
+    MAPPED_WEIGHTS,
+    PACKED_WEIGHTS,
+    PARSED_FILE,
+    RUNTIME_CODE,
+    SESSION_GRAPH,
 )
 from memplan_cli.runtime.process.simulated_memory import SMALL_ALIGNMENT
-from memplan_cli.runtime.profile.packed_weights import read_weights
+from memplan_cli.runtime.profile.packed_weights import weight_reads
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.simulate.trace import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Block as ProgramBlock
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Block, Op, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
-    from memplan_cli.runtime.process.simulated_memory import Block, ProcessMemory
+    from memplan_cli.runtime.process.simulated_memory import MemoryBlock, SimulatedMemory
 
 
 @dataclass(slots=True)
@@ -52,10 +51,10 @@ class SessionLoading:
         sizes: bytes of each variable.
     """
 
-    memory: ProcessMemory
+    memory: SimulatedMemory
     stored: StoredModel
     program: Program
-    values: dict[str, Block] = field(default_factory=dict)
+    values: dict[str, MemoryBlock] = field(default_factory=dict)
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
     _packed_before: set[tuple[str, str, VarId]] = field(default_factory=set)
@@ -65,10 +64,10 @@ class SessionLoading:
         """Simulate all steps in order."""
         self.stored_weights = {weight.name: weight for weight in self.stored.weights}
         self.sizes = tensor_bytes(self.program, {})
-        self.memory.map_file(CODE, PROFILE.loaded_code)
+        self.memory.map_file(RUNTIME_CODE, PROFILE.loaded_code)
         nodes = PROFILE.node_heap * self.stored.nodes
         weights = PROFILE.weight_heap * len(self.stored.weights)
-        self.memory.add_objects(GRAPH, PROFILE.session_heap + nodes + weights)
+        self.memory.add_objects(SESSION_GRAPH, PROFILE.session_heap + nodes + weights)
         self._parse()
         new_weights, blocked = self._new_weights(), self._blocked_names()
         for name, size in new_weights:
@@ -87,7 +86,7 @@ class SessionLoading:
         """Parse the file, and copy the weights that lie in it out of the parsed text."""
         memory = self.memory
         buffer = memory.allocate(
-            PARSE, min(self.stored.size, PROFILE.read_buffer), SMALL_ALIGNMENT
+            PARSED_FILE, min(self.stored.size, PROFILE.read_buffer), SMALL_ALIGNMENT
         )
         inside = [
             weight
@@ -97,16 +96,16 @@ class SessionLoading:
         texts = [self._read_text(weight.size) for weight in inside]
         memory.free(buffer)
         for weight, text in zip(inside, texts, strict=True):
-            self.values[weight.name] = memory.allocate(INSIDE, weight.size)
+            self.values[weight.name] = memory.allocate(INLINE_WEIGHTS, weight.size)
             memory.free(text)
 
-    def _read_text(self, size: int) -> Block:
+    def _read_text(self, size: int) -> MemoryBlock:
         """Read the text of a weight. A long one is copied into twice the room until it fits."""
         room = min(size, PROFILE.reserved_text)
-        text = self.memory.allocate(PARSE, room + 1, SMALL_ALIGNMENT)
+        text = self.memory.allocate(PARSED_FILE, room + 1, SMALL_ALIGNMENT)
         while room < size:
             room, before = 2 * room, text
-            text = self.memory.reserve(PARSE, room + 1, SMALL_ALIGNMENT)
+            text = self.memory.reserve(PARSED_FILE, room + 1, SMALL_ALIGNMENT)
             self.memory.touch(text, 0, min(room, size))
             self.memory.free(before)
         return text
@@ -125,7 +124,7 @@ class SessionLoading:
     def _new_weights(self) -> list[tuple[str, int]]:
         """Return name and size of weights that the file does not have, in the order of reads."""
         sizes: dict[str, int] = {}
-        for _, var, _ in read_weights(self.program):
+        for _, var, _ in weight_reads(self.program):
             name = self.program.vars[var].name
             size = self.sizes.get(var, 0)
             if name not in self.stored_weights and size > PROFILE.inline_weight:
@@ -140,35 +139,35 @@ class SessionLoading:
             if operand in self.stored_weights
         ]
         copies = [
-            self.memory.allocate(FOLDED, weight.size)
+            self.memory.allocate(FOLDED_CONSTANTS, weight.size)
             for weight in operands
             if not weight.inside and weight.size > PROFILE.inline_weight
         ]
-        self.values[name] = self.memory.allocate(FOLDED, size)
+        self.values[name] = self.memory.allocate(FOLDED_CONSTANTS, size)
         for copy in copies:
             self.memory.free(copy)
 
     def _reorder_filter(self, name: str, size: int) -> None:
         """Bring a filter into a blocked layout: read, reordered, as text, and as a value."""
         memory = self.memory
-        source = memory.allocate(BLOCKED, size)
-        reordered = memory.allocate(BLOCKED, size, SMALL_ALIGNMENT)
-        text = memory.allocate(BLOCKED, size + 1, SMALL_ALIGNMENT)
-        self.values[name] = memory.allocate(BLOCKED, size)
+        source = memory.allocate(BLOCKED_FILTERS, size)
+        reordered = memory.allocate(BLOCKED_FILTERS, size, SMALL_ALIGNMENT)
+        text = memory.allocate(BLOCKED_FILTERS, size + 1, SMALL_ALIGNMENT)
+        self.values[name] = memory.allocate(BLOCKED_FILTERS, size)
         for block in (text, reordered, source):
             memory.free(block)
 
     def _pack(self) -> None:
         """Pack constant operands, node by node, and free those without other readers."""
         reads: dict[int, list[tuple[VarId, int]]] = {}
-        for op, var, size in read_weights(self.program):
+        for op, var, size in weight_reads(self.program):
             reads.setdefault(id(op), []).append((var, size))
         readers = Counter(var for operands in reads.values() for var, _ in operands)
         self._pack_block(self.program.body, reads, readers)
 
     def _pack_block(
         self,
-        block: ProgramBlock,
+        block: Block,
         reads: Mapping[int, Sequence[tuple[VarId, int]]],
         readers: Counter[VarId],
     ) -> None:
@@ -201,8 +200,8 @@ class SessionLoading:
         value = self.values.get(name)
         if value is None and var not in self._mapped:
             self._mapped.add(var)
-            memory.map_file(WEIGHT_FILES, self.sizes.get(var, 0))
-        packed = memory.allocate(f"{PACKED} {op.type}", size)
+            memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
+        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", size)
         weight = self.stored_weights.get(name)
         key = (op.domain, op.type, var)
         if key in self._packed_before or (weight is not None and weight.packed):
@@ -217,7 +216,7 @@ class SessionLoading:
 
     def _unmap(self, var: VarId) -> None:
         self._mapped.discard(var)
-        self.memory.unmap_file(WEIGHT_FILES, self.sizes.get(var, 0))
+        self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 
 def _name_number(weight: tuple[str, int]) -> int:

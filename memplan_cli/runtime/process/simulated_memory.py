@@ -1,11 +1,11 @@
-"""The memory of one process, simulated: the C library's heap, mappings, and touched pages.
+"""A simulation of the memory of one process: the C library's heap, mappings, and resident pages.
 
-The heap is glibc's (2.36): best fit with coalescing. A large request gets a mapping of its own,
+The heap is that of glibc 2.36: best fit with coalescing. A large request gets a mapping of its own,
 which returns to the system when it is freed; from then on, requests up to that size come from the
-heap. The heap shrinks only at its end. What was freed below a block in use stays resident: a large
-part of what loading a model leaves behind.
+heap. The heap shrinks only at its end: memory that was freed below a block in use stays resident,
+a large part of the memory that remains after a model was loaded.
 
-Blocks have a purpose, so that resident bytes can be attributed.
+Each block has a purpose (`parts`), by which resident bytes are reported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
+from memplan_cli.runtime.process.parts import HEAP_SLACK, MAPPED_WEIGHTS
 from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.observations import ProcessBytes
@@ -27,34 +28,36 @@ SMALL_ALIGNMENT = 16
 """The alignment of every block of the heap (``MALLOC_ALIGNMENT``)."""
 
 _HEADER = 8
-_SMALLEST_CHUNK = 32
+"""Bytes before each block that hold the size of its chunk."""
+
+_MIN_CHUNK = 32
+
 _FREE_HEADER = 48
-"""Bytes of a free chunk that hold its size and its neighbours on the lists of free chunks."""
+"""Bytes of a free chunk that hold its size and its neighbours in the lists of free chunks."""
+
 _TOP_PAD = 128 << 10
 """Bytes that the heap grows by beyond a request (``M_TOP_PAD``)."""
-_LARGEST_THRESHOLD = 32 << 20
-"""``DEFAULT_MMAP_THRESHOLD_MAX``."""
-_SLIVER = 56
-"""A rest below this size beside a tensor is taken by some small object at once."""
-_CONSOLIDATE = 64 << 10
+
+_MIN_FREE_PIECE = 56
+"""A smaller piece beside an aligned block is not freed: some small object takes it at once."""
+
+_MIN_TRIM = 64 << 10
 """Freeing at least this much trims the end of the heap (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
-
-LOADING_THRESHOLD = 128 << 10
-"""Size from which requests are mapped when a process begins, and while `load` makes a session."""
-
-LOADED_THRESHOLD = _LARGEST_THRESHOLD
-"""Size from which requests are mapped afterwards, as if a mapping that large had been freed."""
 
 
 @dataclass(slots=True)
 class Heap:
-    """The addresses of a heap.
+    """The chunks of a heap, by address; addresses begin at 0.
 
     Attributes:
-        threshold: bytes from which a request gets a mapping if no free chunk fits.
+        threshold: bytes from which a request gets a mapping of its own if no free chunk fits.
         top: address from which the heap is unused.
         end: address at which the heap ends.
         fixed: whether the threshold stays as it is when mappings are freed.
+        _used: size of each allocated chunk, by address.
+        _free: ``(size, address)`` of each free chunk, sorted.
+        _starts: size of each free chunk, by address.
+        _ends: address of each free chunk, by its end.
     """
 
     threshold: int = PROFILE.imported_threshold
@@ -69,95 +72,104 @@ class Heap:
     def allocate(self, size: int, alignment: int = SMALL_ALIGNMENT) -> int | None:
         """Return the address of a chunk, or None if the request gets a mapping instead."""
         is_aligned = alignment > SMALL_ALIGNMENT
-        extra = alignment + _SMALLEST_CHUNK if is_aligned else 0
-        wanted = max(_SMALLEST_CHUNK, _up(size + extra + _HEADER, SMALL_ALIGNMENT))
+        extra = alignment + _MIN_CHUNK if is_aligned else 0
+        wanted = max(_MIN_CHUNK, _rounded_up(size + extra + _HEADER, SMALL_ALIGNMENT))
         chunk = self._take(wanted)
         if chunk is None or not is_aligned:
             return chunk
         return self._cut_aligned(chunk, size, alignment)
 
     def free(self, chunk: int) -> None:
-        """Free a chunk, merge it with free neighbours, and shrink the heap at its end."""
+        """Free a chunk, merge it with free neighbours, and shrink the heap if it is at the end."""
         start, size = chunk, self._used.pop(chunk)
         if start + size in self._starts:
-            size += self._forget(start + size)
+            size += self._remove_free(start + size)
         if start in self._ends:
-            before = self._ends[start]
-            size += self._forget(before)
-            start = before
+            previous = self._ends[start]
+            size += self._remove_free(previous)
+            start = previous
         if start + size == self.top:
             self.top = start
         else:
-            self._remember(start, size)
-        if size >= _CONSOLIDATE and self.end - self.top >= 2 * self.threshold:
-            self.end = _up(self.top + _TOP_PAD, PAGE)
+            self._add_free(start, size)
+        if size >= _MIN_TRIM and self.end - self.top >= 2 * self.threshold:
+            self.end = _rounded_up(self.top + _TOP_PAD, PAGE)
 
     def fix_threshold(self, threshold: int) -> None:
-        """Map requests from this size on, whatever is freed (``mallopt``)."""
+        """Set the threshold, and keep it whatever is freed (``mallopt``)."""
         self.threshold, self.fixed = threshold, True
 
     def trim(self) -> list[tuple[int, int]]:
-        """Cut the unused end off, and return ranges of free page numbers (``malloc_trim``).
+        """Cut off the unused end, and return half-open ranges of free page numbers (``malloc_trim``).
 
-        The pages that hold the header of a free chunk are not free.
+        The pages with the header of a free chunk are not free.
         """
-        before, self.end = self.end, _up(self.top + _SMALLEST_CHUNK, PAGE)
-        pages = [
-            (_up(start + _FREE_HEADER, PAGE) // PAGE, (start + size) // PAGE)
+        previous_end, self.end = self.end, _rounded_up(self.top + _MIN_CHUNK, PAGE)
+        ranges = [
+            (_rounded_up(start + _FREE_HEADER, PAGE) // PAGE, (start + size) // PAGE)
             for size, start in self._free
         ]
-        pages.append((self.end // PAGE, _up(before, PAGE) // PAGE))
-        return [(first, last) for first, last in pages if first < last]
+        ranges.append((self.end // PAGE, _rounded_up(previous_end, PAGE) // PAGE))
+        return [(first, end) for first, end in ranges if first < end]
 
     def raise_threshold(self, size: int) -> None:
-        """Adapt to a freed mapping: from now on, requests up to its size come from the heap."""
-        whole = _up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
-        if not self.fixed and self.threshold < whole <= _LARGEST_THRESHOLD:
+        """Raise the threshold to the size of a freed mapping, unless it is fixed or that is too large."""
+        whole = _rounded_up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
+        if not self.fixed and self.threshold < whole <= LOADED_THRESHOLD:
             self.threshold = whole
 
     def _take(self, wanted: int) -> int | None:
-        """Return the smallest free chunk that fits, or a new one at the top, or None."""
+        """Allocate the smallest free chunk that fits, or a new one at the top, and return its address.
+
+        None if the heap would have to grow for a request of ``threshold`` bytes or more.
+        """
         index = bisect_left(self._free, (wanted, -1))
         if index < len(self._free):
             size, start = self._free[index]
-            self._forget(start)
-            if size - wanted >= _SMALLEST_CHUNK:
-                self._remember(start + wanted, size - wanted)
+            self._remove_free(start)
+            if size - wanted >= _MIN_CHUNK:
+                self._add_free(start + wanted, size - wanted)
                 size = wanted
             self._used[start] = size
             return start
-        if self.end - self.top < wanted + _SMALLEST_CHUNK:
+        if self.end - self.top < wanted + _MIN_CHUNK:
             if wanted >= self.threshold:
                 return None
-            self.end = _up(self.top + wanted + _TOP_PAD, PAGE)
+            self.end = _rounded_up(self.top + wanted + _TOP_PAD, PAGE)
         start = self.top
         self.top += wanted
         self._used[start] = wanted
         return start
 
     def _cut_aligned(self, chunk: int, size: int, alignment: int) -> int:
-        """Cut an aligned chunk out of a larger one, and free the pieces around it."""
+        """Cut an aligned chunk out of a larger one, free the pieces around it, and return its address.
+
+        Args:
+            chunk: address of the larger chunk.
+            size: bytes of the block.
+            alignment: of the block, which begins two headers behind its chunk.
+        """
         available = self._used.pop(chunk)
-        start = _up(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
-        if start != chunk and start - chunk < _SMALLEST_CHUNK:
+        start = _rounded_up(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
+        if start != chunk and start - chunk < _MIN_CHUNK:
             start += alignment
-        wanted = _up(size + _HEADER, SMALL_ALIGNMENT)
+        wanted = _rounded_up(size + _HEADER, SMALL_ALIGNMENT)
         behind = available - (start - chunk)
-        if behind - wanted < _SMALLEST_CHUNK:
+        if behind - wanted < _MIN_CHUNK:
             wanted = behind
         self._used[start] = wanted
         for address, piece in ((chunk, start - chunk), (start + wanted, behind - wanted)):
-            if piece >= _SLIVER:
+            if piece >= _MIN_FREE_PIECE:
                 self._used[address] = piece
                 self.free(address)
         return start
 
-    def _remember(self, start: int, size: int) -> None:
+    def _add_free(self, start: int, size: int) -> None:
         insort(self._free, (size, start))
         self._starts[start] = size
         self._ends[start + size] = start
 
-    def _forget(self, start: int) -> int:
+    def _remove_free(self, start: int) -> int:
         size = self._starts.pop(start)
         del self._ends[start + size]
         del self._free[bisect_left(self._free, (size, start))]
@@ -165,8 +177,15 @@ class Heap:
 
 
 @dataclass(slots=True)
-class Block:
-    """An allocated block. ``address`` is None and ``pages`` its touched pages if it is a mapping."""
+class MemoryBlock:
+    """An allocated block.
+
+    Attributes:
+        purpose: by which its bytes are reported.
+        size: its bytes.
+        address: of its chunk on the heap; None if it is a mapping.
+        pages: for each page of the block, 1 if it was written.
+    """
 
     purpose: str
     size: int
@@ -175,8 +194,8 @@ class Block:
 
 
 @dataclass(slots=True)
-class ProcessMemory:
-    """A process: anonymous bytes on its heap and in mappings, and bytes of mapped files.
+class SimulatedMemory:
+    """The memory of a process: anonymous bytes on its heap and in mappings, and bytes of mapped files.
 
     Attributes:
         heap: the addresses of its heap.
@@ -184,6 +203,9 @@ class ProcessMemory:
         file: resident bytes of mapped files, by purpose.
         highest: the most resident bytes so far.
         peak: the parts of ``highest``, by purpose.
+        _mapping_bytes: resident bytes of mappings, and of small objects.
+        _heap_pages: for each page of the heap, 1 if it is resident.
+        _heap_bytes: resident bytes of the heap.
     """
 
     heap: Heap = field(default_factory=Heap)
@@ -191,14 +213,14 @@ class ProcessMemory:
     file: Counter[str] = field(default_factory=Counter)
     highest: int = 0
     peak: Counter[str] = field(default_factory=Counter)
-    _mapped: int = 0
-    _touched: bytearray = field(default_factory=bytearray)
-    _resident: int = 0
+    _mapping_bytes: int = 0
+    _heap_pages: bytearray = field(default_factory=bytearray)
+    _heap_bytes: int = 0
 
     @property
     def anonymous(self) -> int:
-        """Resident bytes that are not of a file."""
-        return self._mapped + self._resident
+        """Resident bytes that belong to no file."""
+        return self._mapping_bytes + self._heap_bytes
 
     @property
     def resident(self) -> int:
@@ -207,7 +229,7 @@ class ProcessMemory:
 
     def allocate(
         self, purpose: str, size: int, alignment: int = PROFILE.tensor_alignment
-    ) -> Block:
+    ) -> MemoryBlock:
         """Allocate a block and write all of it."""
         block = self.reserve(purpose, size, alignment)
         self.touch(block, 0, size)
@@ -215,48 +237,48 @@ class ProcessMemory:
 
     def reserve(
         self, purpose: str, size: int, alignment: int = PROFILE.tensor_alignment
-    ) -> Block:
+    ) -> MemoryBlock:
         """Allocate a block without writing to it."""
         address = self.heap.allocate(size, alignment)
-        return Block(purpose, size, address, bytearray(-(-size // PAGE) + 1))
+        return MemoryBlock(purpose, size, address, bytearray(-(-size // PAGE) + 1))
 
-    def touch(self, block: Block, start: int, size: int) -> None:
+    def touch(self, block: MemoryBlock, start: int, size: int) -> None:
         """Simulate a write of ``size`` bytes from byte ``start`` of a block.
 
         Pages that are written for the first time become resident.
         """
         if size <= 0:
             return
-        fresh = _mark(block.pages, start, size)
-        self.live[block.purpose] += fresh
+        new_bytes = _mark_pages(block.pages, start, size)
+        self.live[block.purpose] += new_bytes
         if block.address is None:
-            self._mapped += fresh
+            self._mapping_bytes += new_bytes
         else:
-            self._resident += _mark(self._touched, block.address + start, size)
+            self._heap_bytes += _mark_pages(self._heap_pages, block.address + start, size)
         self._update_highest()
 
-    def free(self, block: Block) -> None:
-        """Free a block."""
+    def free(self, block: MemoryBlock) -> None:
+        """Free a block: a mapping at once, a block of the heap as far as the heap shrinks."""
         freed = block.pages.count(1) * PAGE
         self.live[block.purpose] -= freed
         if block.address is None:
-            self._mapped -= freed
+            self._mapping_bytes -= freed
             self.heap.raise_threshold(block.size)
             return
         self.heap.free(block.address)
-        kept = -(-self.heap.end // PAGE)
-        if kept < len(self._touched):
-            self._resident -= self._touched.count(1, kept) * PAGE
-            del self._touched[kept:]
+        end_page = -(-self.heap.end // PAGE)
+        if end_page < len(self._heap_pages):
+            self._heap_bytes -= self._heap_pages.count(1, end_page) * PAGE
+            del self._heap_pages[end_page:]
 
     def add_objects(self, purpose: str, size: int) -> None:
-        """Add the bytes of many small objects that last."""
-        self._mapped += size
+        """Add the bytes of many small objects that are never freed."""
+        self._mapping_bytes += size
         self.live[purpose] += size
         self._update_highest()
 
     def map_file(self, purpose: str, size: int) -> None:
-        """Read bytes of a mapped file."""
+        """Make bytes of a mapped file resident."""
         self.file[purpose] += size
         self._update_highest()
 
@@ -266,25 +288,25 @@ class ProcessMemory:
 
     def trim(self) -> None:
         """Return whole free pages of the heap, and the pages of weight files, to the system."""
-        for first, last in self.heap.trim():
-            self._resident -= self._touched.count(1, first, last) * PAGE
-            count = max(min(last, len(self._touched)) - first, 0)
-            self._touched[first : first + count] = bytes(count)
-        self.file[WEIGHT_FILES] = 0
+        for first, end in self.heap.trim():
+            self._heap_bytes -= self._heap_pages.count(1, first, end) * PAGE
+            count = max(min(end, len(self._heap_pages)) - first, 0)
+            self._heap_pages[first : first + count] = bytes(count)
+        self.file[MAPPED_WEIGHTS] = 0
 
     def continue_from(self, observed: ProcessBytes) -> None:
-        """Continue from what a real process took until here, instead of what was simulated.
+        """Replace the simulated resident bytes by those of a real process at the same point.
 
-        Parts keep their sizes. What the heap keeps makes up the difference.
+        Parts keep their sizes; the free memory that the heap keeps makes up the difference.
         """
-        self._mapped += observed.private - self.anonymous
-        other_files = self.file.total() - self.file[WEIGHT_FILES]
-        self.file[WEIGHT_FILES] = max(observed.file - other_files, 0)
+        self._mapping_bytes += observed.private - self.anonymous
+        other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
+        self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)
         self.highest = observed.load
         self.peak = _fitted_parts(self.peak, observed.load)
 
     def anonymous_parts(self) -> Counter[str]:
-        """Return the anonymous bytes by purpose, including those that the heap keeps."""
+        """Return the anonymous bytes by purpose, with the free memory that the heap keeps."""
         return _fitted_parts(self.live, self.anonymous)
 
     def _update_highest(self) -> None:
@@ -295,9 +317,9 @@ class ProcessMemory:
 
 
 def _fitted_parts(parts: Counter[str], total: int) -> Counter[str]:
-    """Return parts that add up to a total: adjust what the heap keeps, then the largest parts."""
+    """Return parts that add up to a total: `HEAP_SLACK` is adjusted first, then the largest parts shrink."""
     fitted = Counter(parts)
-    fitted[SLACK] = max(total - fitted.total() + fitted[SLACK], 0)
+    fitted[HEAP_SLACK] = max(total - fitted.total() + fitted[HEAP_SLACK], 0)
     excess = fitted.total() - total
     for name, size in fitted.most_common():
         reduction = min(excess, size)
@@ -306,15 +328,15 @@ def _fitted_parts(parts: Counter[str], total: int) -> Counter[str]:
     return fitted
 
 
-def _mark(pages: bytearray, start: int, size: int) -> int:
-    """Mark the pages of a range as touched. Return the bytes that were not touched before."""
-    first, last = start // PAGE, (start + size - 1) // PAGE + 1
-    if last > len(pages):
-        pages.extend(bytes(last - len(pages)))
-    fresh = (last - first - pages.count(1, first, last)) * PAGE
-    pages[first:last] = b"\x01" * (last - first)
-    return fresh
+def _mark_pages(pages: bytearray, start: int, size: int) -> int:
+    """Set the pages of a range of bytes to 1, and return the bytes of those that were 0."""
+    first, end = start // PAGE, (start + size - 1) // PAGE + 1
+    if end > len(pages):
+        pages.extend(bytes(end - len(pages)))
+    new_bytes = (end - first - pages.count(1, first, end)) * PAGE
+    pages[first:end] = b"\x01" * (end - first)
+    return new_bytes
 
 
-def _up(size: int, step: int) -> int:
+def _rounded_up(size: int, step: int) -> int:
     return -(-size // step) * step

@@ -112,7 +112,7 @@ def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
     )
 
 
-def read_weights(program: Program) -> Iterator[tuple[Op, VarId, int]]:
+def weight_reads(program: Program) -> Iterator[tuple[Op, VarId, int]]:
     """Yield each op with each weight that it reads and the bytes of its packed copy, in file order.
 
     A kernel packs constants of its own block and of the block around it, but none further out.

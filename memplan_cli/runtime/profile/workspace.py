@@ -132,7 +132,7 @@ def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
     return tuple(sum(sizes) for _, sizes in _by_rules(program, dims, HEAP_RULES))
 
 
-def as_requested(
+def requests_from_totals(
     program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, Requests]:
     """Split measured totals into requests, by the rules.
@@ -148,7 +148,7 @@ def as_requested(
     } | {key: rules[key] for key in nameless if key in rules}
 
 
-def for_threads(workspace: Workspace, threads: int) -> dict[str, Requests]:
+def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requests]:
     """Return workspace measured with one thread as it is with several.
 
     Kernels that go through an image piece by piece allocate a piece for each thread.

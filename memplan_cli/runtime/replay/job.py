@@ -24,7 +24,7 @@ from memplan_cli.runtime.workers.ort_values import (
     array_of,
     ort_value,
 )
-from memplan_cli.runtime.workers.outputs import against, save
+from memplan_cli.runtime.workers.outputs import compare_with_saved, save_values
 from memplan_cli.runtime.workers.session import deterministic, make_session
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
@@ -193,9 +193,11 @@ def run(job: Json) -> Json:
     values = [replay.array(name) for name in names]
     differences: list[Difference] = []
     if job["save"]:
-        save(Path(job["folder"]), outputs, names, values)
+        save_values(Path(job["folder"]), outputs, names, values)
     else:
-        differences = against(Path(job["folder"]), outputs, names, values, Tolerance())
+        differences = compare_with_saved(
+            Path(job["folder"]), outputs, names, values, Tolerance()
+        )
         differences += replay.overwritten()
     return {"differences": to_json(differences), "bound": sorted(replay.bound)}
 

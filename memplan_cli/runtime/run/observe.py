@@ -11,7 +11,7 @@ from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.simulate.observation import KernelEvent, observation_of
+from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def observe_many(
         observation_of(
             program,
             (
-                KernelEvent(outputs[node], read, wrote)
-                for node, read, wrote, _ in run
-                if node in outputs
+                OpExecution(outputs[kernel.node], kernel.read, kernel.wrote)
+                for kernel in kernels
+                if kernel.node in outputs
             ),
         )
-        for run in record.require(what).kernels or ()
+        for kernels in record.require(what).kernels or ()
     )

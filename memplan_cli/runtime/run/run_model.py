@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,10 +20,12 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import missing_weights
+from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec
 from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from onnx import ModelProto
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
 
     RuntimeShapes = Mapping[str, tuple[str, Shape]]
     """Dtype and shape of values by name, as the runtime infers them."""
-
-Kernel = Sequence[Any]
-"""One executed kernel: the name of its node (operator and number if it has none), a list of
-``[type, dims]`` of the tensors read, another of the tensors written, and its start in
-microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ def record_of(spec: RunSpec, outcome: Outcome) -> RunRecord:
         peaks=peaks,
         workspace=answer["workspace"] if spec.collects("arena") else None,
         kernels=(
-            tuple(tuple(run) for run in answer["kernels"])
+            tuple(tuple(Kernel(*kernel) for kernel in run) for run in answer["kernels"])
             if spec.collects("kernels")
             else None
         ),
@@ -150,7 +146,7 @@ def shapes_of_types(types: object) -> RuntimeShapes:
     return shapes
 
 
-_RUN_JOB = "memplan_cli.runtime.workers.run_job:run"
+_RUN_JOB = "memplan_cli.runtime.workers.model_run:run"
 
 
 def run_model(
@@ -209,7 +205,7 @@ def require_weights(
         )
 
 
-def observe_run(
+def record_run(
     model: Path,
     settings: RuntimeSettings,
     conditions: RunConditions,
@@ -239,7 +235,7 @@ def process_of_run(
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
     """
-    return observe_run(model, settings, conditions, "process").peaks.process
+    return record_run(model, settings, conditions, "process").peaks.process
 
 
 def process_of_load(
@@ -254,4 +250,4 @@ def process_of_load(
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
-    return observe_run(model, settings, conditions, "process", runs=0).peaks.process
+    return record_run(model, settings, conditions, "process", runs=0).peaks.process

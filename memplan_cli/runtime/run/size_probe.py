@@ -126,7 +126,7 @@ def _with_shapes(
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)
-    return replace(result, known=largest_shapes(copy, [kernel[:3] for kernel in kernels]))
+    return replace(result, known=largest_shapes(copy, kernels))
 
 
 def _session(model: Path, weights: Path | None = None) -> SessionSpec:

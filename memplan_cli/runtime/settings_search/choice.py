@@ -22,7 +22,7 @@ class SettingsChoice:
         observed: in a run; ``held`` includes weights, as in the report. None without a run.
         notes: for the report.
         provider: ONNX Runtime's name of the execution provider.
-        for_time: bytes that the arena holds only to make runs shorter; not counted in ``rank``.
+        bytes_for_speed: bytes that the arena holds only to make runs shorter; not counted in ``rank``.
     """
 
     settings: RuntimeSettings
@@ -30,14 +30,16 @@ class SettingsChoice:
     observed: Peaks | None = None
     notes: tuple[str, ...] = ()
     provider: str = CPU
-    for_time: int = 0
+    bytes_for_speed: int = 0
 
     @property
     def rank(self) -> tuple[bool, int]:
         """The sort key, lower is better: whether memory is unknown, then first-run peak plus arena in bytes."""
         peaks = self.predicted
         is_unknown = peaks.first_run_peak is None or peaks.held is None
-        return is_unknown, (peaks.first_run_peak or 0) + (peaks.held or 0) - self.for_time
+        return is_unknown, (peaks.first_run_peak or 0) + (
+            peaks.held or 0
+        ) - self.bytes_for_speed
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -65,6 +67,6 @@ def held_without_weights(peaks: Peaks) -> int:
     return (peaks.held or 0) - (peaks.weights or 0)
 
 
-def total_of(peaks: Peaks) -> int:
+def peak_plus_arena(peaks: Peaks) -> int:
     """Return the sum of the observed first-run peak and the arena without weights, in bytes."""
     return (peaks.first_run_peak or 0) + held_without_weights(peaks)

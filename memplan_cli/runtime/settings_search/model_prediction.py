@@ -15,7 +15,7 @@ from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
 from memplan_cli.runtime.graph.recorded import with_file_order
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import (
-    KnownProcess,
+    ProcessMeasurements,
     predict_process_bytes,
     prediction_obstacle,
     simulate_process,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
-_AS_LOADED = KnownProcess(as_loaded=True)
+_AS_LOADED = ProcessMeasurements(as_loaded=True)
 
 
 class RunPolicy(Enum):
@@ -79,8 +79,8 @@ def predict_process(
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
     loaded = process_of_load(path, settings, terms.conditions)
-    known = KnownProcess(loaded=loaded, as_loaded=terms.conditions.as_loaded)
-    process = simulate_process(stored_model(path), executed, settings, known=known)
+    known = ProcessMeasurements(loaded=loaded, as_loaded=terms.conditions.as_loaded)
+    process = simulate_process(stored_model(path), executed, settings, measurements=known)
     if process is None:
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
     return process
@@ -138,7 +138,7 @@ def predicted_facts(
             "optimized": replace(
                 choice.predicted,
                 process=predict_process_bytes(
-                    stored, after, choice.settings, known=_AS_LOADED
+                    stored, after, choice.settings, measurements=_AS_LOADED
                 ),
             ),
         },

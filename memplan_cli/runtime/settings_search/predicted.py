@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.profile.workspace import as_requested, for_threads
+from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_with_threads
 from memplan_cli.runtime.settings_search.choice import SettingsChoice
 from memplan_cli.runtime.settings_search.speed import work_of
 from memplan_cli.runtime.simulate.arena import (
@@ -95,20 +95,20 @@ class _Candidate:
         predicted: peaks of tensors.
         arena: the arena, and the bytes that it holds.
         traces: what runs request of the arena.
-        for_time: bytes that the arena holds only to make runs shorter; not counted in the score.
+        bytes_for_speed: bytes that the arena holds only to make runs shorter; not counted in the score.
     """
 
     settings: RuntimeSettings
     predicted: Peaks
     arena: ArenaChoice
     traces: SessionTraces
-    for_time: int = 0
+    bytes_for_speed: int = 0
 
     @property
     def score(self) -> tuple[int, int]:
         """The sort key, lower is better: peak plus arena in bytes, then the peak."""
         peak = self.predicted.first_run_peak or 0
-        return peak + self.arena.held - self.for_time, peak
+        return peak + self.arena.held - self.bytes_for_speed, peak
 
 
 def predict_settings(
@@ -230,7 +230,10 @@ def caveats(graph: ExecutedGraph) -> Iterator[str]:
 def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
     predicted = replace(candidate.predicted, held=candidate.arena.held)
     return SettingsChoice(
-        candidate.settings, predicted, provider=provider, for_time=candidate.for_time
+        candidate.settings,
+        predicted,
+        provider=provider,
+        bytes_for_speed=candidate.bytes_for_speed,
     )
 
 
@@ -319,8 +322,8 @@ def _in_finer_arena(
     refined = refined_arena(best.traces.first, best.arena)
     if refined is best.arena:
         return best
-    one_thread = as_requested(executed.program, executed.dims, workspace)
-    many_threads = for_threads(one_thread, _MANY_THREADS)
+    one_thread = requests_from_totals(executed.program, executed.dims, workspace)
+    many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
     if many_threads != one_thread:
         trace = trace_session(simulated_model(executed, best.settings), many_threads).first
         held_refined, held_before = (
@@ -360,5 +363,5 @@ def _with_pattern(
     return replace(
         with_pattern,
         predicted=Peaks(traces.first_peak, traces.later_peak),
-        for_time=arena.held - best.arena.held,
+        bytes_for_speed=arena.held - best.arena.held,
     )

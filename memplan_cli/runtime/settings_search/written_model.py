@@ -10,7 +10,7 @@ from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.dumps import observed_graph
 from memplan_cli.runtime.graph.recorded import graph_of_run, with_file_order
 from memplan_cli.runtime.process.predict import (
-    KnownProcess,
+    ProcessMeasurements,
     predict_process_bytes,
     simulate_process,
 )
@@ -116,7 +116,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         executed,
         settings,
         baseline.provider,
-        KnownProcess(baseline.record.workspace),
+        ProcessMeasurements(baseline.record.workspace),
     )
     predicted = replace(predict(executed, settings), process=process)
     return BaselineGraph(executed, predicted, (*caveats(executed), *notes))
@@ -168,16 +168,16 @@ class Prediction:
         """Return the settings of the least predicted memory at about the original's time."""
         written = self.written
         if written.as_written or written.offline:
-            return self.as_it_stands()
+            return self.as_written_choice()
         if is_slower_as_written(self._program, self.baseline.dims, self.graph.executed):
-            return self.under_optimisation()
+            return self.optimised_choice()
         return min(self.choices(), key=self.rank)
 
     def choices(self) -> tuple[SettingsChoice, ...]:
         """Return the best settings by prediction with and without the runtime's optimisation."""
         if self.written.as_written or self.written.offline:
-            return (self.as_it_stands(),)
-        return self.under_optimisation(), self.as_it_stands()
+            return (self.as_written_choice(),)
+        return self.optimised_choice(), self.as_written_choice()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
         """Return `choices`, and choices whose memory only a run can show.
@@ -191,7 +191,7 @@ class Prediction:
         """
         if self.written.as_written or self.written.offline:
             return self.choices()
-        optimised, as_it_stands = self.choices()
+        optimised, as_written_choice = self.choices()
         by_priority = replace(
             optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
         )
@@ -205,7 +205,7 @@ class Prediction:
             base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
             more.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
-        return (optimised, *more, as_it_stands)
+        return (optimised, *more, as_written_choice)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -217,12 +217,12 @@ class Prediction:
             size += 2 * self._folded()
         return is_unknown, size
 
-    def under_optimisation(self) -> SettingsChoice:
+    def optimised_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimisation."""
         base = settings_for_sizes(DEFAULTS, self.baseline.binding.assumed)
         return predict_settings(self.optimised(), base, self.baseline.record.workspace or {})
 
-    def as_it_stands(self) -> SettingsChoice:
+    def as_written_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimisation."""
         executed = self.file()
         measured = self.workspace
@@ -297,7 +297,7 @@ def predicted_cost(
         prediction.executed(choice.settings),
         choice.settings,
         baseline.provider,
-        KnownProcess(baseline.record.workspace, as_loaded=True),
+        ProcessMeasurements(baseline.record.workspace, as_loaded=True),
     )
     is_unknown, arena = choice.rank
     if prediction_of_process is not None:

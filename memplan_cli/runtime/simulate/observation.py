@@ -1,14 +1,12 @@
 """What the data of one run decides: branches, iteration counts, sizes, packed weights.
 
-The kernels of a run are events. Each op of a block runs once in every frame (execution) of that
-block, so the n-th event of a node belongs to the n-th frame of its block, whatever the order of
-the ops within a frame.
+Each op of a block is executed once in every frame (execution) of that block, so the n-th execution
+of an op belongs to the n-th frame of its block, whatever the order of the ops within a frame.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import Op, Program
+    from memplan_cli.runtime.workers.session_profile import TensorTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,12 @@ class RunObservation:
     packed: frozenset[VarId] = frozenset()
 
 
-TensorTypes = Sequence[tuple[str, Sequence[int]]]
-"""The runtime's type name and the dims of each tensor that a kernel reads or writes."""
-
-
 @dataclass(frozen=True, slots=True)
-class KernelEvent:
-    """One executed kernel.
+class OpExecution:
+    """A kernel of a run that was assigned to the op that it executed.
 
     Attributes:
-        outputs: names of the outputs of its node.
+        outputs: names of the outputs of the op.
         read: the tensors that it read.
         wrote: the tensors that it wrote.
     """
@@ -73,13 +68,13 @@ class KernelEvent:
     wrote: TensorTypes
 
 
-def observation_of(program: Program, events: Iterable[KernelEvent]) -> RunObservation:
+def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunObservation:
     """Return what one run of a program decided.
 
     Args:
         program: the program that ran.
-        events: its kernels in the order in which they ended, so those of a subgraph come before
-            the event of their control-flow op. Kernels of unknown nodes are ignored.
+        executions: in the order in which they ended, so those of a subgraph come before the one
+            of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
     # A body ran as often as its first named output was written; an empty body is never counted.
@@ -94,13 +89,13 @@ def observation_of(program: Program, events: Iterable[KernelEvent]) -> RunObserv
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()
-    for event in events:
-        first_output = VarId(event.outputs[0]) if event.outputs else VarId("")
+    for execution in executions:
+        first_output = VarId(execution.outputs[0]) if execution.outputs else VarId("")
         op = producer.get(first_output)
         if op is None:
             continue
-        _append_written(program, op, event.wrote, written)
-        packed.update(_unread_weights(program, op, event.read))
+        _append_written(program, op, execution.wrote, written)
+        packed.update(_unread_weights(program, op, execution.read))
         for body in op.bodies:
             iterations[body.path].append(runs[body.path] - counted_runs[body.path])
             counted_runs[body.path] = runs[body.path]
@@ -119,7 +114,7 @@ def _append_written(
     wrote: TensorTypes,
     written: dict[VarId, list[WrittenTensor]],
 ) -> None:
-    """Append the tensors of one event to ``written``. Sequences and optionals are left out."""
+    """Append the tensors of one execution to ``written``. Sequences and optionals are left out."""
     outputs = [var for var in op.outputs if var and _is_tensor(program, var)]
     if len(outputs) != len(wrote):
         return

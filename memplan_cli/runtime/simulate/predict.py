@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import load_table
-from memplan_cli.runtime.profile.workspace import as_requested
+from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.execution import SimulatedModel, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS, PlannerSettings, Reuse, file_order
@@ -91,7 +91,7 @@ def session_traces(
     Raises:
         UnknownBytesError: a size depends on data.
     """
-    requests = as_requested(executed.program, executed.dims, workspace)
+    requests = requests_from_totals(executed.program, executed.dims, workspace)
     return trace_session(simulated_model(executed, settings), requests)
 
 

@@ -17,7 +17,7 @@ from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.recorded import graph_of_run, with_recorded_order
 from memplan_cli.runtime.installed import required_version
-from memplan_cli.runtime.process.predict import KnownProcess, predict_process_bytes
+from memplan_cli.runtime.process.predict import ProcessMeasurements, predict_process_bytes
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.compare import (
     UnoptimisedRun,
@@ -31,8 +31,8 @@ from memplan_cli.runtime.run.compare import (
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.choice import (
     held_without_weights,
+    peak_plus_arena,
     settings_from_runs,
-    total_of,
 )
 from memplan_cli.runtime.settings_search.predicted import (
     SHORT_RUNS,
@@ -151,7 +151,7 @@ class Confirmation:
         """
         if self._written.path == self._baseline.path:
             if self.run.as_written:
-                self.run = self._run(self.prediction.under_optimisation())
+                self.run = self._run(self.prediction.optimised_choice())
                 self.notes.append(
                     "without optimisation the outputs differ from those of the defaults: the model "
                     "ran again with optimisation"
@@ -169,7 +169,7 @@ class Confirmation:
             if self._reference is None:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            second_run = self._run(self.prediction.as_it_stands())
+            second_run = self._run(self.prediction.as_written_choice())
         if second_run.verdict.status != "passed":
             self.choice = first_choice
             return
@@ -187,7 +187,7 @@ class Confirmation:
         if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
             return
         unoptimised_choice = self.choice
-        optimised_run = self._run(self.prediction.under_optimisation())
+        optimised_run = self._run(self.prediction.optimised_choice())
         if optimised_run.ran and (written.verdict or optimised_run.verdict).passed:
             self.run = optimised_run
             note = (
@@ -291,7 +291,7 @@ class Confirmation:
             executed,
             run.settings,
             baseline.provider,
-            KnownProcess(workspace, as_loaded=as_loaded),
+            ProcessMeasurements(workspace, as_loaded=as_loaded),
         )
         predicted = replace(
             predict(executed, run.settings),
@@ -335,7 +335,7 @@ class Confirmation:
         return (SHORT_RUNS,) if is_worthwhile else ()
 
 
-def confirmed_settings(
+def confirm_prediction(
     prediction: Prediction, search: Search, progress: Progress
 ) -> Confirmation:
     """Search the settings of a written model, and return its runs under the best.
@@ -384,4 +384,4 @@ def measured_cost(confirmation: Confirmation) -> tuple[int, float]:
         )
         if ratio is None or ratio.median > SLOWEST:
             return 1, after.peaks.effort or 0.0
-    return 0, float(total_of(after.peaks))
+    return 0, float(peak_plus_arena(after.peaks))

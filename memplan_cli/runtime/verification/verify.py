@@ -33,7 +33,7 @@ from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
     read_baseline_graph,
 )
-from memplan_cli.runtime.verification.confirm import confirmed_settings
+from memplan_cli.runtime.verification.confirm import confirm_prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def verify(
     if graph is None:
         return _compare_outputs(baseline, written)
     prediction = Prediction(baseline, graph, written)
-    confirmation = confirmed_settings(prediction, baseline.check.search, progress)
+    confirmation = confirm_prediction(prediction, baseline.check.search, progress)
     verdict, as_written = confirmation.verdict, confirmation.run.as_written
     if not confirmation.passed:
         return Verification(verdict, as_written=as_written)
@@ -272,7 +272,7 @@ def confirm_settings(
     if not baseline.repeats:  # then its outputs cannot be compared
         model = replace(model, verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
-    confirmation = confirmed_settings(prediction, baseline.check.search, progress)
+    confirmation = confirm_prediction(prediction, baseline.check.search, progress)
     run = confirmation.run
     if not confirmation.passed:
         reason = "; ".join(run.verdict.notes) or "other outputs than under the defaults"

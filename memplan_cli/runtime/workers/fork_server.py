@@ -38,7 +38,7 @@ _PRELOADED = (
     "onnxruntime",
     "memplan_cli.runtime.graph.dump_job",
     "memplan_cli.runtime.replay.job",
-    "memplan_cli.runtime.workers.run_job",
+    "memplan_cli.runtime.workers.model_run",
 )
 """Modules that are imported once, before any fork."""
 

@@ -16,14 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from memplan_cli.runtime.process.simulated_memory import LOADED_THRESHOLD, LOADING_THRESHOLD
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import FileIO
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt``."""
+
+LOADING_THRESHOLD = 128 << 10
+"""Bytes from which glibc gives a block a mapping of its own, in a new process (by default) and while
+`memplan_cli.load` creates a session."""
+
+LOADED_THRESHOLD = 32 << 20
+"""The same after `memplan_cli.load`: the most that glibc ever raises it to
+(``DEFAULT_MMAP_THRESHOLD_MAX``)."""
 
 _THRESHOLD_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 """Environment variables with which users set the same parameters."""

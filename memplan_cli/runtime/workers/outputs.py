@@ -1,6 +1,6 @@
-"""Outputs of runs: kept in files, and compared bit for bit. NaN equals NaN; -0.0 is not 0.0.
+"""Save the outputs of runs to files, and compare them bit for bit. NaN equals NaN; -0.0 is not 0.0.
 
-One model's outputs lie in files while the other model runs, so that no process holds both.
+The outputs of one model are in files while the other model runs, so that no process holds both.
 """
 
 from __future__ import annotations
@@ -12,133 +12,156 @@ import numpy as np
 from memplan_cli.core.results.observations import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from memplan_cli.core.check import Tolerance
 
-_CHUNK = 1 << 20
-"""Elements that are compared at a time."""
+_ELEMENTS_AT_ONCE = 1 << 20
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def save(folder: Path, numbered: list[str], names: list[str], values: list[Any]) -> None:
-    """Write values to files, each named by its place among ``numbered``."""
-    for number, _, leaf in _leaves(numbered, names, values):
-        np.save(folder / f"{number}.npy", leaf)
+_UNSIGNED_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def against(
+def save_values(
+    folder: Path, all_names: Sequence[str], names: Sequence[str], values: Sequence[Any]
+) -> None:
+    """Save outputs to a folder: arrays as ``<index>.npy``, elements of a sequence one by one.
+
+    Args:
+        folder: where the files are written.
+        all_names: gives each name its index, the same for saving and comparing.
+        names: the outputs to save.
+        values: the value of each of them.
+    """
+    for file, _, array in _named_arrays(all_names, names, values):
+        np.save(folder / f"{file}.npy", array)
+
+
+def compare_with_saved(
     folder: Path,
-    saved: list[str],
-    names: list[str],
-    values: list[Any],
+    all_names: Sequence[str],
+    names: Sequence[str],
+    values: Sequence[Any],
     tolerance: Tolerance,
 ) -> list[Difference]:
-    """Compare values by name with files; ``saved`` are the names that were saved."""
-    found = []
-    for number, name, leaf in _leaves(saved, names, values):
-        file = folder / f"{number}.npy"
-        if not file.exists():
-            found.append(Difference(name, leaf.size, 0.0, 1, "the original has no such part"))
+    """Return how outputs differ from those that `save_values` saved in a folder."""
+    differences = []
+    for file, name, array in _named_arrays(all_names, names, values):
+        path = folder / f"{file}.npy"
+        if not path.exists():
+            differences.append(
+                Difference(name, array.size, 0.0, 1, "the original has no such part")
+            )
             continue
         # Scalars and empty arrays cannot be mapped.
-        mode = "r" if leaf.size and leaf.ndim else None
-        reference = np.load(file, mmap_mode=mode)  # type: ignore[arg-type]
-        apart = difference(name, leaf, reference, tolerance)
-        found += [apart] if apart else []
-    return found
+        mode = "r" if array.size and array.ndim else None
+        reference = np.load(path, mmap_mode=mode)  # type: ignore[arg-type]
+        difference = array_difference(name, array, reference, tolerance)
+        if difference is not None:
+            differences.append(difference)
+    return differences
 
 
-def _leaves(
-    saved: list[str], names: list[str], values: list[Any]
+def _named_arrays(
+    all_names: Sequence[str], names: Sequence[str], values: Sequence[Any]
 ) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    """Yield ``(file name, name, array)``: a sequence's elements one by one."""
+    """Yield the file name, the name in reports, and the array of each part of the outputs.
+
+    A sequence has its length as the first part, and then its elements.
+    """
     for name, value in zip(names, values, strict=True):
-        number = saved.index(name)
+        index = all_names.index(name)
         if isinstance(value, list):
-            length = np.array(len(value))
-            yield f"{number}", f"len({name})", length
-            for index, item in enumerate(value):
-                yield f"{number}.{index}", f"{name}[{index}]", _array(item)
+            yield f"{index}", f"len({name})", np.array(len(value))
+            for position, element in enumerate(value):
+                yield f"{index}.{position}", f"{name}[{position}]", _storable_array(element)
         else:
-            yield f"{number}", name, _array(value)
+            yield f"{index}", name, _storable_array(value)
 
 
-def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401 - ONNX Runtime has no types
+def _storable_array(value: Any) -> NDArray[Any]:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return a value as an array that numpy can save: None as an empty one, text without objects."""
     if value is None:
         return np.zeros((0,), np.bool_)
     array = np.asarray(value)
     return array.astype(np.str_) if array.dtype.kind == "O" else array
 
 
-def worst(found: list[Difference]) -> list[Difference]:
-    """Keep the worst difference of each output over all runs."""
-    kept: dict[str, Difference] = {}
-    for item in found:
-        old = kept.get(item.output)
-        if old is None or (item.beyond, item.elements) > (old.beyond, old.elements):
-            kept[item.output] = item
-    return list(kept.values())
+def worst_by_output(differences: Sequence[Difference]) -> list[Difference]:
+    """Return the worst difference of each output: most elements beyond the tolerance, then most elements."""
+    worst: dict[str, Difference] = {}
+    for difference in differences:
+        other = worst.get(difference.output)
+        if other is None or (difference.beyond, difference.elements) > (
+            other.beyond,
+            other.elements,
+        ):
+            worst[difference.output] = difference
+    return list(worst.values())
 
 
-def difference(
-    name: str, got: NDArray[Any], wanted: NDArray[Any], tolerance: Tolerance
+def array_difference(
+    name: str, actual: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance
 ) -> Difference | None:
-    """Return how two arrays differ, or None where every bit is the same.
+    """Return how two arrays differ; None if all bits are equal.
 
-    A megabyte-sized piece at a time, so that two mapped files are never both in memory.
-    ``beyond`` counts the elements that the tolerance does not excuse.
+    Arrays are compared in pieces, so that two mapped files are never both in memory. The
+    difference counts elements with other bits, and those beyond the tolerance.
     """
-    if got.dtype != wanted.dtype or got.shape != wanted.shape:
-        reason = f"{got.dtype}{list(got.shape)} instead of {wanted.dtype}{list(wanted.shape)}"
-        return Difference(name, wanted.size, float("inf"), wanted.size or 1, reason)
-    elements = beyond = 0
-    farthest = 0.0
-    for left, right in _pieces(got, wanted):
-        unequal = _unequal(left, right)
-        count = int(np.count_nonzero(unequal))
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        reason = (
+            f"{actual.dtype}{list(actual.shape)} instead of "
+            f"{expected.dtype}{list(expected.shape)}"
+        )
+        return Difference(name, expected.size, float("inf"), expected.size or 1, reason)
+    different_count = beyond_count = 0
+    largest_distance = 0.0
+    flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
+    for start in range(0, flat_actual.size, _ELEMENTS_AT_ONCE):
+        piece = slice(start, start + _ELEMENTS_AT_ONCE)
+        left, right = flat_actual[piece], flat_expected[piece]
+        is_different = _have_other_bits(left, right)
+        count = int(np.count_nonzero(is_different))
         if not count:
             continue
-        elements += count
-        distance, excused = _distance(left[unequal], right[unequal], tolerance)
-        beyond += count - excused
-        farthest = max(farthest, distance)
-    return Difference(name, elements, farthest, beyond) if elements else None
+        distance, within = _distance(left[is_different], right[is_different], tolerance)
+        different_count += count
+        beyond_count += count - within
+        largest_distance = max(largest_distance, distance)
+    if not different_count:
+        return None
+    return Difference(name, different_count, largest_distance, beyond_count)
 
 
-def _pieces(
-    got: NDArray[Any], wanted: NDArray[Any]
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    left, right = got.reshape(-1), wanted.reshape(-1)
-    for start in range(0, left.size, _CHUNK):
-        yield left[start : start + _CHUNK], right[start : start + _CHUNK]
-
-
-def _unequal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    word = _WORDS.get(left.dtype.itemsize)
+def _have_other_bits(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return for each element whether its bits differ; any two NaN are equal."""
+    word = _UNSIGNED_BY_BYTES.get(left.dtype.itemsize)
     if left.dtype.kind not in "fV" or word is None:
         return np.asarray(left != right, dtype=np.bool_)
-    bits = np.ascontiguousarray(left).view(word) != np.ascontiguousarray(right).view(word)
-    if left.dtype.kind == "f" and bits.any():
-        bits &= ~(np.isnan(left) & np.isnan(right))
-    return np.asarray(bits, dtype=np.bool_)
+    is_different = np.ascontiguousarray(left).view(word) != np.ascontiguousarray(right).view(
+        word
+    )
+    if left.dtype.kind == "f" and is_different.any():
+        is_different &= ~(np.isnan(left) & np.isnan(right))
+    return np.asarray(is_different, dtype=np.bool_)
 
 
 def _distance(
-    left: NDArray[Any], right: NDArray[Any], tolerance: Tolerance
+    actual: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance
 ) -> tuple[float, int]:
-    """Return the largest distance and the number of elements within the tolerance."""
-    if left.dtype.kind not in "fiub":
+    """Return the largest distance of two elements, and how many are within the tolerance.
+
+    The distance is infinite if one element is NaN, or if elements are not numbers.
+    """
+    if actual.dtype.kind not in "fiub":
         return float("inf"), 0
-    a, b = left.astype(np.float64), right.astype(np.float64)
+    left, right = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(a - b)
-    apart[np.isnan(apart)] = np.inf
+        distances = np.abs(left - right)
+    distances[np.isnan(distances)] = np.inf
     if tolerance.exact:
-        return float(apart.max()), 0
-    allowed = tolerance.atol + tolerance.rtol * np.abs(b)
-    return float(apart.max()), int(np.count_nonzero(apart <= allowed))
+        return float(distances.max()), 0
+    allowed = tolerance.atol + tolerance.rtol * np.abs(right)
+    return float(distances.max()), int(np.count_nonzero(distances <= allowed))

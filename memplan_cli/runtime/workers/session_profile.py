@@ -7,16 +7,35 @@ of subgraphs lie within the event of their control-flow node.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.results.observations import Peaks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memplan_cli.core.json_types import Json
+
+TensorTypes = Sequence[tuple[str, Sequence[int]]]
+"""ONNX Runtime's type name, such as ``float``, and the dims of each tensor."""
+
+
+class Kernel(NamedTuple):
+    """One executed kernel. In JSON it is a list of these fields.
+
+    Attributes:
+        node: the name of its node, or ``<operator>_<number>`` if the node has no name.
+        read: the tensors that it read; an input that is left out, or freed, is missing.
+        wrote: the tensors that it wrote.
+        start: microseconds since the start of the profile.
+    """
+
+    node: str
+    read: TensorTypes
+    wrote: TensorTypes
+    start: int
+
 
 _KERNEL_SUFFIX = "_kernel_time"
 
@@ -126,29 +145,27 @@ def arena_peaks(runs: Runs) -> Peaks:
     )
 
 
-def kernels_by_run(events: Sequence[Json]) -> list[list[list[Any]]]:
-    """Return ``[name, inputs, outputs, start]`` of each kernel of a profile, run by run.
+def kernels_by_run(events: Sequence[Json]) -> list[list[Kernel]]:
+    """Return the kernels of a profile, run by run.
 
-    ``inputs`` and ``outputs`` are lists of ``[type, dims]``, ``start`` is in microseconds. Kernels
-    are in the order in which they ended: those of a subgraph before their control-flow node.
+    They are in the order in which they ended: those of a subgraph before their control-flow node.
     """
-    later_starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")[
-        1:
-    ]
-    runs: list[list[list[Any]]] = [[] for _ in range(len(later_starts) + 1)]
+    run_starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
+    later_starts = run_starts[1:]
+    runs: list[list[Kernel]] = [[] for _ in range(len(later_starts) + 1)]
     for event in events:
         args = event.get("args", {})
         if event.get("cat") == "Node" and "output_type_shape" in args:
             inputs = _types_and_dims(args.get("input_type_shape", []))
             outputs = _types_and_dims(args["output_type_shape"])
-            name = str(event.get("name")).removesuffix(_KERNEL_SUFFIX)
+            node = str(event.get("name")).removesuffix(_KERNEL_SUFFIX)
             run = bisect_right(later_starts, event["ts"])
-            runs[run].append([name, inputs, outputs, event["ts"]])
+            runs[run].append(Kernel(node, inputs, outputs, event["ts"]))
     return runs
 
 
-def _types_and_dims(tensors: Sequence[Json]) -> list[list[Any]]:
-    """Return ``[type, dims]`` of each tensor, from ``{type: dims}``."""
+def _types_and_dims(tensors: Sequence[Json]) -> TensorTypes:
+    """Return the type and dims of each tensor, from ``{type: dims}``."""
     return [
-        [element_type, dims] for tensor in tensors for element_type, dims in tensor.items()
+        (element_type, dims) for tensor in tensors for element_type, dims in tensor.items()
     ]

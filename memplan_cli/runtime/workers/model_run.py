@@ -1,0 +1,369 @@
+"""Job: create a session, run it, and return what a `RunSpec` collects.
+
+Memory and time are those of the first input set. What would disturb these figures comes later, when
+the measured session is gone: runs on other input sets, timed runs, and the runtime's own graph.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.observations import Difference, Peaks, RuntimeSettings
+from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.workers.ort_values import run_session
+from memplan_cli.runtime.workers.outputs import (
+    compare_with_saved,
+    save_values,
+    worst_by_output,
+)
+from memplan_cli.runtime.workers.process_memory import SessionMeter
+from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.session_graph import write_graph
+from memplan_cli.runtime.workers.session_profile import (
+    arena_bytes_by_run,
+    arena_peaks,
+    kernels_by_run,
+    read_profile,
+)
+from memplan_cli.runtime.workers.spec import RunSpec
+
+if TYPE_CHECKING:
+    from memplan_cli.core.json_types import Json
+    from memplan_cli.runtime.workers.inputs import Feed
+    from memplan_cli.runtime.workers.session_profile import Kernel
+    from memplan_cli.runtime.workers.spec import InputSet
+
+_STATISTICS = "workspace.csv"
+"""The file in which ONNX Runtime writes the bytes that each node requests."""
+
+_MIN_TIMED_MILLISECONDS = 200.0
+"""Timing goes on until the runs have taken this long in total."""
+
+_MAX_TIMED_RUNS = 500
+
+_WARM_UP_RUNS = 2
+"""Runs that are not timed: the first grows the arena, the second makes the memory pattern."""
+
+_MAX_MESSAGE = 600
+"""Characters kept of an error message."""
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """The times of consecutive runs of one session, in milliseconds.
+
+    Attributes:
+        elapsed: wall-clock time of each run.
+        processor: processor time of each run, over all threads.
+    """
+
+    elapsed: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    def without_first(self, count: int) -> RunTimes:
+        """Return the times without those of the first runs."""
+        return RunTimes(self.elapsed[count:], self.processor[count:])
+
+
+def run(job: Json) -> Json:
+    """Job: run a model as a `RunSpec` says. All sessions are gone when this returns.
+
+    Args:
+        job: ``spec`` is the `RunSpec`.
+
+    Returns:
+        ``outputs``: names of the outputs that were saved or compared; ``inputs``: for each input set
+        that was run, ``differences`` and ``failure``; ``peaks`` of the arena; ``process``: its bytes,
+        or None; ``milliseconds`` and ``effort``: elapsed and processor times of steady runs;
+        ``workspace``: bytes by node; ``kernels``: of the first run of each input set; ``types``: of
+        the values of the graph that was written, or None.
+    """
+    spec = from_json(RunSpec, job["spec"], "the job")
+    # Import first, so that the memory of the library does not count as that of a session.
+    importlib.import_module("onnxruntime")
+    with tempfile.TemporaryDirectory(prefix="memplan-run-") as name:
+        model_run = _ModelRun(spec, Path(name))
+        model_run.run()
+        gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
+        workspace = _workspace_by_node(Path(name) / _STATISTICS)
+    times = model_run.times.without_first(1)
+    types = None
+    if not model_run.has_stopped:
+        model_run.run_other_input_sets()
+        if spec.collects("time"):
+            times = _time_runs(spec)
+        if spec.graph is not None:
+            types = write_graph(spec.session, spec.graph)
+    return {
+        "outputs": model_run.outputs,
+        "inputs": model_run.results,
+        "peaks": to_json(model_run.peaks),
+        "process": model_run.process,
+        "milliseconds": times.elapsed,
+        "effort": times.processor,
+        "workspace": workspace,
+        "kernels": model_run.kernels,
+        "types": types,
+    }
+
+
+@dataclass(slots=True)
+class _ModelRun:
+    """The runs of one model, and what they have produced so far.
+
+    Attributes:
+        spec: what is run and collected.
+        folder: for the profile and the statistics.
+        outputs: names of the outputs that are saved or compared.
+        missing: names of wanted outputs that the model does not have.
+        results: ``differences`` and ``failure`` of each input set that was run.
+        times: of the runs on the first input set.
+        peaks: of the arena.
+        process: memory of the process as JSON; None if it was not measured.
+        kernels: for each input set, the kernels of its first run.
+        has_stopped: whether the job ended early, at a difference.
+    """
+
+    spec: RunSpec
+    folder: Path
+    outputs: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    results: list[Json] = field(default_factory=list)
+    times: RunTimes = field(default_factory=RunTimes)
+    peaks: Peaks = field(default_factory=lambda: Peaks(None, None))
+    process: object = None
+    kernels: list[list[Kernel]] = field(default_factory=list)
+    has_stopped: bool = False
+
+    def run(self) -> None:
+        """Create the first session, run it, and read its profile. The session is gone afterwards.
+
+        All input sets are run; if arena or process are measured, only the first.
+        """
+        spec = self.spec
+        if set(spec.collect) == {"time"}:
+            return
+        first_set = spec.inputs[0] if spec.inputs else None
+        feed = first_set.draw() if first_set else {}
+        meter = SessionMeter.start(spec.session) if spec.collects("process") else None
+        session = spec.session.create(
+            _profiling_settings(self.folder) if spec.is_profiled else None
+        )
+        if meter:
+            meter.note_loaded()
+        all_outputs = [output.name for output in session.get_outputs()]
+        self.outputs = [name for name in spec.outputs or all_outputs if name in all_outputs]
+        self.missing = [name for name in spec.outputs if name not in all_outputs]
+        first_run_of_set: list[int] = []  # indices into the runs of the profile
+        if spec.failures == "recorded":
+            self._try_input_sets(session)
+        else:
+            assert first_set is not None  # noqa: S101 - a model without inputs has an empty set
+            first_run_of_set.append(0)
+            run_count = self._run_input_set(session, first_set, feed, spec.runs, meter)
+            for input_set in [] if self._measures_memory else spec.inputs[1:]:
+                first_run_of_set.append(run_count)
+                runs = max(spec.compared_runs, 1)
+                run_count += self._run_input_set(session, input_set, input_set.draw(), runs)
+        arena_bytes: list[int] = []
+        if spec.is_profiled:
+            arena_bytes = self._read_profile(Path(session.end_profiling()), first_run_of_set)
+        if meter and (process := meter.result(arena_bytes)):
+            self.process = to_json(process)
+
+    @property
+    def _measures_memory(self) -> bool:
+        return self.spec.collects("arena") or self.spec.collects("process")
+
+    def run_other_input_sets(self) -> None:
+        """Run each input set that `run` left out, in a new session without profiler.
+
+        A failure is recorded as the result of its input set.
+        """
+        if not self._measures_memory:
+            return
+        for input_set in self.spec.inputs[1:]:
+            try:
+                session = self.spec.session.create()
+                runs = self.spec.compared_runs
+                self._run_input_set(session, input_set, input_set.draw(), runs)
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
+                self.results.append(_result((), _message(error)))
+
+    def _try_input_sets(self, session: Any) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        """Run each input set once, and record failures as results.
+
+        Ends after ``spec.seconds``, or with ``spec.stop`` at the first input set that runs.
+        """
+        spec = self.spec
+        deadline = time.monotonic() + spec.seconds if spec.seconds else None
+        for input_set in spec.inputs:
+            if deadline and time.monotonic() > deadline:
+                self.results.append(_result((), "no time is left for larger sizes"))
+                break
+            try:
+                self._run_input_set(session, input_set, input_set.draw(), 1)
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
+                self.results.append(_result((), _message(error)))
+            else:
+                if spec.stop == "at a set that runs":
+                    break
+
+    def _run_input_set(
+        self,
+        session: Any,  # noqa: ANN401 - ONNX Runtime has no types
+        input_set: InputSet,
+        feed: Feed,
+        runs: int,
+        meter: SessionMeter | None = None,
+    ) -> int:
+        """Run a session on one input set, append its result, and return the number of runs.
+
+        Args:
+            session: ONNX Runtime's session.
+            input_set: where its outputs are saved, and what they are compared with.
+            feed: the inputs by name.
+            runs: at most so many; fewer if ``spec.stop`` ends the job at a difference.
+            meter: measures the memory of the process after each run.
+        """
+        spec = self.spec
+        is_first_set = not self.results
+        options = run_options(spec.session.settings)
+        differences: list[Difference] = []
+        number = 0
+        for number in range(1, runs + 1):
+            values = _timed_run(
+                session,
+                self.outputs,
+                feed,
+                options,
+                self.times if is_first_set else RunTimes(),
+            )
+            if meter:
+                meter.note_run()
+            if spec.collects("outputs") and number <= spec.compared_runs:
+                differences += self._save_or_compare(input_set, values, is_first=number == 1)
+            # Outputs lie in the arena: if they were kept, they would count in the next run.
+            del values
+            if meter:
+                meter.note_dropped()
+            is_different = any(difference.beyond for difference in differences)
+            if spec.stop == "at a difference" and is_different:
+                self.has_stopped = True
+                break
+        missing = (
+            Difference(name, 0, 0.0, 1, "there is no such output") for name in self.missing
+        )
+        self.results.append(_result((*missing, *worst_by_output(differences)), ""))
+        return number
+
+    def _save_or_compare(
+        self, input_set: InputSet, values: list[Any], *, is_first: bool
+    ) -> list[Difference]:
+        """Save the outputs of a run, or return how they differ from the saved ones.
+
+        The first run is saved if there is nothing to compare with, and if it differs from
+        ``input_set.compare_with``. Later runs are compared.
+        """
+        names, folder = self.outputs, input_set.compare_with or input_set.save_to
+        assert folder is not None  # noqa: S101 - a spec that collects outputs has a folder
+        if input_set.compare_with is None and is_first:
+            save_values(folder, names, names, values)
+            return []
+        differences = compare_with_saved(folder, names, names, values, self.spec.tolerance)
+        if differences and is_first and input_set.save_to is not None:
+            save_values(input_set.save_to, names, names, values)
+        return differences
+
+    def _read_profile(self, profile: Path, first_run_of_set: list[int]) -> list[int]:
+        """Set ``peaks`` and ``kernels`` from a profile.
+
+        Args:
+            profile: the file.
+            first_run_of_set: index of the first run of each input set.
+
+        Returns:
+            The bytes that the arena held after each run.
+        """
+        events = json.loads(profile.read_text(encoding="utf-8"))
+        runs = read_profile(events)
+        self.peaks = arena_peaks(runs)
+        if self.spec.collects("kernels"):
+            kernels = kernels_by_run(events)
+            self.kernels = [
+                kernels[index] for index in first_run_of_set if index < len(kernels)
+            ]
+        return arena_bytes_by_run(runs)
+
+
+def _result(differences: tuple[Difference, ...], failure: str) -> Json:
+    return {"differences": to_json(differences), "failure": failure}
+
+
+def _message(error: Exception) -> str:
+    return " ".join(f"{error}".split())[:_MAX_MESSAGE]
+
+
+def _profiling_settings(folder: Path) -> RuntimeSettings:
+    """Return settings with which a session writes a profile and node statistics to a folder."""
+    return RuntimeSettings(
+        session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"},
+        session_config={
+            "session.collect_node_memory_stats_to_file": f"{folder}/{_STATISTICS}"
+        },
+    )
+
+
+def _workspace_by_node(statistics: Path) -> dict[str, int]:
+    """Return the bytes that each node requests besides its outputs, if there are any.
+
+    Lines are ``<node>_<hash>,...,<bytes>``. Empty if there is no such file.
+    """
+    if not statistics.exists():
+        return {}
+    workspace: dict[str, int] = {}
+    for line in statistics.read_text(encoding="utf-8").splitlines()[1:]:
+        node_and_hash, *_, size = line.rsplit(",", 4)
+        if int(size):
+            workspace[node_and_hash.rpartition("_")[0]] = int(size)
+    return workspace
+
+
+def _timed_run(
+    session: Any,  # noqa: ANN401 - ONNX Runtime has no types
+    outputs: list[str],
+    feed: Feed,
+    options: Any,  # noqa: ANN401
+    times: RunTimes,
+) -> list[Any]:
+    """Run a session once, append to ``times``, and return the outputs; no names mean all outputs."""
+    elapsed_start, processor_start = time.perf_counter(), time.process_time()
+    values = run_session(session, outputs or None, feed, options)
+    times.elapsed.append(1000 * (time.perf_counter() - elapsed_start))
+    times.processor.append(1000 * (time.process_time() - processor_start))
+    return values
+
+
+def _time_runs(spec: RunSpec) -> RunTimes:
+    """Return the times of steady runs on the first input set, ``spec.timed_runs`` or more.
+
+    They are runs of a new session without profiler, because profiling takes time.
+    """
+    session, feed = spec.session.create(), spec.inputs[0].draw()
+    options = run_options(spec.session.settings)
+    times = RunTimes()
+    for _ in range(_WARM_UP_RUNS):
+        _timed_run(session, [], feed, options, RunTimes())
+    while len(times.elapsed) < spec.timed_runs or (
+        sum(times.elapsed) < _MIN_TIMED_MILLISECONDS and len(times.elapsed) < _MAX_TIMED_RUNS
+    ):
+        _timed_run(session, [], feed, options, times)
+    return times
