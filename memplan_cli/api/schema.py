@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.json_schema import FILE_KEYS, RESULT_KEYS, document_schema
-from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.errors import SettingsError
 from memplan_cli.reporting.media import json_text
 from memplan_cli.settings.schema import settings_schema
@@ -32,7 +31,7 @@ class _Document(NamedTuple):
     is_read: bool = False
 
 
-_DOCUMENTS: Mapping[str, _Document] = {
+_DOCUMENTS: Mapping[str, _Document | None] = {
     "plan": _Document(
         "Everything decided about one model; steps are half-open [first, last)",
         ("core.results.plan:Plan",),
@@ -43,6 +42,7 @@ _DOCUMENTS: Mapping[str, _Document] = {
         ("core.results.report:Report",),
         is_read=True,
     ),
+    "config": None,
     "baseline": _Document(
         "The accepted numbers of each model",
         ("reporting.snapshot:Baseline",),
@@ -106,6 +106,12 @@ _DOCUMENTS: Mapping[str, _Document] = {
         ("reporting.commands.why:TensorExplanation",),
     ),
 }
+"""The name of each schema, and its document; files come first, then what commands print.
+
+The schema of ``config`` is made from the table of options instead.
+"""
+
+SCHEMA_NAMES = tuple(_DOCUMENTS)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -126,11 +132,11 @@ def schema_of(name: str) -> Json:
     """
     if name not in SCHEMA_NAMES:
         raise SettingsError(
-            f"{name!r} is no schema: the schemas are {', '.join(SCHEMA_NAMES)}"
+            f"{name!r} is not a schema: the schemas are {', '.join(SCHEMA_NAMES)}"
         )
-    if name == "config":
-        return settings_schema()
     document = _DOCUMENTS[name]
+    if document is None:
+        return settings_schema()
     return document_schema(
         f"memplan.{name}/1",
         document.title,

@@ -1,7 +1,10 @@
-"""Frozen records from JSON that is not trusted: `from_json` reads what `to_json` writes.
+"""Records from untrusted JSON: `from_json` reads what `to_json` writes.
 
-Missing and unknown keys, values of another type, numbers that are not finite and booleans in
-place of numbers are refused. The error names the path to the value and what belongs there.
+It refuses missing and unknown keys, values of another type, infinite numbers and NaN, and booleans
+in place of numbers. The error message has the path to the value, and what was expected there.
+
+For each class, a tree of `_KeyReader` is derived once from the type hints of its fields. Reading
+then follows this tree, so that a plan with 100,000 tensors is read quickly.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import (
     get_type_hints,
 )
 
-from memplan_cli.core.json_types import Json, Kind, Range
+from memplan_cli.core.json_types import Json, Range, TypeHint
 from memplan_cli.core.serialization import (
     Key,
     KeyTree,
@@ -36,129 +39,146 @@ from memplan_cli.core.serialization import (
     schema_name,
 )
 
-Value = TypeVar("Value")
+Record = TypeVar("Record")
 
 Reader = Callable[[Any], Any]
-"""From a value of JSON to the value of a field, or a `MisfitError`."""
+"""Converts a JSON value to the value of a field, or raises `MisfitError`."""
 
 
 class MisfitError(ValueError):
-    """A value that does not belong where it is; the text begins with the path to it."""
+    """A JSON value does not have the expected format.
 
-    def __init__(self, words: str, *path: str | int) -> None:
-        super().__init__(words)
-        self.words, self.path = words, list(path)
+    Attributes:
+        reason: what is wrong.
+        path: keys and list indices that lead to the value. Readers of outer values prepend theirs.
+    """
+
+    def __init__(self, reason: str, *path: str | int) -> None:
+        super().__init__(reason)
+        self.reason, self.path = reason, list(path)
 
     def __str__(self) -> str:
-        """Return the path to the value, and what is wrong with it."""
-        path = "".join(map(_step, self.path)).removeprefix(".")
-        return f"{path}: {self.words}" if path else self.words
+        """Return ``tensors[3].bytes: ...``: the path and the reason."""
+        path = "".join(map(_path_step, self.path)).removeprefix(".")
+        return f"{path}: {self.reason}" if path else self.reason
 
 
-def _step(step: str | int) -> str:
+def _path_step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step[:80]}" if step.isidentifier() else f"[{step[:80]!r}]"
 
 
-def _misfit(value: object, words: str) -> MisfitError:
-    """Return the error of a value in place of what ``words`` describe."""
-    return MisfitError(f"{str(value)[:80]!r} where {words} belongs")
+def _misfit(value: object, expected: str) -> MisfitError:
+    """Return the error for a value in place of an expected one, such as ``a list``."""
+    return MisfitError(f"expected {expected}, got {str(value)[:80]!r}")
 
 
-def from_json(kind: type[Value], data: object, where: str, **more: object) -> Value:
+def from_json(
+    record_class: type[Record], data: object, where: str, **other_fields: object
+) -> Record:
     """Read a dataclass or a named tuple.
 
     Args:
-        kind: the class.
+        record_class: the class.
         data: parsed JSON.
-        where: what is read, for the message: ``the plan``.
-        more: values of fields that have no key.
+        where: what is read, for error messages: ``the plan``.
+        other_fields: values of fields that have no key.
 
     Raises:
         MisfitError: the data does not have the format of the class.
     """
-    expected = schema_name(kind)
+    expected = schema_name(record_class)
     actual = data.get("schema") if isinstance(data, dict) else None
-    # Checked first: the keys of another format are not known here.
+    # Checked first, because the keys of another format would be reported as unknown.
     if expected is not None and actual != expected:
         raise MisfitError(
             f"{where} is not of schema {expected}, but {str(actual or data)[:80]!r}"
         )
     try:
-        record: Value = _record(kind, data, **more)
+        record: Record = _read_record(record_class, data, **other_fields)
     except MisfitError as error:
         raise MisfitError(f"{where}: {error}") from error
     return record
 
 
-def type_hints(function_or_class: object) -> dict[str, Kind]:
-    """Return annotations with their conditions; ``Mapping`` and ``Sequence`` need no import."""
-    tables = {"Mapping": Mapping, "Sequence": Sequence}
-    return get_type_hints(function_or_class, localns=tables, include_extras=True)
+def type_hints(function_or_class: object) -> dict[str, TypeHint]:
+    """Return the type hints of a function or class, conditions in ``Annotated`` included.
+
+    ``Mapping`` and ``Sequence`` are resolved even if the module imports them for type checking only.
+    """
+    names = {"Mapping": Mapping, "Sequence": Sequence}
+    return get_type_hints(function_or_class, localns=names, include_extras=True)
 
 
-def _record(kind: Kind, data: object, **more: object) -> Any:  # noqa: ANN401 - of that class
-    values = dict(more)
-    _read_keys(values, data, _slots(kind))
-    record = kind(**values)
-    for key in _computed_keys(kind):
-        _check_agreement(key, record, data)
+def _read_record(record_class: TypeHint, data: object, **other_fields: object) -> Any:  # noqa: ANN401 - of that class
+    """Read a record, and compare the values of computed keys with the record's."""
+    values = dict(other_fields)
+    _read_keys(values, data, _key_readers(record_class))
+    record = record_class(**values)
+    for key in _computed_keys(record_class):
+        _refuse_other_value(key, record, data)
     return record
 
 
-def _named_tuple(kind: Kind, data: Any) -> Any:  # noqa: ANN401 - JSON, and of that class
-    """Read a named tuple. This is the fast path: a plan may have a hundred thousand of them."""
-    slots = _slots(kind)
+def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401 - JSON, and of that class
+    """Read a named tuple quickly: a plan may have 100,000 of them."""
+    readers = _key_readers(record_class)
     try:
-        if len(data) == len(slots):
-            cells = [slot.reader(data[name]) for name, slot in slots.items()]
-            return tuple.__new__(kind, cells)
+        if len(data) == len(readers):
+            items = [key.reader(data[name]) for name, key in readers.items()]
+            return tuple.__new__(record_class, items)
     except (KeyError, TypeError, MisfitError):
-        pass  # `_record` finds the same fault again, with the path to it.
-    return _record(kind, data)
+        pass  # `_read_record` raises the error again, with the path.
+    return _read_record(record_class, data)
 
 
-def _read_keys(values: Json, data: Any, slots: Mapping[str, Any]) -> None:  # noqa: ANN401 - JSON
-    """Add to ``values`` the fields that an object holds."""
+def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # noqa: ANN401 - JSON
+    """Read the fields that an object holds, and add them to ``values``.
+
+    Args:
+        values: field -> value; is changed.
+        data: the JSON object.
+        readers: the reader of each key, or the readers of a nested object.
+    """
     if not isinstance(data, dict):
         raise _misfit(data, "an object")
-    name, missing = "", 0
+    name, missing_count = "", 0
     try:
-        for name, slot in slots.items():
+        for name, key in readers.items():
             if name not in data:
-                missing += 1
-                _skip_missing(values, slot)
-            elif type(slot) is not _Slot:
-                _read_keys(values, data[name], slot)
-            elif slot.reader:
-                values[slot.field] = slot.reader(data[name])
-        if len(data) + missing != len(slots):
-            name = min(data.keys() - slots.keys())
+                missing_count += 1
+                _accept_missing(values, key)
+            elif type(key) is not _KeyReader:
+                _read_keys(values, data[name], key)
+            elif key.reader:
+                values[key.field] = key.reader(data[name])
+        if len(data) + missing_count != len(readers):
+            name = min(data.keys() - readers.keys())
             raise MisfitError("is unknown")  # noqa: TRY301 - the path is completed below
     except MisfitError as error:
         error.path.insert(0, name)
         raise
 
 
-def _skip_missing(values: Json, slot: Any) -> None:  # noqa: ANN401 - a slot, or a tree of slots
-    """Refuse a missing key that is required; a missing object is read as an empty one."""
-    if not isinstance(slot, _Slot):
-        _read_keys(values, {}, slot)
-    elif slot.required:
+def _accept_missing(values: Json, key: Any) -> None:  # noqa: ANN401 - a reader, or a tree of them
+    """Raise an error if a missing key is required. A missing object is read as an empty one."""
+    if not isinstance(key, _KeyReader):
+        _read_keys(values, {}, key)
+    elif key.required:
         raise MisfitError("is missing")
 
 
-def _check_agreement(key: Key, record: object, data: Any) -> None:  # noqa: ANN401 - JSON
-    """Refuse a computed key whose value in the file is not the computed one."""
+def _refuse_other_value(key: Key, record: object, data: Any) -> None:  # noqa: ANN401 - JSON
+    """Raise an error if the value of a computed key in the file is not the computed value."""
     path = key.name.split(".")
     actual, expected = reduce(getitem, path, data), key.value(record)
     if actual != expected or type(actual) is not type(expected):
-        words = f"{str(actual)[:80]!r}, but the rest says {str(expected)[:80]!r}"
-        raise MisfitError(words, *path)
+        reason = f"{str(actual)[:80]!r}, but the rest says {str(expected)[:80]!r}"
+        raise MisfitError(reason, *path)
 
 
-class _Slot(NamedTuple):
+class _KeyReader(NamedTuple):
     """How one key is read.
 
     Attributes:
@@ -173,78 +193,84 @@ class _Slot(NamedTuple):
 
 
 @cache
-def _slots(kind: Kind) -> Mapping[str, Any]:
-    """Return the slot of each key of a class, nested as the keys are."""
-    hints = type_hints(kind)
-    return _slots_of(key_tree(kind), {name: hints[name] for name in field_names(kind)})
+def _key_readers(record_class: TypeHint) -> Mapping[str, Any]:
+    """Return the `_KeyReader` of each key of a class, nested as the keys are."""
+    hints = type_hints(record_class)
+    field_hints = {name: hints[name] for name in field_names(record_class)}
+    return _readers_of_tree(key_tree(record_class), field_hints)
 
 
-def _slots_of(tree: KeyTree, hints: Mapping[str, Kind]) -> Mapping[str, Any]:
+def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> Mapping[str, Any]:
     return {
-        name: _slots_of(key, hints) if isinstance(key, dict) else _slot(key, hints)
+        name: _readers_of_tree(key, hints)
+        if isinstance(key, dict)
+        else _key_reader(key, hints)
         for name, key in tree.items()
     }
 
 
-def _slot(key: Key, hints: Mapping[str, Kind]) -> _Slot:
+def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
+    """Return how a key is read, by the type hints of the fields of its class."""
     required = key.presence is Presence.REQUIRED
     if key.attribute not in hints or key.presence is Presence.PAST:
-        return _Slot("", None, required)
-    reader, convert = _reader(key.form.kind or hints[key.attribute]), key.form.read
+        return _KeyReader("", None, required)
+    reader, convert = _reader(key.form.type_hint or hints[key.attribute]), key.form.read
     if convert is None:
-        return _Slot(key.attribute, reader, required)
-    return _Slot(key.attribute, lambda value: convert(reader(value)), required)
+        return _KeyReader(key.attribute, reader, required)
+    return _KeyReader(key.attribute, lambda value: convert(reader(value)), required)
 
 
 @cache
-def _computed_keys(kind: Kind) -> tuple[Key, ...]:
-    """Return the keys whose values follow from the fields."""
-    stored = field_names(kind)
-    current = (key for key in keys_of(kind) if key.presence is not Presence.PAST)
+def _computed_keys(record_class: TypeHint) -> tuple[Key, ...]:
+    """Return the keys of properties and constants, whose values follow from the fields."""
+    stored = field_names(record_class)
+    current = (key for key in keys_of(record_class) if key.presence is not Presence.PAST)
     return tuple(key for key in current if key.attribute not in stored)
 
 
 @cache
-def _reader(kind: Kind) -> Reader:
+def _reader(type_hint: TypeHint) -> Reader:
     """Return the reader of values of a type."""
-    generic = _GENERIC.get(get_origin(kind))
+    generic = _GENERIC_READERS.get(get_origin(type_hint))
     if generic is not None:
-        return generic(get_args(kind))
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    return partial(_record if is_dataclass(kind) else _named_tuple, kind)
+        return generic(get_args(type_hint))
+    if type_hint in _SCALAR_READERS:
+        return _SCALAR_READERS[type_hint]
+    return partial(_read_record if is_dataclass(type_hint) else _read_named_tuple, type_hint)
 
 
 def _union_reader(args: tuple[Any, ...]) -> Reader:
-    readers = {_without_conditions(arg): _reader(arg) for arg in args if arg is not NoneType}
-    one = next(iter(readers.values())) if len(readers) == 1 else partial(_by_type, readers)
-    return partial(_or_none, one) if NoneType in args else one
+    readers = {_without_condition(arg): _reader(arg) for arg in args if arg is not NoneType}
+    reader = (
+        next(iter(readers.values())) if len(readers) == 1 else partial(_read_by_type, readers)
+    )
+    return partial(_read_optional, reader) if NoneType in args else reader
 
 
-def _without_conditions(kind: Kind) -> Kind:
-    origin: Kind = get_origin(kind)
-    return get_args(kind)[0] if origin is Annotated else kind
+def _without_condition(type_hint: TypeHint) -> TypeHint:
+    origin: TypeHint = get_origin(type_hint)
+    return get_args(type_hint)[0] if origin is Annotated else type_hint
 
 
 def _tuple_reader(args: tuple[Any, ...]) -> Reader:
     if len(args) == 1 or args[1] is Ellipsis:
-        return partial(_list, _reader(args[0]))
-    return partial(_row, tuple(map(_reader, args)))
+        return partial(_read_list, _reader(args[0]))
+    return partial(_read_fixed_list, tuple(map(_reader, args)))
 
 
 def _mapping_reader(args: tuple[Any, ...]) -> Reader:
-    return partial(_table, *map(_reader, args))
+    return partial(_read_table, *map(_reader, args))
 
 
 def _annotated_reader(args: tuple[Any, ...]) -> Reader:
-    kind, condition = args
+    type_hint, condition = args
     if isinstance(condition, Range):
         high = inf if condition.high is None else condition.high
-        return partial(_whole_number, condition.low, high, condition.words)
-    return partial(_checked, _reader(kind), condition.holds, condition.words)
+        return partial(_read_integer, condition.low, high, condition.description)
+    return partial(_read_checked, _reader(type_hint), condition.holds, condition.description)
 
 
-_GENERIC: Mapping[Any, Callable[[tuple[Any, ...]], Reader]] = {
+_GENERIC_READERS: Mapping[Any, Callable[[tuple[Any, ...]], Reader]] = {
     Annotated: _annotated_reader,
     Mapping: _mapping_reader,
     Sequence: _tuple_reader,
@@ -253,89 +279,96 @@ _GENERIC: Mapping[Any, Callable[[tuple[Any, ...]], Reader]] = {
     dict: _mapping_reader,
     tuple: _tuple_reader,
 }
-"""The origin of a type with arguments -> what makes its reader from these."""
+"""The origin of a generic type -> the function that makes its reader from the type arguments."""
 
 
-def _anything(value: object) -> object:
+def _read_anything(value: object) -> object:
     return value
 
 
-def _exactly(kind: type, words: str, value: object) -> object:
-    if type(value) is not kind:
-        raise _misfit(value, words)
+def _read_exactly(value_type: type, expected: str, value: object) -> object:
+    """Return a value of exactly this type: a bool is not accepted as an int."""
+    if type(value) is not value_type:
+        raise _misfit(value, expected)
     return value
 
 
-def _number(value: Any) -> object:  # noqa: ANN401 - JSON
+def _read_number(value: Any) -> object:  # noqa: ANN401 - JSON
     # The comparison refuses NaN, infinity, and integers that no float holds.
-    if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:
+    if type(value) not in (int, float) or not -_MAX_FLOAT <= value <= _MAX_FLOAT:
         raise _misfit(value, "a finite number")
     return value
 
 
-def _path(value: object) -> object:
-    return Path(str(_SCALARS[str](value)))
+def _read_path(value: object) -> object:
+    return Path(str(_SCALAR_READERS[str](value)))
 
 
-_LARGEST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 
 
-_SCALARS: Mapping[Any, Reader] = {
-    Any: _anything,
-    bool: partial(_exactly, bool, "true or false"),
-    int: partial(_exactly, int, "a whole number"),
-    str: partial(_exactly, str, "a text"),
-    float: _number,
-    Path: _path,
+_SCALAR_READERS: Mapping[Any, Reader] = {
+    Any: _read_anything,
+    bool: partial(_read_exactly, bool, "true or false"),
+    int: partial(_read_exactly, int, "a whole number"),
+    str: partial(_read_exactly, str, "a text"),
+    float: _read_number,
+    Path: _read_path,
 }
 
 
-def _whole_number(low: int, high: float, words: str, value: Any) -> object:  # noqa: ANN401 - JSON
+def _read_integer(low: int, high: float, expected: str, value: Any) -> object:  # noqa: ANN401 - JSON
+    """Return an integer between ``low`` and ``high``, both included."""
     if type(value) is not int or not low <= value <= high:
-        raise _misfit(value, words)
+        raise _misfit(value, expected)
     return value
 
 
-def _checked(
-    reader: Reader, holds: Callable[[Any], bool], words: str, value: object
+def _read_checked(
+    reader: Reader, holds: Callable[[Any], bool], expected: str, value: object
 ) -> object:
+    """Return a value that meets a condition."""
     converted = reader(value)
     if not holds(converted):
-        raise _misfit(value, words)
+        raise _misfit(value, expected)
     return converted
 
 
-def _or_none(reader: Reader, value: object) -> object:
+def _read_optional(reader: Reader, value: object) -> object:
     return None if value is None else reader(value)
 
 
-def _by_type(readers: Mapping[Kind, Reader], value: object) -> object:
+def _read_by_type(readers: Mapping[TypeHint, Reader], value: object) -> object:
+    """Read a value of a union by the reader of its type."""
     reader = readers.get(type(value))
     if reader is None:
-        raise MisfitError(f"{str(value)[:80]!r} does not belong there")
+        raise MisfitError(f"{str(value)[:80]!r} has a wrong type")
     return reader(value)
 
 
-def _list(reader: Reader, value: object) -> tuple[object, ...]:
+def _read_list(reader: Reader, value: object) -> tuple[object, ...]:
+    """Read a list of any length, whose items are all of one type."""
     if not isinstance(value, list):
         raise _misfit(value, "a list")
     items: list[object] = []
-    # The number of items read before an error is the index of the wrong one.
     try:
         items.extend(map(reader, value))
     except MisfitError as error:
+        # The items before the faulty one have been added: their number is its index.
         error.path.insert(0, len(items))
         raise
     return tuple(items)
 
 
-def _row(readers: tuple[Reader, ...], value: object) -> tuple[object, ...]:
+def _read_fixed_list(readers: tuple[Reader, ...], value: object) -> tuple[object, ...]:
+    """Read a list with one reader for each item."""
     if not isinstance(value, list) or len(value) != len(readers):
-        raise _misfit(value, f"a list of {len(readers)}")
+        raise _misfit(value, f"a list of {len(readers)} items")
     return tuple(reader(item) for reader, item in zip(readers, value, strict=True))
 
 
-def _table(name_reader: Reader, reader: Reader, value: object) -> Json:
+def _read_table(name_reader: Reader, reader: Reader, value: object) -> Json:
+    """Read an object whose keys are data: names of tensors, dims or options."""
     if not isinstance(value, dict):
         raise _misfit(value, "a table")
     table, name = {}, ""

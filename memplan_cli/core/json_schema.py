@@ -1,9 +1,9 @@
 """JSON schemas (draft 2020-12) of the records that `to_json` writes and `from_json` reads.
 
 They are generated from the classes: keys, types and conditions are those that `from_json` checks,
-descriptions are docstrings. A schema accepts more than `from_json` in three ways: it cannot hold
-computed keys against the fields, it accepts ``1.0`` as a whole number, and a `Check` without
-keywords is not in it.
+descriptions come from docstrings. A schema accepts more than `from_json` in three ways: it cannot
+compare computed keys with the fields, it accepts ``1.0`` as an integer, and it lacks conditions that
+JSON schema cannot express.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from memplan_cli.core.deserialization import type_hints
 from memplan_cli.core.serialization import KeyTree, Presence, field_names, key_tree
 
 if TYPE_CHECKING:
-    from memplan_cli.core.json_types import Json, Kind
+    from memplan_cli.core.json_types import Json, TypeHint
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-_SCALARS: Mapping[Kind, Json] = {
+_SCALARS: Mapping[TypeHint, Json] = {
     Any: {},
     bool: {"type": "boolean"},
     float: {"type": "number"},
@@ -37,29 +37,29 @@ _SCALARS: Mapping[Kind, Json] = {
 
 
 FILE_KEYS = frozenset({Presence.REQUIRED})
-"""The keys that a file has to have to be read."""
+"""The keys without which a file is refused: the required keys of a file's schema."""
 
 RESULT_KEYS = frozenset({Presence.REQUIRED, Presence.OPTIONAL})
-"""The keys that are always written."""
+"""The keys that are always written: the required keys of the schema of a command's output."""
 
 
 def document_schema(
-    identifier: str, title: str, kinds: Sequence[Kind], required: frozenset[Presence]
+    identifier: str, title: str, classes: Sequence[TypeHint], required: frozenset[Presence]
 ) -> Json:
     """Return the schema of a file or of a command's output.
 
     Args:
         identifier: its ``$id`` and the value of its key ``schema``, such as ``memplan.plan/1``.
         title: what the document is.
-        kinds: the class of the document, or the classes that it can be, which have the key
-            ``schema`` themselves.
-        required: the keys that the document has to have.
+        classes: the class of the document; or several that it may have, each of which declares its
+            own ``schema``.
+        required: which keys the document must have.
     """
     definitions = _Definitions(required)
-    if len(kinds) > 1:
-        schema = _either(list(map(definitions.schema_of, kinds)))
+    if len(classes) > 1:
+        schema = _either(list(map(definitions.schema_of, classes)))
     else:
-        schema = definitions.object_schema(kinds[0])
+        schema = definitions.object_schema(classes[0])
         schema["properties"] = {"schema": {"const": identifier}, **schema["properties"]}
         schema["required"] = list(dict.fromkeys(("schema", *schema.get("required", ()))))
     schema = {"$schema": DRAFT, "$id": identifier, "title": title, **schema}
@@ -67,48 +67,66 @@ def document_schema(
 
 
 class _Definitions:
-    """The schemas of all records in one document, by the names of their classes."""
+    """The ``$defs`` of one document: the schema of each record class in it.
+
+    Attributes:
+        schemas: class name -> schema. Methods add to it the classes that they meet.
+    """
 
     def __init__(self, required: frozenset[Presence]) -> None:
         self.schemas: dict[str, Json] = {}
         self._required = required
-        self._classes: dict[str, Kind] = {}
+        self._classes: dict[str, TypeHint] = {}
 
-    def schema_of(self, kind: Kind) -> Json:
-        """Return the schema of values of a type; the records in it are added to the table."""
-        if kind in _SCALARS:
-            return dict(_SCALARS[kind])
-        origin, args = get_origin(kind), get_args(kind)
+    def schema_of(self, type_hint: TypeHint) -> Json:
+        """Return the schema of values of a type. A record class becomes a reference."""
+        if type_hint in _SCALARS:
+            return dict(_SCALARS[type_hint])
+        origin, args = get_origin(type_hint), get_args(type_hint)
         if origin is not None:
             return _GENERIC[origin](self, args)
-        if issubclass(kind, Enum):
-            return {"enum": [member.value for member in kind]}
-        return self._reference(kind)
+        if issubclass(type_hint, Enum):
+            return {"enum": [member.value for member in type_hint]}
+        return self._reference(type_hint)
 
-    def object_schema(self, kind: Kind) -> Json:
+    def object_schema(self, record_class: TypeHint) -> Json:
         """Return the schema of a record."""
-        schema = self._properties(kind, key_tree(kind), _field_descriptions(kind))
-        text = _summary(kind)
-        return {"description": text, **schema} if text else schema
+        schema = self._properties(
+            record_class, key_tree(record_class), _field_descriptions(record_class)
+        )
+        description = _summary(record_class)
+        return {"description": description, **schema} if description else schema
 
-    def _reference(self, kind: Kind) -> Json:
-        name = kind.__name__
-        if self._classes.setdefault(name, kind) is not kind:
+    def _reference(self, record_class: TypeHint) -> Json:
+        """Return a reference to the schema of a record class, after adding that to ``schemas``."""
+        name = record_class.__name__
+        if self._classes.setdefault(name, record_class) is not record_class:
             raise TypeError(f"a JSON schema has two classes {name}")
         if name not in self.schemas:
-            self.schemas[name] = {}
-            self.schemas[name] = self.object_schema(kind)
+            self.schemas[name] = {}  # ends the recursion if the class contains itself
+            self.schemas[name] = self.object_schema(record_class)
         return {"$ref": f"#/$defs/{name}"}
 
-    def _properties(self, kind: Kind, tree: KeyTree, descriptions: Mapping[str, str]) -> Json:
+    def _properties(
+        self, record_class: TypeHint, tree: KeyTree, descriptions: Mapping[str, str]
+    ) -> Json:
+        """Return the schema of the object of a record, or of one of its nested objects.
+
+        Args:
+            record_class: the class of the record.
+            tree: the keys of the object.
+            descriptions: field -> its description.
+        """
         properties: Json = {}
         for name, key in tree.items():
             if isinstance(key, dict):
-                properties[name] = self._properties(kind, key, descriptions)
+                properties[name] = self._properties(record_class, key, descriptions)
             elif key.presence is Presence.PAST:
                 properties[name] = {"deprecated": True}
             else:
-                schema = self._attribute(kind, key.attribute, key.form.kind)
+                schema = self._attribute_schema(
+                    record_class, key.attribute, key.form.type_hint
+                )
                 description = descriptions.get(key.attribute)
                 properties[name] = (
                     {"description": description, **schema} if description else schema
@@ -121,23 +139,31 @@ class _Definitions:
             "additionalProperties": False,
         }
 
-    def _attribute(self, kind: Kind, path: str, form_kind: Kind) -> Json:
-        """Return the schema of a field, a property or a constant, with dots through others."""
-        *outer, name = path.split(".")
-        for step in outer:
-            kind = _attribute_type(kind, step)
-        constant = getattr(kind, name, None)
-        if isinstance(constant, str) and name not in field_names(kind):
+    def _attribute_schema(
+        self, record_class: TypeHint, path: str, written_type: TypeHint
+    ) -> Json:
+        """Return the schema of a field, a property or a class constant.
+
+        Args:
+            record_class: the class.
+            path: the attribute; ``a.b`` is the attribute ``b`` of the attribute ``a``.
+            written_type: its type in the file; None: the type of the attribute.
+        """
+        *outer_names, name = path.split(".")
+        for outer_name in outer_names:
+            record_class = _attribute_type(record_class, outer_name)
+        constant = getattr(record_class, name, None)
+        if isinstance(constant, str) and name not in field_names(record_class):
             return {"const": constant}
-        return self.schema_of(form_kind or _attribute_type(kind, name))
+        return self.schema_of(written_type or _attribute_type(record_class, name))
 
     def _is_required(self, key: Any) -> bool:  # noqa: ANN401 - a key, or a tree of keys
-        """Whether a document has to hold a key, or one of the keys of an object."""
+        """Return whether a document must have a key, or one of the keys of a nested object."""
         if isinstance(key, dict):
             return any(map(self._is_required, key.values()))
         return key.presence in self._required
 
-    def array_schema(self, args: tuple[Kind, ...]) -> Json:
+    def array_schema(self, args: tuple[TypeHint, ...]) -> Json:
         """Return the schema of a tuple or a sequence with these type arguments."""
         if len(args) == 1 or args[1] is Ellipsis:
             return {"type": "array", "items": self.schema_of(args[0])}
@@ -145,7 +171,7 @@ class _Definitions:
         length = {"minItems": len(items), "maxItems": len(items)}
         return {"type": "array", "prefixItems": items, **length}
 
-    def table_schema(self, args: tuple[Kind, ...]) -> Json:
+    def table_schema(self, args: tuple[TypeHint, ...]) -> Json:
         """Return the schema of a mapping with these type arguments."""
         names, values = args
         schema: Json = {"type": "object"}
@@ -154,19 +180,19 @@ class _Definitions:
         value_schema = self.schema_of(values)
         return {**schema, "additionalProperties": value_schema} if value_schema else schema
 
-    def union_schema(self, args: tuple[Kind, ...]) -> Json:
+    def union_schema(self, args: tuple[TypeHint, ...]) -> Json:
         """Return the schema of a union of types."""
         return _either([self.schema_of(arg) for arg in args])
 
-    def conditioned_schema(self, args: tuple[Kind, ...]) -> Json:
-        """Return the schema of a type and a condition; an enumeration says the type as well."""
-        kind, condition = args
+    def conditioned_schema(self, args: tuple[TypeHint, ...]) -> Json:
+        """Return the schema of a type with a condition; an enumeration needs no type."""
+        type_hint, condition = args
         if "enum" in condition.schema:
             return dict(condition.schema)
-        return {**self.schema_of(kind), **condition.schema}
+        return {**self.schema_of(type_hint), **condition.schema}
 
 
-_GENERIC: Mapping[Kind, Callable[[_Definitions, tuple[Kind, ...]], Json]] = {
+_GENERIC: Mapping[TypeHint, Callable[[_Definitions, tuple[TypeHint, ...]], Json]] = {
     Annotated: _Definitions.conditioned_schema,
     Mapping: _Definitions.table_schema,
     Sequence: _Definitions.array_schema,
@@ -175,44 +201,48 @@ _GENERIC: Mapping[Kind, Callable[[_Definitions, tuple[Kind, ...]], Json]] = {
     dict: _Definitions.table_schema,
     tuple: _Definitions.array_schema,
 }
-"""The origin of a type with arguments -> its schema from these."""
+"""The origin of a generic type -> the method that makes its schema from the type arguments."""
 
 
-def _attribute_type(kind: Kind, name: str) -> Kind:
-    """Return the type of a field, or what a property returns."""
-    attribute = inspect.getattr_static(kind, name, None)
+def _attribute_type(record_class: TypeHint, name: str) -> TypeHint:
+    """Return the type of a field or of a property."""
+    attribute = inspect.getattr_static(record_class, name, None)
     if isinstance(attribute, property):
         return type_hints(attribute.fget)["return"]
     if isinstance(attribute, cached_property):
         return type_hints(attribute.func)["return"]
-    return type_hints(kind)[name]
+    return type_hints(record_class)[name]
 
 
 def _either(options: list[Json]) -> Json:
-    """Return the schema of a union: one list of types if each keyword is of one option only."""
+    """Return the schema of a union of schemas, as short as possible.
+
+    Enumerations are joined. Schemas of different types without a common keyword are merged:
+    ``{"type": ["integer", "null"], "minimum": 0}``. Others become ``anyOf``.
+    """
     enums = [option["enum"] for option in options if "enum" in option]
     if enums and all("enum" in option or option == {"type": "null"} for option in options):
         values = [value for enum in enums for value in enum]
         return {"enum": [*values, None] if len(enums) < len(options) else values}
-    keywords = [word for option in options for word in option if word != "type"]
+    keywords = [keyword for option in options for keyword in option if keyword != "type"]
     if len(keywords) == len(set(keywords)) and all("type" in option for option in options):
         merged: Json = {"type": [option["type"] for option in options]}
         for option in options:
-            merged.update((word, value) for word, value in option.items() if word != "type")
+            merged.update(option | {"type": merged["type"]})
         return merged
     return {"anyOf": options}
 
 
-def _summary(kind: Kind) -> str:
+def _summary(record_class: TypeHint) -> str:
     """Return the first paragraph of a class's docstring, on one line."""
-    text = inspect.cleandoc(kind.__doc__ or "")
+    text = inspect.cleandoc(record_class.__doc__ or "")
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def _field_descriptions(kind: Kind) -> Mapping[str, str]:
-    """Return what the ``Attributes`` sections of a class and its bases say of each field."""
+def _field_descriptions(record_class: TypeHint) -> Mapping[str, str]:
+    """Return the description of each field in the ``Attributes`` sections of a class and its bases."""
     descriptions: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(record_class.__mro__):
         _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
         entries = re.findall(r"^    ([\w, ]+): (.+(?:\n        .+)*)", section, re.MULTILINE)
         for names, text in entries:

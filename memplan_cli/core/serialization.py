@@ -1,19 +1,18 @@
-"""Frozen records as JSON: the format of a class, and `to_json`, which writes it.
+"""Records as JSON: the declaration of a class's format, and `to_json`, which writes it.
 
-A dataclass or a named tuple is an object with one key per field, in the order of the fields.
-A class declares what differs:
+A dataclass or a named tuple becomes an object with one key per field, in the order of the fields.
+A class can change that:
 
-- ``schema``, a constant, is its first key, and names the format of the whole file.
-- ``field(default=..., metadata=OPTIONAL)`` or ``SPARSE``: see `Presence`.
-- ``field(metadata=json_form(...))``: the value in the file is not the value of the field.
-- ``json_keys`` lists the keys of the file in their order, if they are not the fields. An item is
-  the name of an attribute, or a pair of key and attribute. Both may have dots: the key ``a.b`` is
-  ``b`` in the object ``a``, and the attribute ``a.b`` is ``b`` of the attribute ``a``. An
-  attribute that is not a field (a property, a constant) is written, and has to agree with the
-  fields when it is read.
-- ``past_keys`` lists keys of earlier versions, which are accepted and ignored.
+- ``schema``, a class constant, becomes the first key. It names the format of the whole file.
+- ``json_keys`` lists the keys in their order. An item is the name of an attribute, or a pair of a
+  key and an attribute. The key ``a.b`` is the key ``b`` of a nested object ``a``; the attribute
+  ``a.b`` is the attribute ``b`` of the record in ``a``. Properties and class constants may be
+  listed too: they are written, and a file whose value differs from the computed one is refused.
+- ``field(metadata=OPTIONAL)`` or ``SPARSE``: whether the key may be missing, see `Presence`.
+- ``field(metadata=json_form(...))``: the field has another value in the file.
+- ``past_keys`` lists keys that earlier versions wrote. They are accepted and ignored.
 
-`deserialization` reads the same format and `json_schema` describes it.
+`deserialization` reads the same format, and `json_schema` describes it.
 """
 
 from __future__ import annotations
@@ -29,104 +28,108 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memplan_cli.core.json_types import Json, Kind
+    from memplan_cli.core.json_types import Json, TypeHint
 
 Keys = tuple[str | tuple[str, str], ...]
-"""The keys of a file in order: attributes, or pairs of a key and its attribute."""
+"""The type of ``json_keys``: attributes, or pairs of a key and an attribute."""
 
 
 class Presence(Enum):
-    """Whether a key has to be in a file."""
+    """Whether a key is written, and whether a file may lack it."""
 
     REQUIRED = "always written; a file without it is refused"
-    OPTIONAL = "always written; where it is missing, the field has its default"
-    SPARSE = "written only where the field differs from its default"
+    OPTIONAL = "always written; if it is missing, the field has its default"
+    SPARSE = "written only if the field differs from its default"
     PAST = "written by earlier versions; accepted and ignored"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The value of a key where it is not the value of the field.
+    """The conversion between the value of a field and its value in a file.
 
     Attributes:
-        kind: its type in the file; None: the field's type.
-        write: from the field's value to the file's.
-        read: from the file's value, whose type has been checked, to the field's.
+        type_hint: the type in the file; None: the type of the field.
+        write: converts the value of the field; None: it is written as it is.
+        read: converts the value of the file, after its type was checked.
     """
 
-    kind: Kind = None
+    type_hint: TypeHint = None
     write: Callable[[Any], object] | None = None
     read: Callable[[Any], Any] | None = None
 
 
-PLAIN = Form()
+UNCONVERTED = Form()
 
 OPTIONAL: Mapping[str, object] = {"presence": Presence.OPTIONAL}
-"""Metadata of a field that is always written and need not be in a file."""
+"""Metadata of a field that is always written and may be missing in a file."""
 
 SPARSE: Mapping[str, object] = {"presence": Presence.SPARSE}
-"""Metadata of a field that is written only where it differs from its default."""
+"""Metadata of a field that is written only if it differs from its default."""
 
 
 def json_form(
     *,
-    kind: Kind = None,
+    type_hint: TypeHint = None,
     write: Callable[[Any], object] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> Mapping[str, object]:
-    """Return metadata of a field whose value in the file is another: see `Form`."""
-    return {"form": Form(kind, write, read)}
+    """Return the metadata of a field that is converted when it is written or read: see `Form`."""
+    return {"form": Form(type_hint, write, read)}
 
 
 SORTED = json_form(write=lambda table: dict(sorted(table.items())))
-"""Metadata of a mapping that is written in the order of its names."""
+"""Metadata of a mapping whose keys are written in sorted order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of an object.
+    """One key of the JSON object of a class.
 
     Attributes:
-        name: the key; ``a.b`` is ``b`` in the object ``a``.
-        attribute: the attribute that it holds, with dots through others.
-        presence: whether it has to be there.
-        form: how the attribute's value is written.
+        name: the key; ``a.b`` is the key ``b`` of the nested object ``a``.
+        attribute: the attribute whose value it has; may have dots, see `operator.attrgetter`.
+        presence: whether it is written, and whether it may be missing.
+        form: how the value is converted.
     """
 
     name: str
     attribute: str
     presence: Presence = Presence.REQUIRED
-    form: Form = PLAIN
+    form: Form = UNCONVERTED
 
     def value(self, record: object) -> object:
-        """Return the value of the key for a record, as JSON."""
+        """Return the JSON value of the key for a record."""
         value = attrgetter(self.attribute)(record)
         return to_json(self.form.write(value) if self.form.write else value)
 
 
 KeyTree = dict[str, Any]
-"""Keys by name; where a key is an object of keys with dots, a tree of its own."""
+"""The keys of a class, nested as in the file: a `Key`, or the `KeyTree` of a nested object."""
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - any record, and JSON
-    """Return a value as JSON. Numbers that are not finite become null."""
-    kind: Kind = type(value)
-    if kind in (str, int, bool, NoneType):
+    """Return a value as JSON: dicts, lists, texts, numbers. Infinity and NaN become null.
+
+    Raises:
+        TypeError: a value has a type without a form in JSON.
+    """
+    value_type: TypeHint = type(value)
+    if value_type in (str, int, bool, NoneType):
         return value
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
-    if _is_dataclass(kind):
-        return _object(value, kind, key_tree(kind))
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return dict(zip(kind._fields, map(to_json, value), strict=True))
+    if _is_dataclass(value_type):
+        return _object(value, value_type, key_tree(value_type))
+    if isinstance(value, tuple) and hasattr(value_type, "_fields"):
+        return dict(zip(value_type._fields, map(to_json, value), strict=True))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [to_json(item) for item in value]
     return _scalar(value)
 
 
-def _is_dataclass(kind: Kind) -> bool:
-    # After a direct call of `is_dataclass`, mypy no longer accepts the type as a cache key.
-    return is_dataclass(kind)
+def _is_dataclass(value_type: TypeHint) -> bool:
+    # A function, because mypy no longer accepts a type as a cache key after `is_dataclass`.
+    return is_dataclass(value_type)
 
 
 def _scalar(value: object) -> object:
@@ -141,60 +144,75 @@ def _scalar(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-def _object(record: object, kind: Kind, tree: KeyTree) -> Json:
-    """Return the keys of a tree with their values for a record."""
-    written: Json = {}
+def _object(record: object, record_class: TypeHint, tree: KeyTree) -> Json:
+    """Return the JSON object of a record, or of one of its nested objects.
+
+    Args:
+        record: the record.
+        record_class: its class.
+        tree: the keys of the object.
+    """
+    json_object: Json = {}
     for name, key in tree.items():
         if isinstance(key, dict):
-            written[name] = _object(record, kind, key)
+            json_object[name] = _object(record, record_class, key)
         elif key.presence is Presence.SPARSE:
-            if attrgetter(key.attribute)(record) != _defaults(kind)[key.attribute]:
-                written[name] = key.value(record)
+            if attrgetter(key.attribute)(record) != _defaults(record_class)[key.attribute]:
+                json_object[name] = key.value(record)
         elif key.presence is not Presence.PAST:
-            written[name] = key.value(record)
-    return written
+            json_object[name] = key.value(record)
+    return json_object
 
 
 @cache
-def key_tree(kind: Kind) -> KeyTree:
-    """Return the keys of a class, nested as they are written."""
+def key_tree(record_class: TypeHint) -> KeyTree:
+    """Return the keys of a class, nested as in the file."""
     tree: KeyTree = {}
-    for key in keys_of(kind):
-        *outer, name = key.name.split(".")
-        inner = tree
-        for part in outer:
-            inner = inner.setdefault(part, {})
-        inner[name] = key
+    for key in keys_of(record_class):
+        *outer_names, name = key.name.split(".")
+        subtree = tree
+        for outer_name in outer_names:
+            subtree = subtree.setdefault(outer_name, {})
+        subtree[name] = key
     return tree
 
 
-def keys_of(kind: Kind) -> tuple[Key, ...]:
-    """Return the keys of a class: those of ``json_keys`` or its fields, then past ones."""
-    formats = {item.name: item.metadata for item in fields(kind)} if is_dataclass(kind) else {}
-    listed: Keys = getattr(kind, "json_keys", None) or field_names(kind)
-    if schema_name(kind):
+def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
+    """Return the keys of a class: those of ``json_keys`` or its fields, then those of the past."""
+    metadata = (
+        {item.name: item.metadata for item in fields(record_class)}
+        if is_dataclass(record_class)
+        else {}
+    )
+    listed: Keys = getattr(record_class, "json_keys", None) or field_names(record_class)
+    if schema_name(record_class):
         listed = ("schema", *listed)
     pairs = ((item, item) if isinstance(item, str) else item for item in listed)
-    current = (Key(name, attribute, **formats.get(attribute, {})) for name, attribute in pairs)
-    past = (Key(name, name, Presence.PAST) for name in getattr(kind, "past_keys", ()))
+    current = (
+        Key(name, attribute, **metadata.get(attribute, {})) for name, attribute in pairs
+    )
+    past = (Key(name, name, Presence.PAST) for name in getattr(record_class, "past_keys", ()))
     return (*current, *past)
 
 
-def schema_name(kind: Kind) -> str | None:
-    """Return the format that a class names in ``schema``, such as ``memplan.plan/1``."""
-    name = getattr(kind, "schema", None)
+def schema_name(record_class: TypeHint) -> str | None:
+    """Return the format that a class declares, such as ``memplan.plan/1``; None: it has none."""
+    name = getattr(record_class, "schema", None)
     return name if isinstance(name, str) else None
 
 
-def field_names(kind: Kind) -> tuple[str, ...]:
-    """Return the fields of a dataclass or a named tuple."""
-    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else kind._fields
+def field_names(record_class: TypeHint) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or a named tuple."""
+    if is_dataclass(record_class):
+        return tuple(item.name for item in fields(record_class))
+    names: tuple[str, ...] = record_class._fields
+    return names
 
 
 @cache
-def _defaults(kind: Kind) -> Mapping[str, object]:
+def _defaults(record_class: TypeHint) -> Mapping[str, object]:
     """Return the default of each field of a dataclass; `MISSING` for a field without one."""
     return {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
-        for item in fields(kind)
+        for item in fields(record_class)
     }

@@ -41,9 +41,9 @@ class ProviderState:
     reason: str
 
 
-_AS_TABLE = json_form(kind=Mapping[str, str], write=dict)
+_AS_TABLE = json_form(type_hint=Mapping[str, str], write=dict)
 _BY_PROVIDER = json_form(
-    kind=Mapping[str, ProviderState],
+    type_hint=Mapping[str, ProviderState],
     write=lambda probes: {
         probe.provider: ProviderState(probe.works, probe.reason) for probe in probes
     },

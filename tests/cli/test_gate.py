@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.core.schema_names import SCHEMA_NAMES
+from memplan_cli.api.schema import SCHEMA_NAMES
 from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from memplan_cli.api.schema import schema_text
+from memplan_cli.api.schema import SCHEMA_NAMES, schema_text
 from memplan_cli.cli import COMMANDS, main
-from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.json_types import Check, Range, one_of
+from memplan_cli.core.json_types import Condition, Range, one_of
 from memplan_cli.core.serialization import (
     OPTIONAL,
     SORTED,
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 class Inner:
     """Nothing but fields."""
 
-    share: Annotated[float, Check("a share", lambda value: 0 <= value <= 1)]
+    share: Annotated[float, Condition("a share", lambda value: 0 <= value <= 1)]
     pair: tuple[str, int]
     path: Path
     flag: bool = False
@@ -68,7 +68,7 @@ class Outer:
     table: Mapping[str, float | None] = field(metadata=SORTED)
     far: float = field(
         metadata=json_form(
-            kind=float | None, read=lambda far: math.inf if far is None else far
+            type_hint=float | None, read=lambda far: math.inf if far is None else far
         )
     )
     words: tuple[Annotated[str, one_of("a", "b")], ...] = field(default=(), metadata=OPTIONAL)
@@ -144,32 +144,64 @@ def test_optional_keys_and_those_of_earlier_versions_may_be_there_or_not() -> No
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [
-        (("rows", 1, "slot"), True, "rows[1].slot: 'True' where a whole number from 0 to 99"),
-        (("rows", 1, "slot"), 100, "rows[1].slot: '100' where"),
-        (("rows", 1, "slot"), -1, "rows[1].slot: '-1' where"),
-        (("rows", 1, "name"), None, "rows[1].name: 'None' where a text belongs"),
-        (("rows", 0, "shape"), [1, None], "rows[0].shape[1]: 'None' does not belong there"),
-        (("rows", 0, "shape"), "1", "rows[0].shape: '1' where a list belongs"),
-        (("rows", 0, "shape"), [-1], "rows[0].shape[0]: '-1' where"),
-        (("rows", 0), ["x", [], 1], "rows[0]: \"['x', [], 1]\" where an object belongs"),
-        (("rows", 0), "abc", "rows[0]: 'abc' where an object belongs"),
+        (
+            ("rows", 1, "slot"),
+            True,
+            "rows[1].slot: expected a whole number from 0 to 99, got 'True'",
+        ),
+        (
+            ("rows", 1, "slot"),
+            100,
+            "rows[1].slot: expected a whole number from 0 to 99, got '100'",
+        ),
+        (
+            ("rows", 1, "slot"),
+            -1,
+            "rows[1].slot: expected a whole number from 0 to 99, got '-1'",
+        ),
+        (("rows", 1, "name"), None, "rows[1].name: expected a text, got 'None'"),
+        (("rows", 0, "shape"), [1, None], "rows[0].shape[1]: 'None' has a wrong type"),
+        (("rows", 0, "shape"), "1", "rows[0].shape: expected a list, got '1'"),
+        (
+            ("rows", 0, "shape"),
+            [-1],
+            "rows[0].shape[0]: expected a whole number from 0 to 99, got '-1'",
+        ),
+        (("rows", 0), ["x", [], 1], "rows[0]: expected an object, got \"['x', [], 1]\""),
+        (("rows", 0), "abc", "rows[0]: expected an object, got 'abc'"),
         (("rows", 0, "evil"), 1, "rows[0].evil: is unknown"),
-        (("rows",), {}, "rows: '{}' where a list belongs"),
+        (("rows",), {}, "rows: expected a list, got '{}'"),
         (("count", "rows"), 3, "count.rows: '3', but the rest says '2'"),
         (("count", "rows"), 2.0, "count.rows: '2.0', but the rest says '2'"),
-        (("count", "limit"), 1.0, "count.limit: '1.0' where a whole number belongs"),
+        (("count", "limit"), 1.0, "count.limit: expected a whole number, got '1.0'"),
         (("count", "limits"), 1, "count.limits: is unknown"),
-        (("count",), None, "count: 'None' where an object belongs"),
-        (("inner", "first", "share"), float("nan"), "inner.first.share: 'nan' where a finite"),
-        (("inner", "first", "share"), False, "inner.first.share: 'False' where a finite"),
-        (("inner", "first", "share"), 10**400, "inner.first.share: '1000"),
-        (("inner", "first", "share"), 1.5, "inner.first.share: '1.5' where a share belongs"),
-        (("inner", "first", "pair"), ["p"], "inner.first.pair: \"['p']\" where a list of 2"),
-        (("inner", "first", "flag"), 0, "inner.first.flag: '0' where true or false belongs"),
-        (("inner", "first", "path"), 0, "inner.first.path: '0' where a text belongs"),
-        (("table", "a"), float("inf"), "table.a: 'inf' where a finite number belongs"),
-        (("table", "\x1b[2J"), "", "table['\\x1b[2J']: '' where a finite number belongs"),
-        (("words",), ["c"], "words[0]: 'c' where one of a, b belongs"),
+        (("count",), None, "count: expected an object, got 'None'"),
+        (
+            ("inner", "first", "share"),
+            float("nan"),
+            "inner.first.share: expected a finite number, got 'nan'",
+        ),
+        (
+            ("inner", "first", "share"),
+            False,
+            "inner.first.share: expected a finite number, got 'False'",
+        ),
+        (
+            ("inner", "first", "share"),
+            10**400,
+            "inner.first.share: expected a finite number, got '1000",
+        ),
+        (("inner", "first", "share"), 1.5, "inner.first.share: expected a share, got '1.5'"),
+        (
+            ("inner", "first", "pair"),
+            ["p"],
+            "inner.first.pair: expected a list of 2 items, got \"['p']\"",
+        ),
+        (("inner", "first", "flag"), 0, "inner.first.flag: expected true or false, got '0'"),
+        (("inner", "first", "path"), 0, "inner.first.path: expected a text, got '0'"),
+        (("table", "a"), float("inf"), "table.a: expected a finite number, got 'inf'"),
+        (("table", "\x1b[2J"), "", "table['\\x1b[2J']: expected a finite number, got ''"),
+        (("words",), ["c"], "words[0]: expected one of a, b, got 'c'"),
         (("limit",), 4, "limit: is unknown"),
         (("name",), "x", "name: is unknown"),
         (("settings",), {}, "settings: is unknown"),

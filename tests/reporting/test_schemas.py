@@ -10,8 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from memplan_cli.api.schema import schema_text
-from memplan_cli.core.schema_names import SCHEMA_NAMES
+from memplan_cli.api.schema import SCHEMA_NAMES, schema_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.plan_file import read_plan

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.api.schema import SCHEMA_NAMES
 from memplan_cli.cli.common import output_options, say
-from memplan_cli.core.schema_names import SCHEMA_NAMES
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output

@@ -171,7 +171,7 @@ class TimeRatio:
 
 
 _INFINITE_AS_NULL = json_form(
-    kind=float | None, read=lambda number: math.inf if number is None else number
+    type_hint=float | None, read=lambda number: math.inf if number is None else number
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.json_types import Check, Count, Share, one_of
+from memplan_cli.core.json_types import Condition, Count, Share, one_of
 from memplan_cli.core.results.memory import (
     CERTAINTY,
     OBSERVED,
@@ -166,13 +166,13 @@ def _from_predicted(table: Mapping[str, PredictedPeaks] | None) -> Mapping[str, 
 
 
 _PREDICTED = json_form(
-    kind=Mapping[str, PredictedPeaks] | None, write=_to_predicted, read=_from_predicted
+    type_hint=Mapping[str, PredictedPeaks] | None, write=_to_predicted, read=_from_predicted
 )
 _OBSERVED = json_form(
-    kind=Mapping[str, Peaks] | None, write=_by_side, read=lambda table: table or {}
+    type_hint=Mapping[str, Peaks] | None, write=_by_side, read=lambda table: table or {}
 )
 _EMPTY_AS_NULL = json_form(
-    kind=Mapping[str, int] | None,
+    type_hint=Mapping[str, int] | None,
     write=lambda table: table or None,
     read=lambda table: table or {},
 )
@@ -210,7 +210,7 @@ class RuntimeFacts:
 _LEVELS = ("0", "1", "2")
 _Levels = Annotated[
     Mapping[str, Count | None],
-    Check(
+    Condition(
         "a table of the levels 0, 1 and 2",
         lambda table: set(table) == set(_LEVELS),
         {"propertyNames": {"enum": list(_LEVELS)}, "required": list(_LEVELS)},

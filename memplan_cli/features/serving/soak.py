@@ -64,7 +64,7 @@ class Sample:
 
 
 _PAIRS = json_form(
-    kind=tuple[tuple[int, int], ...],
+    type_hint=tuple[tuple[int, int], ...],
     write=lambda samples: [(sample.request, sample.private) for sample in samples],
 )
 

@@ -77,7 +77,7 @@ MEANINGS: Mapping[Finding, str] = {
 }
 
 
-_EMPTY_AS_NULL = json_form(kind=str | None, write=lambda name: name or None)
+_EMPTY_AS_NULL = json_form(type_hint=str | None, write=lambda name: name or None)
 
 
 @dataclass(frozen=True, slots=True)
