@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.packing.budget import BestPlacement
-from memplan_cli.packing.lowering import cheapest
 from memplan_cli.packing.pieces import Piece, height_of, reduce
+from memplan_cli.packing.portfolio import cheapest
 
 
 @st.composite

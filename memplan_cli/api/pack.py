@@ -14,7 +14,7 @@ from memplan_cli.packing import problem_file
 if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
-    from memplan_cli.packing.problem_file import Packed
+    from memplan_cli.packing.problem_file import PackingResult
 
 
 def pack(
@@ -25,7 +25,7 @@ def pack(
     out: FilePath | None = None,
     certificate: FilePath | None = None,
     progress: Progress | None = None,
-) -> Packed:
+) -> PackingResult:
     """Pack the buffers of a CSV file; write them with their offsets if all fit.
 
     Args:
@@ -62,7 +62,7 @@ def pack(
     return packed
 
 
-def _certificate(packed: Packed, problem: Path, layout: bytes) -> bytes:
+def _certificate(packed: PackingResult, problem: Path, layout: bytes) -> bytes:
     """Return the certificate of a layout: the tick whose live bytes are the lower bound of its height.
 
     A height that only an exhausted search proved is certified as not checkable.

@@ -1,10 +1,22 @@
-"""Problem -> Layout: allocators, one file a strategy, and the table of them all."""
+"""Packing: from a `Problem` (buffers with sizes and live ranges) to a `Layout` (offsets).
+
+An allocator is a function ``Problem -> Layout`` and a row of `ALLOCATORS`. The modules:
+
+    pieces            division of a problem into independent pieces; all below work on a piece
+    greedy, skyline   fast methods that place each buffer once
+    portfolio         all methods in turn, until the height is proved or the work is spent
+    search/           exact branch and bound for one piece
+    bottleneck        exact search of the few large buffers, the others placed around them
+    ejection_chains   local search that moves the buffers above a capacity
+    pools, slots      levels 0 and 1: slots that are reused whole
+    problem_file      packing problems and layouts as CSV
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.greedy import GREEDY, naive
+from memplan_cli.packing.greedy import GREEDY_ALLOCATORS, naive
 from memplan_cli.packing.pools import level0, level1
 from memplan_cli.packing.portfolio import exact, portfolio
 from memplan_cli.packing.skyline import skyline
@@ -18,11 +30,11 @@ ALLOCATORS: Mapping[str, Allocator] = {
     "naive": naive,
     "level0": level0,
     "level1": level1,
-    **GREEDY,
+    **GREEDY_ALLOCATORS,
     "skyline": skyline,
     "exact": exact,
     "portfolio": portfolio,
 }
-"""Every strategy by name; the portfolio is never taller than any other."""
+"""All allocators by name. No layout of any of them is lower than the portfolio's."""
 
 __all__ = ["ALLOCATORS", "portfolio"]

@@ -1,14 +1,18 @@
 """Bottleneck subsets: exact search of the few buffers that decide, the others around them.
 
-Of a network's buffers only those matter that are large and live where the load is near its
-maximum: the *bottleneck subset*. It is searched alone, at the height that is aimed at, buffers
-of equal live ranges as one bundle; then the others go into the gaps, first fit, in several
-orders.
+Of a network's buffers only those decide that are large and live where the load is near its
+maximum: the *bottleneck subset*. It is searched alone, at the height that is aimed at, with buffers
+of equal live ranges joined to bundles. Then the other buffers go into the gaps, first fit, in
+several orders.
 
-    load   maximum ........__.......     load share: live where the load is near the maximum
-              __    __.....|  |..__       size share: and not too small for that
-             |  |__|          |_|  |
-             +------------------------> section
+    load
+      ^   maximum ........__.......      A buffer is in the subset if it is live in a section with
+      |       __    __.....|  |..__      at least ``_LOAD_SHARES`` of the maximal load, and has at
+      |      |  |__|          |_|  |     least ``_SIZE_SHARES`` of the maximal load in units.
+      +------+---------------------+->
+                             section
+
+Nothing of this proves a bound: a subset may fit where the whole piece does not.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from memplan_cli.packing.greedy import (
     by_size,
     by_start,
 )
-from memplan_cli.packing.pieces import NOWHERE, assemble, height_of, reduce
+from memplan_cli.packing.pieces import NOWHERE, arena_offsets, height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import best_sweep
 
@@ -40,175 +44,198 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.packing.budget import Budget
-    from memplan_cli.packing.greedy import Order
+    from memplan_cli.packing.greedy import BufferOrder
     from memplan_cli.packing.pieces import Piece, Placement, Reduction
-    from memplan_cli.packing.search.board import Ints
+    from memplan_cli.packing.search.state import Ints
 
 _LOAD_SHARES = (0.95, 0.85, 0.0)
+"""Shares of the maximal load from which a section counts as full."""
 _SIZE_SHARES = (3e-4, 1e-3, 1e-4, 3e-5, 3e-3, 1e-2)
-_EACH = 0.12
-"""Share of what is left of the work for one subset."""
-_MOST = 6_000
+"""Shares of the maximal load from which a buffer counts as large, the most useful first."""
+_SUBSET_SHARE = 0.12
+"""Share of the remaining work for one subset, and for completing its placement by chains."""
+_SEARCHED_BUNDLES = 6_000
 """Bundles of the largest subset that is searched."""
-_SWEPT = 300
+_SWEPT_BUNDLES = 300
 """Bundles up to which sweeps take less time than setting up a search."""
-_REPAIRED = 3_000
-"""Buffers of the largest piece in which a layout is repaired around each subset."""
-_CHECKS = 8
-"""Buffers that filling passes over in the time of a unit of work."""
+_CHAIN_BUFFERS = 3_000
+"""Buffers of the largest piece whose placement is completed by ejection chains too."""
+_CHECKS_PER_WORK = 8
+"""Buffers that `fill` passes in the time of a unit of work."""
 _ORDERS = (by_area, by_size, by_end, by_start, by_load)
+"""Orders in which the other buffers are placed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subset:
-    """Some buffers of a piece, those of equal live ranges in bundles.
+class BottleneckSubset:
+    """Some buffers of a piece, those of equal live ranges joined to bundles.
 
     Attributes:
-        members: The buffers of each bundle; a bundle's place in it is its id.
-        reduction: The bundles, divided and compressed.
+        members: The buffers of each bundle, as indices in the columns of the piece.
+        reduction: The bundles as pieces; the id of a bundle is its index in ``members``.
     """
 
     members: tuple[tuple[int, ...], ...]
     reduction: Reduction
 
-    def unfold(self, piece: Piece, offsets: Mapping[BufferId, int]) -> Ints:
-        """Return the offset of each buffer of the piece, NOWHERE for those not in the subset."""
-        found = np.full(len(piece.size), NOWHERE, np.int64)
-        for bundle, offset in offsets.items():
+    def unfold(self, piece: Piece, bundle_offsets: Mapping[BufferId, int]) -> Ints:
+        """Return the offset of each buffer of the piece, NOWHERE for those not in the subset.
+
+        The buffers of a bundle are stacked from the offset of the bundle.
+        """
+        offsets = np.full(len(piece.size), NOWHERE, np.int64)
+        for bundle, offset in bundle_offsets.items():
+            top = offset
             for buffer in self.members[int(bundle)]:
-                found[buffer] = offset
-                offset += piece.size[buffer]  # noqa: PLW2901 - one on top of the other
-        return found
+                offsets[buffer] = top
+                top += piece.size[buffer]
+        return offsets
 
 
-def bottleneck_subsets(piece: Piece) -> Iterator[Subset]:
-    """Yield the subsets to be tried, each once."""
-    seen: set[tuple[int, ...]] = set()
-    most = piece.load
-    for least, share in product(_SIZE_SHARES, _LOAD_SHARES):
-        chosen = _chosen(piece, share * most, least * most)
-        if chosen and chosen not in seen:
-            seen.add(chosen)
-            yield _bundled(piece, chosen)
+def bottleneck_subsets(piece: Piece) -> Iterator[BottleneckSubset]:
+    """Yield the subsets of a piece for all thresholds of load and size, each subset once."""
+    known: set[tuple[int, ...]] = set()
+    for size_share, load_share in product(_SIZE_SHARES, _LOAD_SHARES):
+        buffers = _large_buffers(piece, size_share * piece.load, load_share * piece.load)
+        if buffers and buffers not in known:
+            known.add(buffers)
+            yield _bundled(piece, buffers)
 
 
-def _chosen(piece: Piece, hot: float, least: float) -> tuple[int, ...]:
-    """Return the buffers of at least so many units that are live in a section of that load."""
-    before = [0, *accumulate(load >= hot for load in piece.loads)]
+def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int, ...]:
+    """Return the buffers of at least ``min_size`` units that are live in a full section.
+
+    A section is full if at least ``min_load`` units are live in it.
+    """
+    full_before = [0, *accumulate(load >= min_load for load in piece.loads)]
     return tuple(
         index
         for index, size in enumerate(piece.size)
-        if size >= least and before[piece.end[index]] > before[piece.start[index]]
+        if size >= min_size and full_before[piece.end[index]] > full_before[piece.start[index]]
     )
 
 
-def _bundled(piece: Piece, chosen: Sequence[int]) -> Subset:
-    """Join those that start and end together as far as the others in the subset can tell."""
+def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
+    """Return the subset of these buffers, with buffers joined that have the same sections.
+
+    Sections are those of the subset alone, so that more live ranges are equal than in the piece.
+    """
     members: list[tuple[int, ...]] = []
-    alone = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in chosen)
-    for part in reduce(alone).pieces:
-        together: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for index, start, end in zip(part.ids, part.start, part.end, strict=True):
-            together[start, end].append(int(index))
-        members += map(tuple, together.values())
-    # All of a bundle are live in each section that any two of the subset share.
+    subset = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in buffers)
+    for part in reduce(subset).pieces:
+        by_range: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for buffer, start, end in zip(part.ids, part.start, part.end, strict=True):
+            by_range[start, end].append(int(buffer))
+        members += map(tuple, by_range.values())
+    # A bundle gets the intersection of its live ranges, which overlaps the same bundles: all
+    # buffers of a bundle are live in each section that two buffers of the subset share.
     bundles = _problem(
         (
-            place,
+            index,
             max(piece.start[i] for i in bundle),
             min(piece.end[i] for i in bundle),
             sum(piece.size[i] for i in bundle),
         )
-        for place, bundle in enumerate(members)
+        for index, bundle in enumerate(members)
     )
-    return Subset(tuple(members), reduce(bundles))
+    return BottleneckSubset(tuple(members), reduce(bundles))
 
 
-def _problem(columns: Iterable[tuple[int, int, int, int]]) -> Problem:
+def _problem(rows: Iterable[tuple[int, int, int, int]]) -> Problem:
+    """Return a problem with buffers of these (id, start, end, size)."""
     return Problem(
         tuple(
-            Buffer(BufferId(str(name)), size, LiveRange(start, end))
-            for name, start, end, size in columns
+            Buffer(BufferId(str(number)), size, LiveRange(start, end))
+            for number, start, end, size in rows
         )
     )
 
 
 def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Lower a placement: search subsets at its bound and fit the others in around them.
+    """Return the placement lowered by searching subsets at its bound and placing the others.
 
-    Ends as soon as the work done is more than what is left to gain deserves.
+    Ends when the work done is more than the remaining gap deserves. The budget is charged.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
-    charge = len(piece.size) ** 2 // _CHECKS
+    fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK
 
     @cache
-    def ordered(order: Order) -> Ints:
+    def ordered(order: BufferOrder) -> Ints:
         return np.array(order(piece), np.int64)
 
+    def is_done() -> bool:
+        return budget.is_enough(best) or budget.spent > best.deserved_share * budget.work
+
     for subset in bottleneck_subsets(piece):
-        if budget.is_enough(best) or budget.spent > best.deserved_share * budget.work:
+        if is_done():
             break
-        offsets = _searched(subset, best.bound, budget)
-        if offsets is None:
+        bundle_offsets = _bundle_offsets(subset, best.bound, budget)
+        if bundle_offsets is None:
             continue
-        fixed = subset.unfold(piece, offsets)
-        if len(piece.size) <= _REPAIRED:
-            part = budget.share(_EACH)
-            best = completed_at_bound(piece, best, fixed, part)
+        subset_offsets = subset.unfold(piece, bundle_offsets)
+        if len(piece.size) <= _CHAIN_BUFFERS:
+            part = budget.share(_SUBSET_SHARE)
+            best = completed_at_bound(piece, best, subset_offsets, part)
             budget.charge(part.spent)
         for order in _ORDERS:
-            if budget.is_enough(best) or budget.spent > best.deserved_share * budget.work:
+            if is_done():
                 break
-            found, by = fixed.copy(), ordered(order)
-            height = fill(start, end, size, found, np.argsort(found, kind="stable"), by)
-            budget.charge(charge)
+            offsets = subset_offsets.copy()
+            by_offset = np.argsort(offsets, kind="stable")
+            height = fill(start, end, size, offsets, by_offset, ordered(order))
+            budget.charge(fill_work)
             if height < best.height:
-                best = BestPlacement(tuple(map(int, found)), height, best.bound)
+                best = BestPlacement(tuple(map(int, offsets)), height, best.bound)
     return best
 
 
-def _searched(subset: Subset, capacity: int, budget: Budget) -> Mapping[BufferId, int] | None:
-    """Return the offsets of a subset's bundles within ``capacity`` units, if they are found."""
+def _bundle_offsets(
+    subset: BottleneckSubset, capacity: int, budget: Budget
+) -> Mapping[BufferId, int] | None:
+    """Return the offsets of a subset's bundles within ``capacity`` units, or None if not found.
+
+    Offsets and capacity are in units of the whole piece. The budget is charged.
+    """
     reduction = subset.reduction
-    part = budget.share(_EACH)
-    units = capacity // reduction.unit
+    part = budget.share(_SUBSET_SHARE)
+    bundle_capacity = capacity // reduction.unit
     placements: list[Placement] = []
     for piece in reduction.pieces:
         placement: Placement = ()
-        if len(piece.size) <= _SWEPT:
-            placement = best_sweep(piece, units)
-        if not placement or height_of(piece, placement) > units:
-            if len(piece.size) > _MOST:
+        if len(piece.size) <= _SWEPT_BUNDLES:
+            placement = best_sweep(piece, bundle_capacity)
+        if not placement or height_of(piece, placement) > bundle_capacity:
+            if len(piece.size) > _SEARCHED_BUNDLES:
                 return None
-            answer, placement = Searcher(piece).fit(units, part)
+            answer, placement = Searcher(piece).fit(bundle_capacity, part)
             if answer is not Answer.YES:
                 break
         placements.append(placement)
     budget.charge(part.spent)
-    complete = len(placements) == len(reduction.pieces)
-    return assemble(reduction, placements) if complete else None
+    is_complete = len(placements) == len(reduction.pieces)
+    return arena_offsets(reduction, placements) if is_complete else None
 
 
 @compiled
 def _lowest_gap(
-    start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, count: int, buffer: int
+    start: Ints, end: Ints, size: Ints, offset: Ints, by_offset: Ints, count: int, buffer: int
 ) -> int:
-    """Return the lowest offset at which a buffer overlaps none of those in ``stacked``.
+    """Return the lowest offset at which a buffer overlaps no placed buffer.
 
     Args:
         start: First section of each buffer.
         end: Section after the last of each buffer.
         size: Units of each buffer.
-        offset: Units below each buffer that is placed.
-        stacked: The buffers that are placed, by offset.
-        count: How many those are.
-        buffer: Which one to place.
+        offset: Units below each placed buffer.
+        by_offset: The placed buffers, sorted by offset, in its first ``count`` entries.
+        count: Number of placed buffers.
+        buffer: The buffer to place.
     """
     begin, stop, units = start[buffer], end[buffer], size[buffer]
     floor = 0
-    for at in range(count):
-        other = stacked[at]
+    for index in range(count):
+        other = by_offset[index]
         if start[other] < stop and begin < end[other]:
             if offset[other] - floor >= units:
                 break
@@ -217,33 +244,35 @@ def _lowest_gap(
 
 
 @compiled
-def fill(start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, order: Ints) -> int:
-    """Place every buffer whose offset is NOWHERE, first fit; return the height.
+def fill(
+    start: Ints, end: Ints, size: Ints, offset: Ints, by_offset: Ints, order: Ints
+) -> int:
+    """Place every buffer whose offset is NOWHERE by first fit; return the height.
 
     Args:
         start: First section of each buffer.
         end: Section after the last of each buffer.
         size: Units of each buffer.
-        offset: Units below each buffer, or NOWHERE; filled in.
-        stacked: All buffers, by offset, those not placed first; sorted anew.
+        offset: Units below each buffer, or NOWHERE. Changed: all buffers are placed.
+        by_offset: All buffers, sorted by offset. Changed: sorted by the new offsets.
         order: All buffers, in the order in which they are placed.
     """
     count, height = 0, 0
-    for buffer in stacked:
+    for buffer in by_offset:
         if offset[buffer] >= 0:
-            stacked[count] = buffer
+            by_offset[count] = buffer
             count += 1
             height = max(height, offset[buffer] + size[buffer])
     for buffer in order:
         if offset[buffer] >= 0:
             continue
-        floor = _lowest_gap(start, end, size, offset, stacked, count, buffer)
+        floor = _lowest_gap(start, end, size, offset, by_offset, count, buffer)
         offset[buffer] = floor
-        at = count
-        while at > 0 and offset[stacked[at - 1]] > floor:
-            stacked[at] = stacked[at - 1]
-            at -= 1
-        stacked[at] = buffer
+        index = count
+        while index > 0 and offset[by_offset[index - 1]] > floor:
+            by_offset[index] = by_offset[index - 1]
+            index -= 1
+        by_offset[index] = buffer
         count += 1
         height = max(height, floor + size[buffer])
     return int(height)

@@ -1,4 +1,4 @@
-"""Search budgets in units of work, and the best placement found so far."""
+"""Search budgets in units of work, and the best placement that a search has found."""
 
 from __future__ import annotations
 
@@ -14,36 +14,43 @@ if TYPE_CHECKING:
 class Budget:
     """The work that a search may do, and the work that it has done.
 
-    A unit of work is about one buffer or section looked at; some 150 to 400 million take a
-    second.
+    A unit of work is about one buffer or one section examined; 150 to 400 million take a second.
+    Work, unlike time, gives the same result on every machine.
 
     Attributes:
         work: Units that may be spent.
-        deadline: Monotonic time after which the search stops, whatever work remains.
+        deadline: Value of `time.monotonic` after which the search stops in any case.
         spent: Units spent so far.
-        enough: Height in units at which the search may stop.
+        target_height: Height in units at which the search may stop.
     """
 
     work: int
     deadline: float | None = None
     spent: int = 0
-    enough: int = 0
+    target_height: int = 0
 
     def is_over(self) -> bool:
-        """Whether the work is spent or the deadline has passed."""
-        late = self.deadline is not None and time.monotonic() >= self.deadline
-        return late or self.spent >= self.work
+        """Return whether the work is spent or the deadline has passed."""
+        is_late = self.deadline is not None and time.monotonic() >= self.deadline
+        return is_late or self.spent >= self.work
 
     def is_enough(self, best: BestPlacement) -> bool:
-        """Whether the search may stop: the placement is low enough, or the budget is over."""
-        return best.height <= max(best.bound, self.enough) or self.is_over()
+        """Return whether the search may stop: the placement is low enough, or the budget over."""
+        return best.height <= max(best.bound, self.target_height) or self.is_over()
 
-    def share(self, part: float) -> Budget:
-        """Return a budget of a part of the remaining work. Its work has to be charged here."""
-        return Budget(int((self.work - self.spent) * part), self.deadline, enough=self.enough)
+    def share(self, share: float) -> Budget:
+        """Return a new budget with a share of the remaining work.
+
+        The caller has to charge what is spent of it to this budget.
+        """
+        return Budget(
+            int((self.work - self.spent) * share),
+            self.deadline,
+            target_height=self.target_height,
+        )
 
     def charge(self, work: int) -> None:
-        """Add work to the work spent."""
+        """Add units of work to those spent."""
         self.spent += work
 
 
@@ -53,9 +60,12 @@ FULL_WORK_GAP = 0.002
 
 @dataclass(frozen=True, slots=True)
 class BestPlacement:
-    """The lowest placement of a piece found so far, its height, and a lower bound of heights.
+    """The lowest placement of a piece found so far.
 
-    The bound starts at the height that is aimed at, and rises when heights are ruled out.
+    Attributes:
+        placement: The offsets of the buffers.
+        height: Height of the placement, in units.
+        bound: Height that is aimed at, in units. It is raised when heights are ruled out.
     """
 
     placement: Placement

@@ -1,7 +1,7 @@
-"""Compiled inner loops: numba compiles them once a machine and caches the result.
+"""Compilation of inner loops by numba, cached on disk for later processes.
 
-Only modules that hold compiled loops import this one, and only strategies that need them
-import those: an easy model never pays for numba.
+Importing this module imports numba, which takes tenths of a second. Only modules with compiled
+loops import it, and those are imported where a search begins: easy problems never need numba.
 """
 
 from __future__ import annotations
@@ -20,33 +20,38 @@ if TYPE_CHECKING:
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop over arrays at its first call, and cache it on disk if we may write."""
-    usual = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_folder(usual))
+    """Return a version of a function that numba compiles at the first call.
+
+    The machine code is cached on disk. If no folder is writable, each process compiles anew.
+    """
+    default_folder = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_cache_folder(default_folder))
     try:
         return cast("Function", numba.njit(cache=True, no_cfunc_wrapper=True)(function))
-    except RuntimeError:
-        # numba found no folder to cache in: correct all the same, compiled in each process.
+    except RuntimeError:  # numba found no folder that is writable
         return cast("Function", numba.njit(no_cfunc_wrapper=True)(function))
     finally:
-        numba.config.CACHE_DIR = usual
+        numba.config.CACHE_DIR = default_folder
 
 
-def is_kept(function: Callable[..., object]) -> bool:
-    """Whether a loop was compiled on this machine before, those that it calls included."""
-    path = str(getattr(getattr(function, "stats", None), "cache_path", None) or "")
-    return bool(path) and any(Path(path).glob(f"*.{function.__name__}-*.nbc"))
+def is_cached(function: Callable[..., object]) -> bool:
+    """Return whether the disk cache has machine code of a compiled function.
+
+    It includes the functions that it calls.
+    """
+    folder = str(getattr(getattr(function, "stats", None), "cache_path", None) or "")
+    return bool(folder) and any(Path(folder).glob(f"*.{function.__name__}-*.nbc"))
 
 
 @cache
-def _folder(usual: str) -> Path:
-    """Return a cache folder of our own, named after the text of all compiled loops.
+def _cache_folder(default_folder: str) -> Path:
+    """Return a cache folder named after the text of all files with compiled loops.
 
-    numba takes a cached loop for fresh while the file it is in has not changed, whatever
-    happened to the loops it calls in other files.
+    numba itself uses cached code as long as the file of a function is unchanged, even if a
+    function that it calls has changed in another file.
     """
-    here = Path(__file__).parent
-    texts = [path.read_bytes() for path in sorted(here.rglob("*.py"))]
+    package = Path(__file__).parent
+    texts = [path.read_bytes() for path in sorted(package.rglob("*.py"))]
     loops = b"".join(text for text in texts if b"\n@compiled\n" in text)
-    base = Path(usual) if usual else here / "__pycache__"
-    return base / f"memplan-{sha256(loops).hexdigest()[:16]}"
+    parent = Path(default_folder) if default_folder else package / "__pycache__"
+    return parent / f"memplan-{sha256(loops).hexdigest()[:16]}"

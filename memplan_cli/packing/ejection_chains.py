@@ -1,16 +1,24 @@
 """Local search by ejection chains: lower a layout by moving the buffers that exceed a capacity.
 
-The capacity is a little below the present height. A buffer that exceeds it is removed and
-placed again: in the tightest gap below the capacity or, where no gap is large enough, at the
-place where the overlapping buffers are cheapest to evict. Those buffers are ejected and placed
-again in turn, in order of priority. Such a sequence of moves is an *ejection chain*. A chain
-that does not end within some steps is undone.
+The capacity is a little below the present height. A buffer that exceeds it is removed and placed
+again: in the smallest gap below the capacity or, if no gap is large enough, where the buffers that
+overlap it are cheapest to evict. Those are ejected, and placed again in turn, by priority. Such a
+sequence of moves is an *ejection chain*. A chain that does not end within some steps is undone.
+
+        before          a is ejected      b is ejected in turn     done
+    ------+---+------ capacity -------------------------------------------
+          | a |
+      +---+---+           +---+  |          +---+                +---+---+
+      | b | c |           | b | a?          | a | c |  b?        | a | c |
+      |   +---+           |   +---+         |   +---+        +---+   +---+
+      +---+               +---+ c           +---+            | b +---+
 
 Whenever a buffer finds no gap, its eviction cost rises, so that two buffers do not eject each
 other for ever, and the buffer is tabu for some steps: it cannot be ejected.
 
-The penalties are those of guided ejection search (Nagata and Bräysy 2009, for vehicle
-routing). Gaps, eviction costs and the priority by size and length are specific to layouts.
+The rising costs are those of guided ejection search (Nagata and Bräysy, "A powerful route
+minimization heuristic", 2009, for vehicle routing), the tabu steps those of tabu search (Glover,
+1989).
 """
 
 from __future__ import annotations
@@ -27,13 +35,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memplan_cli.packing.budget import Budget
-    from memplan_cli.packing.pieces import Piece
-    from memplan_cli.packing.search.board import Ints
+    from memplan_cli.packing.pieces import Piece, Placement
+    from memplan_cli.packing.search.state import Ints
 
     Floats = NDArray[np.float64]
 
 _STEP_WORK = 40
-"""Units of work of one step, besides the buffers looked at."""
+"""Units of work of one step, besides the buffers examined."""
 _OVERLAP_WORK = 5
 """Units of work for sorting and weighing one overlapping buffer."""
 _COST_TOLERANCE = 1e-9
@@ -41,29 +49,43 @@ _COST_TOLERANCE = 1e-9
 different orders."""
 _TABU_STEPS = 3
 """Steps for which a buffer that found no gap cannot be ejected, at least; at most twice that."""
-_SLICE = 20_000_000
-"""Units of work between two looks at the clock."""
+_SLICE_WORK = 20_000_000
+"""Units of work between two checks of the deadline."""
 _FIRST_LOWERING = 0.3
 """Share of the gap between height and bound by which the capacity is lowered at first."""
 _LEAST_LOWERING = 0.01
 """Least such share; it is halved after chains failed."""
-_FIRST_PATIENCE = 100
+_FIRST_CHAIN_STEPS = 100
 """Steps that a chain may take, at first."""
-_PATIENCE_GROWTH = 1.2
+_CHAIN_STEPS_GROWTH = 1.2
 """Factor of those steps after chains failed."""
 _NO_LIMIT = 1 << 62
 
-# Indices of `RepairState.registers`:
-# work left; number of buffers that wait; number of the present step; last step of the present
-# chain; state of the random generator; number of the present chain; number of buffers that it
-# moved; position in the list of buffers above the capacity; number of chains that failed.
-WORK, WAITING, STEP, LAST, RANDOM, CHAIN, MOVED, POSITION, FAILED = range(9)
+# Indices of `RepairState.registers`, the scalars that compiled loops change.
+WORK = 0
+"""Units of work that may still be spent."""
+WAITING = 1
+"""Number of buffers that wait to be placed."""
+STEP = 2
+"""Number of the present step."""
+LAST_STEP = 3
+"""Step at which the present chain is given up."""
+RANDOM = 4
+"""State of the random generator."""
+CHAIN = 5
+"""Number of the present chain."""
+MOVED = 6
+"""Number of buffers that the present chain has moved."""
+POSITION = 7
+"""Index of the next buffer in the list of buffers above the capacity."""
+FAILED_CHAINS = 8
+"""Number of chains that were undone."""
 
 
 class RepairState(NamedTuple):
     """A partial placement of the buffers of one piece, and the memory of the search.
 
-    Buffers are numbered by start. Fields without a description have one entry for each.
+    Buffers are numbered by start. Arrays have an entry for each buffer unless said otherwise.
     """
 
     column: Ints
@@ -74,29 +96,35 @@ class RepairState(NamedTuple):
     offset: Ints
     """Units below each buffer; NOWHERE if it is not placed."""
     first_live: Ints
-    """For each section, the first buffer that is live in it."""
+    """For each section, the first buffer that is live in it or later."""
     first_start: Ints
     """For each section, the first buffer that starts in it or later."""
 
+    # Temporary: the placed buffers that overlap the buffer to be placed in time, in no special
+    # order. `_find_overlaps` returns their number.
     overlaps: Ints
-    """The placed buffers that overlap the buffer to be placed in time, in no special order.
-    The columns below, up to ``is_tabu``, describe them in the same order."""
+    """The overlapping buffers."""
     floor: Ints
+    """Offset of each overlapping buffer."""
     top: Ints
-    overlap_cost: Floats
-    is_tabu: NDArray[np.bool_]
+    """Offset plus size of each overlapping buffer."""
     by_floor: Ints
     """Indices in ``overlaps``, sorted by ``floor``."""
     by_top: Ints
     """Indices in ``overlaps``, sorted by ``top``."""
+    overlap_cost: Floats
+    """Eviction cost of each overlapping buffer; 0 if it exceeds the capacity."""
+    is_tabu: NDArray[np.bool_]
+    """Whether each overlapping buffer cannot be ejected now."""
     places: Ints
-    """Offsets whose costs are compared."""
+    """Offsets whose eviction costs are compared, in rising order."""
 
     waiting: Ints
-    """The buffers that are not placed: a heap with the highest priority on top."""
+    """The buffers that are not placed: a binary heap with the highest priority on top."""
     priority: Floats
+    """Buffers of higher priority are placed first: size ** 0.625 times sections ** 0.5."""
     eviction_cost: Floats
-    """Cost of ejecting each buffer: its priority, times how often it found no gap."""
+    """Cost of ejecting each buffer: its priority, times one more than how often it found no gap."""
     tabu_until: Ints
     """The step up to which each buffer cannot be ejected."""
 
@@ -105,15 +133,15 @@ class RepairState(NamedTuple):
     moved: Ints
     """The buffers moved by the present chain, each once."""
     origin: Ints
-    """Their offsets before the chain."""
+    """Offset before the present chain of each buffer in ``moved``."""
 
     registers: Ints
 
 
 def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
-    """Return the state in which all buffers above ``capacity`` units wait to be placed.
+    """Return a state with a placement of a piece, in which some buffers wait to be placed.
 
-    Buffers of ``placement`` that are NOWHERE wait too.
+    These are the buffers that exceed ``capacity`` units, and those whose offset is NOWHERE.
     """
     start = np.array(piece.start, np.int64)
     column = np.argsort(start, kind="stable")
@@ -121,14 +149,14 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
     size = np.array(piece.size, np.int64)[column]
     offset = np.array(placement, np.int64)[column]
     offset[offset + size > capacity] = NOWHERE
-    # Square roots alone: they are the same to the last bit on all machines.
+    # Powers by square roots alone, which are the same to the last bit on all machines.
     priority = np.sqrt(size * np.sqrt(np.sqrt(size))) * np.sqrt(end - start)
     count, sections = len(column), len(piece.loads)
-    outside = np.flatnonzero(offset < 0)
-    waiting = np.zeros(count, np.int64)
-    waiting[: len(outside)] = outside[np.lexsort((outside, -priority[outside]))]
+    waiting = np.flatnonzero(offset < 0)
+    waiting_heap = np.zeros(count, np.int64)
+    waiting_heap[: len(waiting)] = waiting[np.lexsort((waiting, -priority[waiting]))]
     registers = np.zeros(9, np.int64)
-    registers[WAITING], registers[LAST], registers[RANDOM] = len(outside), _NO_LIMIT, 1
+    registers[WAITING], registers[LAST_STEP], registers[RANDOM] = len(waiting), _NO_LIMIT, 1
 
     def integers() -> Ints:
         return np.zeros(count, np.int64)
@@ -144,12 +172,12 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
         overlaps=integers(),
         floor=integers(),
         top=integers(),
-        overlap_cost=np.zeros(count),
-        is_tabu=np.zeros(count, np.bool_),
         by_floor=integers(),
         by_top=integers(),
+        overlap_cost=np.zeros(count),
+        is_tabu=np.zeros(count, np.bool_),
         places=np.zeros(count + 1, np.int64),
-        waiting=waiting,
+        waiting=waiting_heap,
         priority=priority,
         eviction_cost=priority.copy(),
         tabu_until=integers(),
@@ -160,7 +188,7 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
     )
 
 
-def placement_of(state: RepairState) -> tuple[int, ...]:
+def placement_of(state: RepairState) -> Placement:
     """Return the offsets in the order of the piece's columns."""
     placement = np.empty_like(state.offset)
     placement[state.column] = state.offset
@@ -169,7 +197,10 @@ def placement_of(state: RepairState) -> tuple[int, ...]:
 
 @compiled
 def _random(state: RepairState, below: int) -> int:
-    """Return a pseudo-random number from 0 to ``below - 1``; the sequence never differs."""
+    """Return a pseudo-random number from 0 to ``below - 1``, and advance register RANDOM.
+
+    The sequence is the same in every run.
+    """
     number = (state.registers[RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
     state.registers[RANDOM] = number
     return int((number >> 8) % below)
@@ -177,48 +208,52 @@ def _random(state: RepairState, below: int) -> int:
 
 @compiled
 def _has_priority(state: RepairState, buffer: int, other: int) -> bool:
-    one, two = state.priority[buffer], state.priority[other]
-    return bool(one > two or (one == two and buffer < other))
+    """Return whether a buffer is placed before another one, the first by start if they are equal."""
+    priority, other_priority = state.priority[buffer], state.priority[other]
+    return bool(priority > other_priority or (priority == other_priority and buffer < other))
 
 
 @compiled
 def eject(state: RepairState, buffer: int) -> None:
-    """Remove a buffer from its place and let it wait."""
+    """Remove a buffer from its place and add it to the heap of waiting buffers."""
     _move(state, buffer, NOWHERE)
-    at = state.registers[WAITING]
-    state.registers[WAITING] = at + 1
-    while at > 0:
-        above = (at - 1) // 2
-        if not _has_priority(state, buffer, state.waiting[above]):
+    index = state.registers[WAITING]
+    state.registers[WAITING] = index + 1
+    while index > 0:
+        parent = (index - 1) // 2
+        if not _has_priority(state, buffer, state.waiting[parent]):
             break
-        state.waiting[at] = state.waiting[above]
-        at = above
-    state.waiting[at] = buffer
+        state.waiting[index] = state.waiting[parent]
+        index = parent
+    state.waiting[index] = buffer
 
 
 @compiled
 def pop_first(state: RepairState) -> int:
-    """Remove and return the waiting buffer of the highest priority."""
+    """Remove the waiting buffer of the highest priority from the heap and return it."""
     last = state.registers[WAITING] - 1
     state.registers[WAITING] = last
-    first, moved = state.waiting[0], state.waiting[last]
-    at, child = 0, 1
+    first, sifted = state.waiting[0], state.waiting[last]
+    index, child = 0, 1
     while child < last:
         if child + 1 < last and _has_priority(
             state, state.waiting[child + 1], state.waiting[child]
         ):
             child += 1
-        if _has_priority(state, moved, state.waiting[child]):
+        if _has_priority(state, sifted, state.waiting[child]):
             break
-        state.waiting[at] = state.waiting[child]
-        at, child = child, 2 * child + 1
-    state.waiting[at] = moved
+        state.waiting[index] = state.waiting[child]
+        index, child = child, 2 * child + 1
+    state.waiting[index] = sifted
     return int(first)
 
 
 @compiled
 def _move(state: RepairState, buffer: int, place: int) -> None:
-    """Set a buffer's offset, or NOWHERE; note the former one if this chain first moves it."""
+    """Set the offset of a buffer to ``place``, or to NOWHERE.
+
+    The first time that the present chain moves the buffer, its former offset is noted for undo.
+    """
     if state.chain[buffer] != state.registers[CHAIN]:
         count = state.registers[MOVED]
         state.chain[buffer] = state.registers[CHAIN]
@@ -230,10 +265,10 @@ def _move(state: RepairState, buffer: int, place: int) -> None:
 
 @compiled
 def undo_chain(state: RepairState) -> None:
-    """Put all buffers back to the offsets they had before the present chain."""
+    """Set all buffers back to their offsets before the present chain; no buffer waits then."""
     registers = state.registers
-    for at in range(registers[MOVED]):
-        state.offset[state.moved[at]] = state.origin[at]
+    for index in range(registers[MOVED]):
+        state.offset[state.moved[index]] = state.origin[index]
     registers[WORK] -= registers[MOVED]
     registers[MOVED] = 0
     registers[WAITING] = 0
@@ -241,9 +276,9 @@ def undo_chain(state: RepairState) -> None:
 
 @compiled
 def _find_overlaps(state: RepairState, buffer: int) -> int:
-    """List the placed buffers that share a section with a buffer; return their number.
+    """Fill ``overlaps``, ``floor``, ``top`` and ``by_floor``; return the number of overlaps.
 
-    Fills ``overlaps``, ``floor``, ``top`` and the two orders.
+    Overlaps are the placed buffers that share a section with ``buffer``.
     """
     first = state.first_live[state.start[buffer]]
     stop = state.first_start[state.end[buffer]]
@@ -261,17 +296,20 @@ def _find_overlaps(state: RepairState, buffer: int) -> int:
 
 
 @compiled
-def _tightest_gap(state: RepairState, buffer: int, count: int, capacity: int) -> int:
-    """Return the offset of the smallest gap that is large enough, or NOWHERE."""
+def _smallest_gap(state: RepairState, buffer: int, count: int, capacity: int) -> int:
+    """Return the offset of the smallest gap below the capacity that holds a buffer, or NOWHERE.
+
+    ``count`` is the number of overlaps, which `_find_overlaps` has listed.
+    """
     units = state.size[buffer]
-    floor, place, tightest = 0, NOWHERE, capacity + 1
-    for at in range(count):
-        other = state.by_floor[at]
-        gap = min(capacity, state.floor[other]) - floor
-        if units <= gap < tightest:
-            place, tightest = floor, gap
-        floor = max(floor, state.top[other])
-    if units <= capacity - floor < tightest:
+    floor, place, smallest = 0, NOWHERE, capacity + 1
+    for index in range(count):
+        overlap = state.by_floor[index]
+        gap = min(capacity, state.floor[overlap]) - floor
+        if units <= gap < smallest:
+            place, smallest = floor, gap
+        floor = max(floor, state.top[overlap])
+    if units <= capacity - floor < smallest:
         place = floor
     return int(place)
 
@@ -280,16 +318,20 @@ def _tightest_gap(state: RepairState, buffer: int, count: int, capacity: int) ->
 def _cheapest_of_places(
     state: RepairState, units: int, count: int, places: int
 ) -> tuple[int, int, float]:
-    """Return the cheapest of the first ``places`` of ``state.places``, and its cost.
+    """Return the cheapest of the first ``places`` offsets in ``state.places``.
 
-    The cost is the number of tabu buffers that overlap there, then the sum of the eviction
-    costs of the others. Places are in rising order. A buffer overlaps if it begins below the
-    top and does not end at or below the floor, so that two running sums are enough.
+    Returns the offset, the number of tabu buffers among the overlaps there, and the sum of the
+    eviction costs of these overlaps. Fewer tabu buffers come first, then lower costs; ties are
+    decided at random.
+
+    Places are in rising order. An overlap at a place begins below the top of the ``units`` and
+    does not end at or below their offset, so that two running indices over ``by_floor`` and
+    ``by_top`` keep the sums. ``count`` is the number of overlaps of the buffer in time.
     """
     begun = ended = ties = tabu = 0
-    cost, least, fewest, chosen = 0.0, 0.0, count + 1, NOWHERE
-    for at in range(places):
-        place = state.places[at]
+    cost, least_cost, fewest_tabu, cheapest = 0.0, 0.0, count + 1, NOWHERE
+    for index in range(places):
+        place = state.places[index]
         while begun < count and state.floor[state.by_floor[begun]] < place + units:
             cost += state.overlap_cost[state.by_floor[begun]]
             tabu += state.is_tabu[state.by_floor[begun]]
@@ -298,44 +340,45 @@ def _cheapest_of_places(
             cost -= state.overlap_cost[state.by_top[ended]]
             tabu -= state.is_tabu[state.by_top[ended]]
             ended += 1
-        if tabu > fewest:
+        if tabu > fewest_tabu:
             continue
-        if tabu < fewest or cost < least * (1 - _COST_TOLERANCE):
-            least, fewest, chosen, ties = cost, tabu, place, 1
-        elif cost <= least * (1 + _COST_TOLERANCE):
+        if tabu < fewest_tabu or cost < least_cost * (1 - _COST_TOLERANCE):
+            least_cost, fewest_tabu, cheapest, ties = cost, tabu, place, 1
+        elif cost <= least_cost * (1 + _COST_TOLERANCE):
             ties += 1
             if _random(state, ties) == 0:
-                chosen = place
-    return chosen, fewest, least
+                cheapest = place
+    return cheapest, fewest_tabu, least_cost
 
 
 @compiled
 def _cheapest_place(state: RepairState, buffer: int, count: int, capacity: int) -> int:
-    """Return the offset at which the overlapping buffers are cheapest to evict.
+    """Return the offset below the capacity at which the overlaps are cheapest to evict.
 
-    Buffers above the capacity cost nothing. ProbeResult are the bottom and the top of each
-    overlapping buffer, then the places just below each.
+    Compared are offset 0, the tops of the overlaps, and the offsets just below each overlap. An
+    overlap that exceeds the capacity has to move in any case: it costs nothing and is not tabu.
+    Fills ``is_tabu``, ``overlap_cost``, ``by_top`` and ``places``.
     """
     units = state.size[buffer]
-    for at in range(count):
-        other = state.overlaps[at]
-        inside = state.top[at] <= capacity
-        state.is_tabu[at] = inside and state.tabu_until[other] > state.registers[STEP]
-        state.overlap_cost[at] = state.eviction_cost[other] if inside else 0.0
+    for index in range(count):
+        overlap = state.overlaps[index]
+        is_inside = state.top[index] <= capacity
+        state.is_tabu[index] = is_inside and state.tabu_until[overlap] > state.registers[STEP]
+        state.overlap_cost[index] = state.eviction_cost[overlap] if is_inside else 0.0
     state.by_top[:count] = np.argsort(state.top[:count])
     state.registers[WORK] -= _OVERLAP_WORK * count
     state.places[0] = 0
     places = 1
-    for at in range(count):
-        place = state.top[state.by_top[at]]
+    for index in range(count):
+        place = state.top[state.by_top[index]]
         if place + units > capacity:
             break
         state.places[places] = place
         places += 1
     above, tabu_above, cost_above = _cheapest_of_places(state, units, count, places)
     places = 0
-    for at in range(count):
-        place = state.floor[state.by_floor[at]] - units
+    for index in range(count):
+        place = state.floor[state.by_floor[index]] - units
         if 0 <= place <= capacity - units:
             state.places[places] = place
             places += 1
@@ -349,112 +392,131 @@ def _cheapest_place(state: RepairState, buffer: int, count: int, capacity: int) 
 
 @compiled
 def _eject_conflicting(state: RepairState, buffer: int, count: int, place: int) -> None:
-    """Eject the buffers that overlap a buffer at an offset, of those that overlap it in time."""
+    """Eject those of the ``count`` overlaps that overlap a buffer at offset ``place``."""
     top = place + state.size[buffer]
-    for at in range(count):
-        if state.floor[at] < top and state.top[at] > place:
-            eject(state, state.overlaps[at])
+    for index in range(count):
+        if state.floor[index] < top and state.top[index] > place:
+            eject(state, state.overlaps[index])
 
 
 @compiled
 def place_waiting(state: RepairState, capacity: int) -> bool:
-    """Place waiting buffers below ``capacity`` units; return whether none is left.
+    """Place waiting buffers below ``capacity`` units, ejecting others; return whether all are.
 
-    Stops when WORK is used up or LAST is reached.
+    Stops early if WORK is used up or step LAST_STEP is reached.
     """
     registers = state.registers
-    while registers[WAITING] > 0 and registers[WORK] > 0 and registers[STEP] < registers[LAST]:
+    while (
+        registers[WAITING] > 0
+        and registers[WORK] > 0
+        and registers[STEP] < registers[LAST_STEP]
+    ):
         registers[STEP] += 1
         registers[WORK] -= _STEP_WORK
         buffer = pop_first(state)
         count = _find_overlaps(state, buffer)
-        place = _tightest_gap(state, buffer, count, capacity)
+        place = _smallest_gap(state, buffer, count, capacity)
         if place < 0:
             state.eviction_cost[buffer] += state.priority[buffer]
             place = _cheapest_place(state, buffer, count, capacity)
             _eject_conflicting(state, buffer, count, place)
-            wait = 1 + _TABU_STEPS + _random(state, _TABU_STEPS)
-            state.tabu_until[buffer] = registers[STEP] + wait
+            tabu_steps = 1 + _TABU_STEPS + _random(state, _TABU_STEPS)
+            state.tabu_until[buffer] = registers[STEP] + tabu_steps
         _move(state, buffer, place)
     return bool(registers[WAITING] == 0)
 
 
 @compiled
-def _move_below(state: RepairState, outside: Ints, capacity: int, patience: int) -> None:
-    """Start or continue a chain for each buffer in ``outside``, until WORK is used up."""
+def _move_below(state: RepairState, exceeding: Ints, capacity: int, chain_steps: int) -> None:
+    """Run an ejection chain for each buffer that exceeds the capacity, until WORK is used up.
+
+    A chain that has not ended after ``chain_steps`` steps is undone and counted in FAILED_CHAINS.
+    A further call continues at the same chain.
+
+    Args:
+        state: The placement, which is changed.
+        exceeding: The buffers that exceeded the capacity; those that no longer do are skipped.
+        capacity: Units below which they are moved.
+        chain_steps: Steps that a chain may take.
+    """
     registers = state.registers
     while registers[WORK] > 0:
         if registers[WAITING] == 0:
-            if registers[POSITION] == len(outside):
+            if registers[POSITION] == len(exceeding):
                 return
-            buffer = outside[registers[POSITION]]
+            buffer = exceeding[registers[POSITION]]
             registers[POSITION] += 1
             registers[WORK] -= 1
             if state.offset[buffer] + state.size[buffer] <= capacity:
                 continue
             registers[CHAIN] += 1
             registers[MOVED] = 0
-            registers[LAST] = registers[STEP] + patience
+            registers[LAST_STEP] = registers[STEP] + chain_steps
             eject(state, buffer)
-        if not place_waiting(state, capacity) and registers[STEP] >= registers[LAST]:
-            registers[FAILED] += 1
+        if not place_waiting(state, capacity) and registers[STEP] >= registers[LAST_STEP]:
+            registers[FAILED_CHAINS] += 1
             undo_chain(state)
 
 
 def lowered_by_chains(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Lower a placement in small steps of capacity, until its bound or the end of the work."""
+    """Return the placement lowered in small steps of capacity, until its bound or out of budget."""
     state = new_state(piece, np.array(best.placement, np.int64), best.height)
-    share, patience = _FIRST_LOWERING, _FIRST_PATIENCE
+    share, chain_steps = _FIRST_LOWERING, _FIRST_CHAIN_STEPS
     height = best.height
-    while height > max(best.bound, budget.enough) and not budget.is_over():
-        gap = height - max(best.bound, budget.enough)
+    while height > max(best.bound, budget.target_height) and not budget.is_over():
+        gap = height - max(best.bound, budget.target_height)
         capacity = height - max(1, int(gap * share))
-        if not _all_moved_below(state, capacity, patience, budget):
+        if not _all_moved_below(state, capacity, chain_steps, budget):
             share = max(_LEAST_LOWERING, share / 2)
-            patience = int(patience * _PATIENCE_GROWTH)
+            chain_steps = int(chain_steps * _CHAIN_STEPS_GROWTH)
         height = int((state.offset + state.size).max())
     if height == best.height:
         return best
     return BestPlacement(placement_of(state), height, best.bound)
 
 
-def _all_moved_below(state: RepairState, capacity: int, patience: int, budget: Budget) -> bool:
-    """Move the buffers above ``capacity`` units below it; return whether all were moved."""
+def _all_moved_below(
+    state: RepairState, capacity: int, chain_steps: int, budget: Budget
+) -> bool:
+    """Move the buffers that exceed ``capacity`` units below it; return whether all were moved.
+
+    All buffers of ``state`` are placed before and after. The budget is charged.
+    """
     registers = state.registers
-    outside = np.flatnonzero(state.offset + state.size > capacity)
-    outside = outside[np.argsort(-state.priority[outside], kind="stable")]
-    registers[POSITION], registers[FAILED] = 0, 0
-    while registers[POSITION] < len(outside) or registers[WAITING]:
+    exceeding = np.flatnonzero(state.offset + state.size > capacity)
+    exceeding = exceeding[np.argsort(-state.priority[exceeding], kind="stable")]
+    registers[POSITION], registers[FAILED_CHAINS] = 0, 0
+    while registers[POSITION] < len(exceeding) or registers[WAITING]:
         if budget.is_over():
             if registers[WAITING]:
                 undo_chain(state)
             return False
-        allowed = min(_SLICE, budget.work - budget.spent)
+        allowed = min(_SLICE_WORK, budget.work - budget.spent)
         registers[WORK] = allowed
-        _move_below(state, outside, capacity, patience)
+        _move_below(state, exceeding, capacity, chain_steps)
         budget.charge(allowed - int(registers[WORK]))
-    return not registers[FAILED]
+    return not registers[FAILED_CHAINS]
 
 
 def completed_at_bound(
     piece: Piece, best: BestPlacement, offsets: Ints, budget: Budget
 ) -> BestPlacement:
-    """Return a placement as tall as ``best.bound`` that completes a partial one, else ``best``.
+    """Return a placement within ``best.bound`` that completes a partial one, else ``best``.
 
     Args:
         piece: The buffers.
-        best: The placement so far.
+        best: The best placement so far.
         offsets: The partial placement; the offset of a buffer not placed is NOWHERE. Placed
             buffers may be moved.
-        budget: Charged with the work done.
+        budget: The work allowed, which is charged.
     """
     state = new_state(piece, offsets, best.bound)
     while not budget.is_over():
-        allowed = min(_SLICE, budget.work - budget.spent)
+        allowed = min(_SLICE_WORK, budget.work - budget.spent)
         state.registers[WORK] = allowed
-        complete = place_waiting(state, best.bound)
+        is_complete = place_waiting(state, best.bound)
         budget.charge(allowed - int(state.registers[WORK]))
-        if complete:
+        if is_complete:
             placement = placement_of(state)
             return BestPlacement(placement, height_of(piece, placement), best.bound)
     return best

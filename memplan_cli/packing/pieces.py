@@ -1,9 +1,9 @@
 """Reduction of a problem to independent pieces with compressed time and divided sizes.
 
-Sizes are rounded up to the alignment and divided by their greatest common divisor. Time is
-cut where nothing is live, and what remains is compressed into *sections*: the moments at
-which a set of live buffers is largest. Two buffers are live together exactly when they
-share a section, so nothing is lost.
+Sizes are rounded up to the alignment and divided by their greatest common divisor, the *unit*.
+Time is cut where nothing is live: each interval between two cuts is a *piece*. Its ticks are
+compressed to *sections*, the moments at which a set of live buffers is largest. Two buffers are
+live together exactly if they share a section, so any layout of the pieces is one of the problem.
 
     ticks      0   3   5   7   9
     a          #########               a = [0, 2)
@@ -24,42 +24,54 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.problem import Layout, align
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.problem import Buffer, BufferId, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Buffers of one interval of time, as columns: half-open sections, sizes in units."""
+    """Buffers of one interval of time, as columns with one entry for each buffer.
+
+    Attributes:
+        ids: Ids of the buffers in the problem.
+        start: First section of each buffer.
+        end: Section after the last of each buffer.
+        size: Units of each buffer.
+        loads: Units live in each section; its length is the number of sections.
+    """
 
     ids: tuple[BufferId, ...]
     start: tuple[int, ...]
     end: tuple[int, ...]
     size: tuple[int, ...]
     loads: tuple[int, ...]
-    """Units live in each section."""
 
     @property
     def load(self) -> int:
-        """The most units live at once: no layout of this piece is shorter."""
+        """The most units live at once: a lower bound on the height."""
         return max(self.loads)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Independent pieces; an offset in a piece times ``unit`` is an offset in the arena."""
+    """A problem as independent pieces.
+
+    Attributes:
+        pieces: The pieces, in the order of time.
+        unit: Bytes of a unit: an offset in a piece times ``unit`` is an offset in the arena.
+        weightless: Buffers without bytes or without time. They overlap nothing and get offset 0.
+        floor: Aligned bytes of the largest weightless buffer, which the arena must hold too.
+    """
 
     pieces: tuple[Piece, ...]
     unit: int
     weightless: tuple[BufferId, ...]
-    """Buffers without bytes or without time: they overlap nothing and are at offset 0."""
     floor: int
-    """Bytes of the largest of those: the arena must be as tall even so."""
 
     @property
     def load(self) -> int:
-        """The lower bound, in units."""
+        """The most units live at once in any piece: a lower bound on the height."""
         return max((piece.load for piece in self.pieces), default=0)
 
 
@@ -71,66 +83,76 @@ NOWHERE = -1
 
 
 def reduce(problem: Problem) -> Reduction:
-    """Divide a problem into pieces; an optimum of each is an optimum of the whole."""
+    """Divide a problem into pieces. An optimum of each piece is an optimum of the whole."""
     alignment = problem.alignment
     solid = [b for b in problem.buffers if b.size > 0 and b.live.start < b.live.end]
+    weightless = [b for b in problem.buffers if b.size <= 0 or b.live.start >= b.live.end]
     sizes = [align(b.size, alignment) for b in solid]
     unit = gcd(*sizes) or 1
-    rest = [b for b in problem.buffers if b.size <= 0 or b.live.start >= b.live.end]
-    floor = max((align(b.size, alignment) for b in rest), default=0)
+    floor = max((align(b.size, alignment) for b in weightless), default=0)
     pieces = tuple(_pieces(solid, [size // unit for size in sizes]))
-    return Reduction(pieces, unit, tuple(b.id for b in rest), floor)
+    return Reduction(pieces, unit, tuple(b.id for b in weightless), floor)
 
 
-def _pieces(solid: Sequence[Buffer], units: Sequence[int]) -> Iterable[Piece]:
-    # At one tick ends come before starts: an even key ends, an odd one starts.
+def _pieces(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Piece]:
+    """Yield the pieces of buffers with these sizes in units.
+
+    A sweep over all starts and ends opens a new section at the first start after an end, and
+    a new piece when no buffer is live.
+    """
+    # At one tick ends come before starts: the key of an end is even, that of a start odd.
     events = sorted(
-        [(2 * b.live.end, index) for index, b in enumerate(solid)]
-        + [(2 * b.live.start + 1, index) for index, b in enumerate(solid)]
+        [(2 * b.live.end, index) for index, b in enumerate(buffers)]
+        + [(2 * b.live.start + 1, index) for index, b in enumerate(buffers)]
     )
-    first, last = [0] * len(solid), [0] * len(solid)
+    start, end = [0] * len(buffers), [0] * len(buffers)
     members: list[int] = []
-    live, section, shrunk = 0, 0, False
+    live_buffers, section, has_end = 0, 0, False  # has_end: a buffer ended in this section
     for key, index in events:
         if key % 2:
-            section += shrunk
-            shrunk = False
-            first[index] = section
+            section += has_end
+            has_end = False
+            start[index] = section
             members.append(index)
-            live += 1
+            live_buffers += 1
             continue
-        last[index] = section + 1
-        shrunk = True
-        live -= 1
-        if not live:
-            yield _piece(solid, units, members, (first, last))
-            members, section, shrunk = [], 0, False
+        end[index] = section + 1
+        has_end = True
+        live_buffers -= 1
+        if not live_buffers:
+            piece_start = [start[i] for i in members]
+            piece_end = [end[i] for i in members]
+            piece_size = [sizes[i] for i in members]
+            yield Piece(
+                ids=tuple([buffers[i].id for i in members]),
+                start=tuple(piece_start),
+                end=tuple(piece_end),
+                size=tuple(piece_size),
+                loads=tuple(_section_loads(piece_start, piece_end, piece_size)),
+            )
+            members, section, has_end = [], 0, False
 
 
-def _piece(
-    solid: Sequence[Buffer],
-    units: Sequence[int],
-    members: Sequence[int],
-    ranges: tuple[Sequence[int], Sequence[int]],
-) -> Piece:
-    first, last = ranges
-    size = tuple([units[i] for i in members])
-    start, end = tuple([first[i] for i in members]), tuple([last[i] for i in members])
+def _section_loads(
+    start: Sequence[int], end: Sequence[int], size: Sequence[int]
+) -> Iterator[int]:
+    """Return the units live in each section, for buffers with these columns."""
     change = [0] * (max(end) + 1)
-    for a, b, much in zip(start, end, size, strict=True):
-        change[a] += much
-        change[b] -= much
-    ids = tuple([solid[i].id for i in members])
-    return Piece(ids, start, end, size, tuple(accumulate(change[:-1])))
+    for first, stop, units in zip(start, end, size, strict=True):
+        change[first] += units
+        change[stop] -= units
+    return accumulate(change[:-1])
 
 
 def height_of(piece: Piece, placement: Placement) -> int:
     """Return the top of the highest buffer, in units."""
-    return max([o + s for o, s in zip(placement, piece.size, strict=True)])
+    return max([offset + size for offset, size in zip(placement, piece.size, strict=True)])
 
 
-def assemble(reduction: Reduction, placements: Iterable[Placement]) -> Mapping[BufferId, int]:
-    """Return the offsets in the arena that the pieces' placements stand for, in bytes."""
+def arena_offsets(
+    reduction: Reduction, placements: Sequence[Placement]
+) -> Mapping[BufferId, int]:
+    """Return the offset in bytes of every buffer of the problem, from a placement of each piece."""
     offsets: dict[BufferId, int] = dict.fromkeys(reduction.weightless, 0)
     for piece, placement in zip(reduction.pieces, placements, strict=True):
         scaled = [offset * reduction.unit for offset in placement]
@@ -139,8 +161,8 @@ def assemble(reduction: Reduction, placements: Iterable[Placement]) -> Mapping[B
 
 
 def layout_of(reduction: Reduction, placements: Sequence[Placement]) -> Layout:
-    """Return the layout of all pieces, proved when it is as short as the load."""
+    """Return the layout of a placement of each piece, proved if it is as low as the load."""
     height = max(map(height_of, reduction.pieces, placements), default=0)
-    offsets = assemble(reduction, placements)
-    tall = max(height * reduction.unit, reduction.floor)
-    return Layout(offsets, tall, proved=height == reduction.load)
+    arena_height = max(height * reduction.unit, reduction.floor)
+    offsets = arena_offsets(reduction, placements)
+    return Layout(offsets, arena_height, proved=height == reduction.load)

@@ -1,13 +1,12 @@
-"""Slot reuse at levels 0 and 1: slots that are reused whole, never split.
+"""Levels 0 and 1: slots that are reused whole, never split.
 
-Level 0 gives a slot to buffers of the same dtype and shape, level 1 to buffers of the same
-dtype; a slot is as large as the largest buffer in it, whenever that one is live. At level 0
-one matching by first use needs the fewest slots that there can be. At level 1 its slots are
-the first of several candidates (`slots`), each dtype takes the cheapest, and the lower bound
-(`slot_bound`) ends the search.
+At level 0 a slot is reused by buffers of the same dtype and shape, at level 1 by buffers of the
+same dtype. A slot is as large as its largest buffer. At level 0 one pass by first use needs the
+fewest slots that there can be. At level 1 its slots are the first of several candidates
+(`slots.best_slots`); each dtype gets the cheapest.
 
-The two levels are those of Paddle Fluid's memory optimization transpiler (2018), which
-takes the first slot that fits.
+The two levels are those of Paddle Fluid's memory optimization transpiler (2018), which takes the
+first slot that fits.
 """
 
 from __future__ import annotations
@@ -19,126 +18,130 @@ from itertools import accumulate
 
 from memplan_cli.core.problem import Buffer, Layout, Problem, align
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.packing.slots import best_slots, by_kind, spans_of
+from memplan_cli.packing.slots import best_slots, by_kind, slot_buffers
 
 Kind = Callable[[Buffer], Hashable]
-"""What two buffers must have in common for one to follow the other in a slot."""
+"""``kind(buffer)``: buffers may use the same slot if this is equal."""
 
 _SLOT_BITS = 40
-"""A number and a slot are kept as one integer, which compares faster than a pair."""
+"""A tick and a slot are kept as one integer, which compares faster than a pair."""
 
-_SLOT = (1 << _SLOT_BITS) - 1
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
 
 
 def same_shape(buffer: Buffer) -> Hashable:
-    """Return the kind of level 0: only a twin may follow."""
+    """Return the kind of level 0: dtype and shape."""
     return buffer.dtype, buffer.shape
 
 
 def same_dtype(buffer: Buffer) -> Hashable:
-    """Return the kind of level 1: anything of the same type that is not larger may follow."""
+    """Return the kind of level 1: the dtype."""
     return buffer.dtype
 
 
+KINDS: Mapping[int, Kind] = {0: same_shape, 1: same_dtype}
+"""By level, the kind that buffers must have in common to share a slot."""
+
+
 def element_bytes(buffer: Buffer) -> int:
-    """Return the bytes of one element, which an offset in memory is a multiple of."""
+    """Return the bytes of one element; tensors are aligned to it in memory."""
     return max(BITS.get(buffer.dtype, 8) // 8, 1)
 
 
-KINDS: Mapping[int, Kind] = {0: same_shape, 1: same_dtype}
-"""By level, what buffers must have in common to share a slot."""
-
-
 @dataclass(frozen=True, slots=True)
-class Matching:
-    """The buffers by start, and the number of the slot that each one gets.
+class SlotAssignment:
+    """The slot of each buffer of a problem.
 
-    Slots are numbered as they appear. A slot is as large as the largest buffer in it.
+    Attributes:
+        buffers: The buffers, sorted by start.
+        slots: The slot of each buffer. Slots are numbered in the order of their first buffer.
     """
 
-    births: tuple[Buffer, ...]
+    buffers: tuple[Buffer, ...]
     slots: tuple[int, ...]
 
     def sizes(self, alignment: int) -> list[int]:
-        """Return the aligned bytes of each slot."""
-        found: list[int] = []
-        for buffer, slot in zip(self.births, self.slots, strict=True):
-            if slot == len(found):
-                found.append(buffer.size)
-            elif found[slot] < buffer.size:
-                found[slot] = buffer.size
-        return [align(size, alignment) for size in found]
+        """Return the aligned bytes of each slot: those of its largest buffer."""
+        sizes: list[int] = []
+        for buffer, slot in zip(self.buffers, self.slots, strict=True):
+            if slot == len(sizes):
+                sizes.append(buffer.size)
+            elif sizes[slot] < buffer.size:
+                sizes[slot] = buffer.size
+        return [align(size, alignment) for size in sizes]
 
     def height(self, alignment: int) -> int:
-        """Return the bytes of all slots."""
+        """Return the aligned bytes of all slots."""
         return sum(self.sizes(alignment))
 
     def layout(self, alignment: int) -> Layout:
-        """Return the layout that stacks the slots; its height is the sum of their sizes.
+        """Return the layout with one slot on top of another.
 
-        Slots of wider elements lie below: each then starts at a multiple of its own
-        elements, for nothing, whatever the alignment.
+        Slots of wider elements lie below. So each starts at a multiple of its element size without
+        padding, whatever the alignment.
         """
         sizes = self.sizes(alignment)
-        widths = dict(zip(self.slots, map(element_bytes, self.births), strict=True))
+        widths = dict(zip(self.slots, map(element_bytes, self.buffers), strict=True))
         stacked = sorted(range(len(sizes)), key=lambda slot: (-widths[slot], slot))
         *bases, top = accumulate([sizes[slot] for slot in stacked], initial=0)
-        base_of = dict(zip(stacked, bases, strict=True))
-        ids = [buffer.id for buffer in self.births]
-        offsets = [base_of[slot] for slot in self.slots]
+        slot_offset = dict(zip(stacked, bases, strict=True))
+        ids = [buffer.id for buffer in self.buffers]
+        offsets = [slot_offset[slot] for slot in self.slots]
         return Layout(dict(zip(ids, offsets, strict=True)), height=top)
 
 
-def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
-    """Return who gets which slot at level 0, and at level 1: never more bytes than level 0."""
-    twins = _matched(_births(problem))
-    return twins, _cheapest(problem, twins)
+def pool_levels(problem: Problem) -> tuple[SlotAssignment, SlotAssignment]:
+    """Return the assignments of level 0 and of level 1, which needs no more bytes than level 0."""
+    first_level = _assign_same_shape(problem)
+    return first_level, _cheapest_by_dtype(problem, first_level)
 
 
-def _cheapest(problem: Problem, known: Matching) -> Matching:
-    """Return the cheapest matching of level 1 that is found, dtype by dtype."""
-    births = known.births
-    found: list[tuple[Hashable, int]] = [("", 0)] * len(births)
-    for dtype, places in by_kind(births, same_dtype).items():
-        spans = spans_of([births[place] for place in places], problem.alignment)
-        slots = best_slots(spans, [known.slots[place] for place in places])
-        for place, slot in zip(places, slots, strict=True):
-            found[place] = dtype, slot
-    numbers: dict[tuple[Hashable, int], int] = {}
-    return Matching(births, tuple(numbers.setdefault(slot, len(numbers)) for slot in found))
-
-
-def _births(problem: Problem) -> tuple[Buffer, ...]:
-    return tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
-
-
-def _matched(births: tuple[Buffer, ...]) -> Matching:
-    """Give each buffer the first slot of its twins that is free, else a new one."""
-    shelves: dict[Hashable, list[int]] = {}  # by dtype and shape: a heap of free slots
-    home: list[list[int]] = []  # by slot: the shelf it waits on
-    deaths: list[int] = []  # heap: the tick at which a slot is free, and its number
-    found = []
-    for buffer in births:
+def _assign_same_shape(problem: Problem) -> SlotAssignment:
+    """Return the assignment of level 0: each buffer gets the first free slot of its kind, or a new one."""
+    buffers = tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
+    free_slots: dict[Hashable, list[int]] = {}  # heap of the free slots of each kind
+    heap_of_slot: list[list[int]] = []  # the heap to which each slot returns
+    busy_slots: list[int] = []  # heap: the tick at which a slot becomes free, and the slot
+    slots = []
+    for buffer in buffers:
         start, end = buffer.live
-        while deaths and deaths[0] >> _SLOT_BITS <= start:
-            slot = heappop(deaths) & _SLOT
-            heappush(home[slot], slot)
-        shelf = shelves.setdefault(same_shape(buffer), [])
-        if shelf:
-            slot = heappop(shelf)
+        while busy_slots and busy_slots[0] >> _SLOT_BITS <= start:
+            slot = heappop(busy_slots) & _SLOT_MASK
+            heappush(heap_of_slot[slot], slot)
+        heap = free_slots.setdefault(same_shape(buffer), [])
+        if heap:
+            slot = heappop(heap)
         else:
-            slot = len(home)
-            home.append(shelf)
-        found.append(slot)
-        heappush(deaths, end << _SLOT_BITS | slot)
-    return Matching(births, tuple(found))
+            slot = len(heap_of_slot)
+            heap_of_slot.append(heap)
+        slots.append(slot)
+        heappush(busy_slots, end << _SLOT_BITS | slot)
+    return SlotAssignment(buffers, tuple(slots))
+
+
+def _cheapest_by_dtype(problem: Problem, known: SlotAssignment) -> SlotAssignment:
+    """Return the cheapest assignment of level 1 that is found, for each dtype separately.
+
+    ``known`` is that of level 0, which is kept for a dtype if nothing cheaper is found.
+    """
+    buffers = known.buffers
+    slot_of: list[tuple[Hashable, int]] = [("", 0)] * len(buffers)
+    for dtype, indices in by_kind(buffers, same_dtype).items():
+        columns = slot_buffers([buffers[index] for index in indices], problem.alignment)
+        slots = best_slots(columns, [known.slots[index] for index in indices])
+        for index, slot in zip(indices, slots, strict=True):
+            slot_of[index] = dtype, slot
+    numbers: dict[tuple[Hashable, int], int] = {}
+    return SlotAssignment(
+        buffers, tuple(numbers.setdefault(slot, len(numbers)) for slot in slot_of)
+    )
 
 
 def level0(problem: Problem) -> Layout:
-    """Reuse slots between buffers of the same dtype and shape."""
-    return _matched(_births(problem)).layout(problem.alignment)
+    """Return the layout with slots for buffers of the same dtype and shape."""
+    return _assign_same_shape(problem).layout(problem.alignment)
 
 
 def level1(problem: Problem) -> Layout:
-    """Let buffers of one dtype share slots, each as large as its largest buffer."""
+    """Return the layout with slots for buffers of the same dtype."""
     return pool_levels(problem)[1].layout(problem.alignment)

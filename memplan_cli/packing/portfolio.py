@@ -1,30 +1,65 @@
-"""Portfolio of all strategies: the lowest layout found, and whether it is proved optimal.
+"""Portfolio of all packing methods: the lowest layout found, and whether it is proved optimal.
 
-Cheap strategies come first and the first that reaches the lower bound ends the work. Only
-where none does, pieces are lowered, which may take seconds.
+Each piece of a problem is packed by itself. The cheap methods come first; the first that reaches
+the lower bound ends the work. A piece that stays above the bound is lowered:
+
+    quickly      exact search at the bound, bottleneck subsets, ejection chains; about a second
+    thoroughly   exact search of all capacities with the remaining work, or ejection chains for
+                 pieces that are too large for it
+
+Modules with compiled loops are imported where a piece is lowered: easy problems never pay for
+numba.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.greedy import naive
-from memplan_cli.packing.lowering import Lowering, cheapest
+from memplan_cli.packing.greedy import GREEDY_METHODS, naive, place_in_order
 from memplan_cli.packing.pieces import height_of, layout_of, reduce
 from memplan_cli.packing.pools import level0, level1
+from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.core.problem import Layout, Problem
-    from memplan_cli.packing.pieces import Placement, Reduction
+    from memplan_cli.packing.pieces import Piece, Placement, Reduction
+    from memplan_cli.packing.search.exact import Searcher
 
 DEFAULT_WORK = 1_500_000_000
-"""Units of work for the search, about one buffer or section looked at: some ten seconds."""
+"""Units of work of the search, see `Budget`: some ten seconds."""
+
+QUADRATIC_BUFFERS = 300
+"""Buffers of the largest piece for which greedy methods, which compare all pairs of buffers, are
+quicker than loading the search."""
+
+SEARCHED_BUFFERS = 6_000
+"""Buffers of the largest piece that is searched exactly; every step examines all of them."""
+
+BOTTLENECK_BUFFERS = 20_000
+"""Buffers of the largest piece of which bottleneck subsets are searched."""
+
+BOTTLENECK_GAP = 0.02
+"""Gap between height and bound, as a share of the bound, above which bottleneck subsets are not
+tried for a piece of more than `SEARCHED_BUFFERS` buffers: too many buffers decide then."""
+
+BOTTLENECK_SHARE = 0.2
+"""Share of the work for bottleneck subsets, if the gap deserves all of the work."""
+
+CHAIN_BUFFERS = 500_000
+"""Buffers of the largest piece that is lowered by ejection chains."""
+
+CHAIN_SHARE = 0.6
+"""Share of the remaining work for ejection chains. Chains that begin anew later gain little."""
+
+LEAST_SEARCH_SHARE = 0.1
+"""Share of the work that the thorough search gets at least. If the gap deserves no more than
+that, bottleneck subsets and ejection chains are not tried."""
 
 
 def portfolio(
@@ -32,74 +67,191 @@ def portfolio(
     *,
     work: int = DEFAULT_WORK,
     time_limit: float | None = None,
-    enough: int = 0,
+    target_height: int = 0,
     pools: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Layout:
-    """Return the best layout found, and whether it is proved to be the best there is.
+    """Return the lowest layout found; it is proved if no layout can be lower.
 
     Args:
-        problem: What to place.
-        work: How much searching may be done; the result depends on it and on nothing else.
-        time_limit: Seconds after which the search stops, whatever work is left. Only cuts
-            short: what is found without it is never worse.
-        enough: Bytes below which it matters no more; the search stops at such a layout.
-        pools: Whether levels 0 and 1 compete too, and no reuse; not where the caller has them.
-        progress: Told that packing begins, and details of it.
+        problem: The buffers to place.
+        work: Units of work for the search. The layout depends on it and on no clock.
+        time_limit: Seconds after which the search stops early, with what it has found.
+        target_height: Bytes within which any layout will do; the search stops at such a one.
+        pools: Whether the pools of levels 0 and 1 and no reuse at all compete too. Not needed if
+            the caller has them.
+        progress: Called with the stage "packing" once a search begins, and with its details.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     reduction = reduce(problem)
-    cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
-    found = layout_of(reduction, cheap)
-    if found.proved:
-        return found
-    known = [level1(problem), level0(problem), naive(problem)] if pools else []
-    best = min([found, *known], key=lambda layout: layout.height)
+    placements = [cheapest(piece, reduction.load) for piece in reduction.pieces]
+    layout = layout_of(reduction, placements)
+    if layout.proved:
+        return layout
+    pool_layouts = [level1(problem), level0(problem), naive(problem)] if pools else []
+    best = min([layout, *pool_layouts], key=lambda candidate: candidate.height)
     bound = max(reduction.load * reduction.unit, reduction.floor)
-    if best.height > max(bound, enough) and work > 0:
-        budget = Budget(work, deadline, enough=enough // reduction.unit)
-        tell = progress or silent
-        tell("packing")
-        found, bound = _searched(reduction, cheap, budget, lambda text: tell(Detail(text)))
-        best = min([found, *known], key=lambda layout: layout.height)
+    if best.height > max(bound, target_height) and work > 0:
+        budget = Budget(work, deadline, target_height=target_height // reduction.unit)
+        report = progress or silent
+        report("packing")
+        layout, bound = _lower_pieces(
+            reduction, placements, budget, lambda text: report(Detail(text))
+        )
+        best = min([layout, *pool_layouts], key=lambda candidate: candidate.height)
     return replace(best, proved=best.height <= bound)
 
 
 def exact(problem: Problem) -> Layout:
-    """Search for the lowest layout, starting from what the cheap strategies find."""
+    """Return the layout of the search, which begins with the result of the cheap methods."""
     reduction = reduce(problem)
-    cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
-    found, bound = _searched(reduction, cheap, Budget(DEFAULT_WORK), silent)
-    return replace(found, proved=found.height <= bound)
+    placements = [cheapest(piece, reduction.load) for piece in reduction.pieces]
+    layout, bound = _lower_pieces(reduction, placements, Budget(DEFAULT_WORK), silent)
+    return replace(layout, proved=layout.height <= bound)
 
 
-def _searched(
+def cheapest(piece: Piece, goal: int) -> Placement:
+    """Return the lowest placement of the cheap methods, or the first within ``goal`` units.
+
+    These are the skyline sweeps, and for small pieces the greedy methods.
+    """
+    best = best_sweep(piece, goal)
+    if len(piece.size) <= QUADRATIC_BUFFERS:
+        for order, choose_gap in GREEDY_METHODS.values():
+            if height_of(piece, best) <= goal:
+                break
+            placement = place_in_order(piece, order(piece), choose_gap)
+            if height_of(piece, placement) < height_of(piece, best):
+                best = placement
+    return best
+
+
+def _lower_pieces(
     reduction: Reduction,
-    known: list[Placement],
+    placements: list[Placement],
     budget: Budget,
     progress: Callable[[str], None],
 ) -> tuple[Layout, int]:
-    """Lower the pieces that are above the goal, the tallest first: by what is quick, then all.
+    """Lower the pieces that are above the goal, the tallest first: all quickly, then thoroughly.
 
-    Returns the layout, and the bytes that no layout can go below. A piece that cannot reach
-    the lower bound raises the goal for all after it: the arena is as tall as the worst.
+    The goal is the load of the problem. A piece that ends above it raises the goal of all that
+    come after it, because the arena is as tall as the tallest piece.
+
+    Returns:
+        The layout, and the bytes that no layout can be below.
     """
-    placements = list(known)
+    placements = list(placements)
     pieces = reduction.pieces
     lowerings = [Lowering(piece, progress) for piece in pieces]
     bound = reduction.load
     for lower in (Lowering.quickly, Lowering.thoroughly):
         goal = bound
-        heights = [height_of(*pair) for pair in zip(pieces, placements, strict=True)]
+        heights = [
+            height_of(piece, placement)
+            for piece, placement in zip(pieces, placements, strict=True)
+        ]
         for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
             height = heights[index]
             if height > goal:
-                found = lower(
-                    lowerings[index], BestPlacement(placements[index], height, goal), budget
-                )
-                placements[index], height = found.placement, found.height
-                if found.bound > goal:
-                    bound = max(bound, found.bound)
+                best = BestPlacement(placements[index], height, goal)
+                best = lower(lowerings[index], best, budget)
+                placements[index], height = best.placement, best.height
+                if best.bound > goal:
+                    bound = max(bound, best.bound)
             goal = max(goal, height)
     layout = layout_of(reduction, placements)
     return layout, max(bound * reduction.unit, reduction.floor)
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The methods that lower one piece. The exact search keeps its memory between them.
+
+    Methods return the best placement and charge the budget.
+    """
+
+    piece: Piece
+    progress: Callable[[str], None]
+    _searcher: Searcher | None = field(default=None, init=False)
+
+    def quickly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        """Lower a placement by the methods that take about a second."""
+        if self._is_searchable() and not budget.is_over():
+            from memplan_cli.packing.search.exact import try_bound
+
+            best = try_bound(self._loaded_searcher(), best, budget)
+        if self._has_bottleneck(best) and not budget.is_enough(best):
+            best = self._by_bottleneck_subsets(best, budget)
+        if self._deserves_repair(best) and not budget.is_enough(best):
+            best = self._by_ejection_chains(best, budget)
+        return best
+
+    def thoroughly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        """Lower a placement as far as the share of work that its gap deserves allows."""
+        if budget.is_enough(best):
+            return best
+        part = budget.share(max(LEAST_SEARCH_SHARE, best.deserved_share))
+        if self._is_searchable():
+            from memplan_cli.packing.search.exact import shrink
+
+            best = shrink(self._loaded_searcher(), best, part)
+        elif self._deserves_repair(best):
+            best = self._by_ejection_chains(best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _loaded_searcher(self) -> Searcher:
+        """Return the exact search of the piece; its compiled loops are loaded at the first call."""
+        if self._searcher is None:
+            from memplan_cli.packing.search.exact import Searcher, load_compiled_search
+
+            load_compiled_search(self.progress)
+            self._searcher = Searcher(self.piece)
+        self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
+        return self._searcher
+
+    def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        from memplan_cli.packing.bottleneck import lowered_by_subsets
+        from memplan_cli.packing.search.exact import load_compiled_search
+
+        load_compiled_search(self.progress)
+        self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
+        part = budget.share(BOTTLENECK_SHARE * best.deserved_share)
+        best = lowered_by_subsets(self.piece, best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _by_ejection_chains(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        from memplan_cli.packing.ejection_chains import lowered_by_chains
+
+        self.progress(
+            f"repairing the layout of {len(self.piece.size)} buffers by ejection chains"
+        )
+        part = budget.share(CHAIN_SHARE * best.deserved_share)
+        best = lowered_by_chains(self.piece, best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _is_searchable(self) -> bool:
+        return len(self.piece.size) <= SEARCHED_BUFFERS and _fits_in_int64(self.piece)
+
+    def _has_bottleneck(self, best: BestPlacement) -> bool:
+        """Return whether few buffers may decide the height, so that searching these is worth it."""
+        buffers = len(self.piece.size)
+        is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
+        if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
+            return False
+        return self._deserves_repair(best)
+
+    def _deserves_repair(self, best: BestPlacement) -> bool:
+        """Return whether the gap is worth more than the least search, and the piece not too large."""
+        return (
+            len(self.piece.size) <= CHAIN_BUFFERS
+            and best.deserved_share > LEAST_SEARCH_SHARE
+            and _fits_in_int64(self.piece)
+        )
+
+
+def _fits_in_int64(piece: Piece) -> bool:
+    """Return whether compiled loops can count the units of a piece, with room for INFINITE."""
+    return sum(piece.size) < 1 << 58

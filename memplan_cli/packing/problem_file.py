@@ -1,13 +1,12 @@
 """Packing problems and their layouts as CSV files.
 
-The format is MiniMalloc's: a header, then one buffer a line, live in ``[lower, upper)``.
+The format is MiniMalloc's: a header, then one buffer in each line, live in ``[lower, upper)``.
 
     id,lower,upper,size            id,lower,upper,size,offset
     a,0,3,64                 ->    a,0,3,64,0
     b,1,5,32                       b,1,5,32,64
 
-A file is untrusted: lines have a largest length, so that no file takes more memory than it
-has buffers, and every fault is reported with its line.
+A file is untrusted: the length of lines is limited, and every fault is reported with its line.
 """
 
 from __future__ import annotations
@@ -38,25 +37,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMNS = ("id", "lower", "upper", "size")
-LONGEST_LINE = 64 * 1024
-"""Bytes; real lines have some dozens."""
+MAX_LINE_BYTES = 64 * 1024
+"""Bytes of the longest line that is read; real lines have some dozens."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-
 
 _MICROSECONDS = json_form(write=lambda seconds: round(seconds, 6))
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A problem and the best layout that was found for it.
+class PackingResult:
+    """A problem and the lowest layout that was found for it.
 
     Attributes:
-        problem: the problem.
-        layout: the layout.
-        lower_bound: a height that no layout is below.
-        seconds: the wall time of the search.
-        capacity: the bytes that the layout has to fit; None: as few as possible.
+        problem: The buffers.
+        layout: Their offsets.
+        lower_bound: Bytes that no layout can be below.
+        seconds: Wall time of the search.
+        capacity: Bytes within which the layout has to fit; None if as few as possible are wanted.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -90,18 +88,26 @@ def pack(
     capacity: int | None = None,
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Packed:
-    """Pack a problem: as low as can be, or until it fits ``capacity`` bytes.
+) -> PackingResult:
+    """Return the lowest layout found for a problem, or the first within ``capacity`` bytes.
+
+    Args:
+        problem: The buffers to place.
+        capacity: Bytes that are enough; None if as few as possible are wanted.
+        time_limit: Seconds after which the search stops; None for no limit.
+        progress: Called with the name of each stage.
 
     Raises:
-        InvalidLayoutError: an allocator made a layout that is not safe.
+        InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     started = time.perf_counter()
-    layout = portfolio(problem, time_limit=time_limit, enough=capacity or 0, progress=progress)
+    layout = portfolio(
+        problem, time_limit=time_limit, target_height=capacity or 0, progress=progress
+    )
     seconds = time.perf_counter() - started
     for violation in violations(problem, layout):
         raise InvalidLayoutError(f"{violation.reason}: {', '.join(violation.buffers[:2])}")
-    return Packed(problem, layout, lower_bound(problem), seconds, capacity)
+    return PackingResult(problem, layout, lower_bound(problem), seconds, capacity)
 
 
 def read_problem(path: Path) -> Problem:
@@ -118,28 +124,34 @@ def read_problem(path: Path) -> Problem:
 
 
 def _buffers(path: Path, file: IO[bytes]) -> Iterator[Buffer]:
+    """Yield the buffers of a file, in the order of its lines.
+
+    Raises:
+        ModelError: a line is wrong; the message begins with its path and number.
+    """
     rows = _rows(path, file)
     line, header = next(rows, (1, []))
-    place = _columns(f"{path}:{line}", header)
-    known: dict[str, int] = {}
+    column = _column_indices(f"{path}:{line}", header)
+    line_of_id: dict[str, int] = {}
     for line, row in rows:
-        where = f"{path}:{line}"
+        location = f"{path}:{line}"
         if len(row) != len(header):
-            raise ModelError(f"{where}: {len(row)} fields under {len(header)} columns")
-        buffer = _buffer(where, {name: row[at] for name, at in place.items()})
-        if buffer.id in known:
-            raise ModelError(f"{where}: id {buffer.id!r} was used in line {known[buffer.id]}")
-        known[buffer.id] = line
+            raise ModelError(f"{location}: {len(row)} fields under {len(header)} columns")
+        buffer = _buffer(location, {name: row[index] for name, index in column.items()})
+        if buffer.id in line_of_id:
+            first_line = line_of_id[buffer.id]
+            raise ModelError(f"{location}: id {buffer.id!r} was used in line {first_line}")
+        line_of_id[buffer.id] = line
         yield buffer
 
 
 def _rows(path: Path, file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the stripped fields of every line that is not blank."""
     line = 0
-    while raw := file.readline(LONGEST_LINE + 1):
+    while raw := file.readline(MAX_LINE_BYTES + 1):
         line += 1
-        if len(raw) > LONGEST_LINE:
-            raise ModelError(f"{path}:{line}: longer than {LONGEST_LINE} bytes")
+        if len(raw) > MAX_LINE_BYTES:
+            raise ModelError(f"{path}:{line}: longer than {MAX_LINE_BYTES} bytes")
         try:
             text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
             # One line at a time: a quote that is not closed must not swallow the file.
@@ -149,48 +161,53 @@ def _rows(path: Path, file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
             raise ModelError(f"{path}:{line}: {error}") from error
 
 
-def _columns(where: str, header: list[str]) -> Mapping[str, int]:
-    """Return the place of each column we need."""
+def _column_indices(location: str, header: list[str]) -> Mapping[str, int]:
+    """Return the index of each of `COLUMNS` in the header.
+
+    ``location`` is the path and line for messages.
+    """
     missing = [name for name in COLUMNS if name not in header]
     if missing:
         raise ModelError(
-            f"{where}: no column {', '.join(missing)}",
+            f"{location}: no column {', '.join(missing)}",
             hint=f"the first line names the columns: {','.join(COLUMNS)}",
         )
-    # An unknown column may be a constraint (MiniMalloc has some); to ignore it would be wrong.
+    # An unknown column may be a constraint (MiniMalloc has some), which must not be ignored.
     for name in header:
         if name not in (*COLUMNS, "offset"):
-            raise ModelError(f"{where}: unknown column {name[:80]!r}")
+            raise ModelError(f"{location}: unknown column {name[:80]!r}")
         if header.count(name) > 1:
-            raise ModelError(f"{where}: column {name} twice")
+            raise ModelError(f"{location}: column {name} twice")
     return {name: header.index(name) for name in COLUMNS}
 
 
-def _buffer(where: str, fields: Mapping[str, str]) -> Buffer:
-    lower, upper, size = (_number(where, name, fields[name]) for name in COLUMNS[1:])
+def _buffer(location: str, fields: Mapping[str, str]) -> Buffer:
+    """Return the buffer of one line, from its fields by column name."""
+    lower, upper, size = (_number(location, name, fields[name]) for name in COLUMNS[1:])
     if not fields["id"]:
-        raise ModelError(f"{where}: empty id")
+        raise ModelError(f"{location}: empty id")
     if size < 0:
-        raise ModelError(f"{where}: size is negative: {size}")
+        raise ModelError(f"{location}: size is negative: {size}")
     if lower >= upper:
-        raise ModelError(f"{where}: lower {lower} is not below upper {upper}")
+        raise ModelError(f"{location}: lower {lower} is not below upper {upper}")
     return Buffer(BufferId(fields["id"]), size, LiveRange(lower, upper))
 
 
-def _number(where: str, name: str, text: str) -> int:
+def _number(location: str, column: str, text: str) -> int:
+    """Return the integer in a field."""
     if not _NUMBER.fullmatch(text):
         raise ModelError(
-            f"{where}: {name} is not a whole number of at most 18 digits: {text[:80]!r}"
+            f"{location}: {column} is not a whole number of at most 18 digits: {text[:80]!r}"
         )
     return int(text)
 
 
-def layout_csv(packed: Packed) -> str:
+def layout_csv(result: PackingResult) -> str:
     """Return the problem as CSV with an ``offset`` column."""
     file = io.StringIO()
-    rows = csv.writer(file, lineterminator="\n")
-    rows.writerow((*COLUMNS, "offset"))
-    for b in packed.problem.buffers:
-        offset = packed.layout.offsets[b.id]
-        rows.writerow((b.id, b.live.start, b.live.end, b.size, offset))
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*COLUMNS, "offset"))
+    for buffer in result.problem.buffers:
+        offset = result.layout.offsets[buffer.id]
+        writer.writerow((buffer.id, buffer.live.start, buffer.live.end, buffer.size, offset))
     return file.getvalue()

@@ -1,18 +1,24 @@
-"""Skyline allocation: the lowest valley is filled first.
+"""Skyline allocation: always fill the lowest valley.
 
-It is filled with the buffer between its walls that starts first, the longest (or largest) of
-those that start together. When none fits, the floor of the valley is lifted to the lower wall.
-Nothing is ever moved again.
+A *valley* is an interval of sections in which the tops of the placed buffers are level, between
+higher walls. On its floor goes the unplaced buffer between the walls that starts first, and of
+several the longest or the largest. If none fits, the floor is raised to the lower wall. Nothing is
+moved again.
 
-          +----+                   the lowest valley: between its walls, the buffer that is
-    +-----+    |                   starts first goes to its floor
-    |     +----+    +-----
-    |          |____|              Seen in a mirror, time runs backwards: another layout.
+    offset
+      ^       +----+
+      |  +----+    |       +---     1. The lowest level of the skyline is the floor of a valley.
+      |  |    |    |---+   |        2. ``b`` starts first of the buffers that fit between the
+      |  |    |    | b |   |           walls, and is placed.
+      +--+----+----+---+---+--->    3. Without such a buffer, the floor is raised to the lower
+                        section        wall, here the right one.
 
-Valleys wait in a heap; a tree over the buffers by start, with the earliest end below each
-node, finds the buffer in log n steps. Networks, even of a hundred thousand
-ops, mostly need nothing else. The skyline heuristic is that of strip packing (Burke et al.
-2004, "best fit"); here time is given and only the height is free.
+A second pair of sweeps runs in a mirror, from the last section to the first.
+
+The lowest valley comes from a heap. A segment tree over the buffers by start, with the earliest
+end below each node, finds a buffer in O(log n). Networks, even of a hundred thousand ops, mostly
+need nothing else. The method is the best-fit skyline heuristic of strip packing (Burke, Kendall
+and Whitwell, 2004), with the horizontal positions fixed.
 """
 
 from __future__ import annotations
@@ -29,18 +35,27 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.packing.pieces import Piece, Placement
 
-_NEVER = 1 << 200
+_INFINITE = 1 << 200
 """Later than any section, higher than any arena."""
 
 
-class _BuffersByStart:
-    """Unplaced buffers by start: finds the first to start that ends by some section."""
+class _UnplacedBuffers:
+    """Unplaced buffers sorted by start, as a segment tree of their ends.
+
+    Attributes:
+        order: The buffers as sorted; leaf ``i`` of the tree stands for ``order[i]``.
+        tree: The least end of the unplaced buffers below each node; the root is node 1, the
+            children of node n are 2n and 2n + 1.
+        leaves: Index of the first leaf in the tree.
+        first: For each section the index in ``order`` of the first buffer that starts in it or
+            later.
+    """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
         self.order = order
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
-        tree = [_NEVER] * self.leaves + ends + [_NEVER] * (self.leaves - len(ends))
+        tree = [_INFINITE] * self.leaves + ends + [_INFINITE] * (self.leaves - len(ends))
         for node in range(self.leaves - 1, 0, -1):
             tree[node] = min(tree[2 * node], tree[2 * node + 1])
         self.tree = tree
@@ -51,13 +66,13 @@ class _BuffersByStart:
             self.first[section] += self.first[section - 1]
 
     def take(self, begin: int, stop: int) -> int:
-        """Remove and return the first buffer from ``begin`` on that ends by ``stop``.
+        """Remove and return the first buffer that starts at ``begin`` or later and ends by ``stop``.
 
-        Returns -1 when there is none.
+        Returns -1 if there is none.
         """
         tree, node = self.tree, self.first[begin] + self.leaves
         while tree[node] > stop:
-            # Up while we come from the right, then to the next subtree.
+            # To the next subtree on the right: up from right children, then to the sibling.
             while node % 2:
                 node //= 2
             if not node:
@@ -68,19 +83,28 @@ class _BuffersByStart:
             if tree[node] > stop:
                 node += 1
         leaf = node - self.leaves
-        tree[node] = _NEVER
+        tree[node] = _INFINITE
         while node > 1:
             node //= 2
-            least = min(tree[2 * node], tree[2 * node + 1])
-            if tree[node] == least:  # all above it stay as well
+            least_end = min(tree[2 * node], tree[2 * node + 1])
+            if tree[node] == least_end:  # then the nodes above are unchanged too
                 break
-            tree[node] = least
+            tree[node] = least_end
         return self.order[leaf]
 
 
 @dataclass(slots=True)
 class _Skyline:
-    """Segments of level floor, as a linked list keyed by their first section."""
+    """Level segments of the skyline, as a linked list.
+
+    Attributes:
+        sections: Number of sections of the piece.
+        level: Level in units of each segment, by its first section.
+        stop: Section after the last of each segment, by its first section.
+        before: First section of the segment before each segment, by its first section; -1 at the
+            edge.
+        queue: Heap of (level, first section, stop); entries of merged segments stay in it.
+    """
 
     sections: int
     level: dict[int, int] = field(default_factory=dict)
@@ -89,28 +113,28 @@ class _Skyline:
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add(self, begin: int, stop: int, level: int, before: int) -> None:
-        """Put a segment in after the one that begins at ``before`` (-1: at the edge)."""
+        """Add a segment after the one that begins at section ``before`` (-1: at the edge)."""
         self.level[begin], self.stop[begin], self.before[begin] = level, stop, before
         if stop < self.sections:
             self.before[stop] = begin
         heappush(self.queue, (level, begin, stop))
 
-    def lowest(self) -> tuple[int, int, int]:
-        """Take out the lowest segment: its level, first section and end."""
+    def pop_lowest(self) -> tuple[int, int, int]:
+        """Remove the lowest segment; return its level, first section and stop."""
         while True:
             level, begin, stop = heappop(self.queue)
             if self.level.get(begin) == level and self.stop[begin] == stop:
                 del self.level[begin]
                 return level, begin, stop
 
-    def wall(self, begin: int, stop: int) -> int:
-        """Return the lower of the floors on both sides."""
-        left = self.level[self.before[begin]] if begin else _NEVER
-        right = self.level[stop] if stop < self.sections else _NEVER
+    def lower_wall(self, begin: int, stop: int) -> int:
+        """Return the lower of the levels on both sides of [begin, stop)."""
+        left = self.level[self.before[begin]] if begin else _INFINITE
+        right = self.level[stop] if stop < self.sections else _INFINITE
         return min(left, right)
 
-    def merge(self, begin: int, stop: int, level: int, before: int) -> None:
-        """Put a segment in, as one with neighbours that are level with it."""
+    def add_merged(self, begin: int, stop: int, level: int, before: int) -> None:
+        """Add a segment, joined with the neighbours that have the same level."""
         if begin and self.level[before] == level:
             del self.level[before]
             begin, before = before, self.before[before]
@@ -120,96 +144,84 @@ class _Skyline:
         self.add(begin, stop, level, before)
 
 
-def fill_valleys(
-    start: Sequence[int], end: Sequence[int], size: Sequence[int], order: Sequence[int]
-) -> Placement:
-    """Place all buffers; ``order`` sorts them by start and says who goes first of equals."""
-    sections = max(end)
-    unplaced, skyline = _BuffersByStart(start, end, order), _Skyline(sections)
+def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
+    """Place all buffers of a piece by filling valleys.
+
+    ``order`` sorts the buffers by start; of those that start together and fit into a valley, the
+    first is placed.
+    """
+    sections = len(piece.loads)
+    unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
     skyline.add(0, sections, 0, -1)
     offsets = [0] * len(order)
-    left = len(order)
-    while left:
-        floor, begin, stop = skyline.lowest()
+    remaining = len(order)
+    while remaining:
+        floor, begin, stop = skyline.pop_lowest()
         before = skyline.before[begin]
-        chosen = unplaced.take(begin, stop)
-        if chosen < 0:
-            skyline.merge(begin, stop, skyline.wall(begin, stop), before)
+        buffer = unplaced.take(begin, stop)
+        if buffer < 0:
+            skyline.add_merged(begin, stop, skyline.lower_wall(begin, stop), before)
             continue
-        left -= 1
-        offsets[chosen] = floor
-        low, high = start[chosen], end[chosen]
-        if begin < low:
-            skyline.add(begin, low, floor, before)
+        remaining -= 1
+        offsets[buffer] = floor
+        start, end = piece.start[buffer], piece.end[buffer]
+        if begin < start:
+            skyline.add(begin, start, floor, before)
             before = begin
-        if high < stop:
-            skyline.add(high, stop, floor, low)
-        skyline.merge(low, high, floor + size[chosen], before)
+        if end < stop:
+            skyline.add(end, stop, floor, start)
+        skyline.add_merged(start, end, floor + piece.size[buffer], before)
     return tuple(offsets)
 
 
 def longest_first(piece: Piece) -> Placement:
-    """Fill valleys with the longest of those that start together."""
-    return fill_valleys(piece.start, piece.end, piece.size, _order(piece, _by_length))
+    """Fill valleys; of the buffers that start together, the longest goes first."""
+
+    def key(buffer: int) -> tuple[int, int, int, int]:
+        return piece.start[buffer], -piece.end[buffer], -piece.size[buffer], buffer
+
+    return fill_valleys(piece, sorted(range(len(piece.size)), key=key))
 
 
 def largest_first(piece: Piece) -> Placement:
-    """Fill valleys with the largest of those that start together."""
-    return fill_valleys(piece.start, piece.end, piece.size, _order(piece, _by_size))
+    """Fill valleys; of the buffers that start together, the largest goes first."""
+
+    def key(buffer: int) -> tuple[int, int, int, int]:
+        return piece.start[buffer], -piece.size[buffer], -piece.end[buffer], buffer
+
+    return fill_valleys(piece, sorted(range(len(piece.size)), key=key))
 
 
-def mirrored_longest_first(piece: Piece) -> Placement:
-    """Fill valleys, time running backwards, with the longest of those that end together."""
-    mirror = _mirror(piece)
-    return fill_valleys(mirror.start, mirror.end, mirror.size, _order(mirror, _by_length))
-
-
-def mirrored_largest_first(piece: Piece) -> Placement:
-    """Fill valleys, time running backwards, with the largest of those that end together."""
-    mirror = _mirror(piece)
-    return fill_valleys(mirror.start, mirror.end, mirror.size, _order(mirror, _by_size))
-
-
-def _mirror(piece: Piece) -> Piece:
+def mirrored(piece: Piece) -> Piece:
+    """Return a piece with time running backwards. Its placements are placements of the piece."""
     sections = len(piece.loads)
     start = tuple(sections - end for end in piece.end)
     end = tuple(sections - start for start in piece.start)
     return replace(piece, start=start, end=end, loads=piece.loads[::-1])
 
 
-def _by_length(piece: Piece, index: int) -> tuple[int, int, int, int]:
-    return piece.start[index], -piece.end[index], -piece.size[index], index
-
-
-def _by_size(piece: Piece, index: int) -> tuple[int, int, int, int]:
-    return piece.start[index], -piece.size[index], -piece.end[index], index
-
-
-def _order(piece: Piece, key: Callable[[Piece, int], tuple[int, int, int, int]]) -> list[int]:
-    return sorted(range(len(piece.size)), key=lambda index: key(piece, index))
-
-
 SWEEPS: Mapping[str, Callable[[Piece], Placement]] = {
     "longest": longest_first,
     "largest": largest_first,
-    "mirrored longest": mirrored_longest_first,
-    "mirrored largest": mirrored_largest_first,
+    "mirrored longest": lambda piece: longest_first(mirrored(piece)),
+    "mirrored largest": lambda piece: largest_first(mirrored(piece)),
 }
+"""The sweeps, in the order in which they are tried."""
 
 
 def best_sweep(piece: Piece, goal: int) -> Placement:
-    """Return the lowest result of the sweeps, or the first that reaches ``goal`` units."""
+    """Return the lowest placement of the sweeps, or the first within ``goal`` units."""
     best: Placement = ()
     for sweep in SWEEPS.values():
-        found = sweep(piece)
-        if not best or height_of(piece, found) < height_of(piece, best):
-            best = found
+        placement = sweep(piece)
+        if not best or height_of(piece, placement) < height_of(piece, best):
+            best = placement
         if height_of(piece, best) <= goal:
             break
     return best
 
 
 def skyline(problem: Problem) -> Layout:
-    """Place a whole problem by the best of four skyline sweeps."""
+    """Return the layout of the best of four skyline sweeps of each piece."""
     reduction = reduce(problem)
     return layout_of(reduction, [best_sweep(p, reduction.load) for p in reduction.pieces])

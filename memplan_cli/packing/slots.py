@@ -1,8 +1,13 @@
 """Slots for buffers of one kind: the least sizes they must have, and which buffer goes where.
 
 A slot is as large as the largest buffer in it and holds one buffer at a time. The cost of an
-assignment is the sum of the sizes of its slots. Its minimum is max-colouring of an interval
-graph, which is NP-hard.
+assignment is the sum of the sizes of its slots:
+
+    section    0 1 2 3 4
+    slot 0     aaaa  ddd     size 8: a has 8 bytes, d has 6
+    slot 1       bbb cc      size 5: b has 5 bytes, c has 2      cost 13
+
+The least cost is max-colouring of an interval graph, which is NP-hard.
 
 **Lower bound.** If k buffers of at least ``size`` bytes are live at one tick, k slots have at
 least that size. So the k-th largest slot is at least as large as the largest size of which k
@@ -12,10 +17,10 @@ at level 0, the bound is always reached.
 
 **Assignment.** First fit by falling size solves most problems, with any number of buffers.
 Best fit in several orders may also enlarge a free slot that is too small. Best fit into slots
-of the least sizes gives the buffers that find none priority in the next round, until all find
-one or the work is used up (squeaky-wheel optimisation, Joslin and Clements 1999).
+of the least sizes gives the buffers that get none of them priority in the next round, until all
+get one or the work is used up (squeaky-wheel optimisation, Joslin and Clements 1999).
 
-Everything is deterministic: orders end in the place of a buffer in its columns.
+Everything is deterministic: orders end in the index of a buffer.
 """
 
 from __future__ import annotations
@@ -34,23 +39,23 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Buffer, Problem
 
-_COUNTED = 4_000_000
-"""Sections counted size by size at most, in some tenths of a second and without numpy, which
-a small model's plan needs for nothing else."""
+_COUNTED_SECTIONS = 4_000_000
+"""Sections that `least_slots_by_size` may count. It takes some tenths of a second, and no numpy,
+which the plan of a small model needs for nothing else."""
 
 _BLOCK = 512
-"""Buffers counted together: the ticks at which none of them starts or ends are merged."""
+"""Buffers counted together in `least_slots_by_block`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Buffers of one kind, as three columns in the order in which they were given.
+class SlotBuffers:
+    """Buffers of one kind, as columns with one entry for each buffer.
 
     Attributes:
-        sizes: Aligned bytes.
-        starts: First section of each; sections begin where a buffer is first used.
-        ends: The section after the last.
-        sections: How many sections there are.
+        sizes: Aligned bytes of each buffer.
+        starts: First section of each buffer. A section begins where a buffer is first used.
+        ends: Section after the last of each buffer.
+        sections: Number of sections.
     """
 
     sizes: Sequence[int]
@@ -59,8 +64,8 @@ class Spans:
     sections: int
 
 
-def spans_of(buffers: Sequence[Buffer], alignment: int) -> Spans:
-    """Return the columns of buffers of one kind. A buffer is in one section at least."""
+def slot_buffers(buffers: Sequence[Buffer], alignment: int) -> SlotBuffers:
+    """Return the columns of buffers of one kind. Each buffer is live in a section at least."""
     ticks = sorted({buffer.live.start for buffer in buffers})
     section = {tick: index for index, tick in enumerate(ticks)}
     starts = [section[buffer.live.start] for buffer in buffers]
@@ -68,211 +73,229 @@ def spans_of(buffers: Sequence[Buffer], alignment: int) -> Spans:
         max(bisect_left(ticks, buffer.live.end), start + 1)
         for buffer, start in zip(buffers, starts, strict=True)
     ]
-    return Spans([align(b.size, alignment) for b in buffers], starts, ends, len(ticks))
+    return SlotBuffers([align(b.size, alignment) for b in buffers], starts, ends, len(ticks))
 
 
 def by_kind(
     buffers: Sequence[Buffer], kind: Callable[[Buffer], Hashable]
 ) -> dict[Hashable, list[int]]:
-    """Return the places of the buffers of each kind, kinds as they appear."""
-    found: dict[Hashable, list[int]] = {}
-    for place, buffer in enumerate(buffers):
-        found.setdefault(kind(buffer), []).append(place)
-    return found
+    """Return the indices of the buffers of each kind, kinds in the order of their first buffer."""
+    indices: dict[Hashable, list[int]] = {}
+    for index, buffer in enumerate(buffers):
+        indices.setdefault(kind(buffer), []).append(index)
+    return indices
 
 
 def slot_bound(problem: Problem, kind: Callable[[Buffer], Hashable]) -> int:
-    """Return the bytes below which no slots hold a problem whose kinds share none."""
-    buffers = problem.buffers
-    return sum(
-        sum(least_slots(spans_of([buffers[place] for place in places], problem.alignment)))
-        for places in by_kind(buffers, kind).values()
-    )
+    """Return the least bytes that slots for all buffers need if no two kinds share a slot."""
+    groups = [
+        [problem.buffers[index] for index in indices]
+        for indices in by_kind(problem.buffers, kind).values()
+    ]
+    return sum(sum(least_slots(slot_buffers(group, problem.alignment))) for group in groups)
 
 
-def least_slots(spans: Spans) -> list[int]:
-    """Return the least sizes of the slots, the largest first.
+def least_slots(buffers: SlotBuffers) -> list[int]:
+    """Return the least sizes of the slots, the largest first. Their sum bounds any assignment.
 
-    Buffers are added by falling size; where one raises the most that are live together, a
-    slot of its size is needed. A model's sizes are few: then all of one size are added at
-    once and the sections counted again. Where they are many, buffers are added in blocks.
+    Buffers are added by falling size; whenever one raises the most that are live together, a slot
+    of its size is needed. A model mostly has few sizes: then all of one size are added at once.
     """
-    kinds = len(set(spans.sizes))
-    way = size_by_size if kinds * spans.sections <= _COUNTED else block_by_block
-    return way(spans)
+    size_count = len(set(buffers.sizes))
+    if size_count * buffers.sections <= _COUNTED_SECTIONS:
+        return least_slots_by_size(buffers)
+    return least_slots_by_block(buffers)
 
 
-def size_by_size(spans: Spans) -> list[int]:
-    """Return the least sizes of the slots: one pass over the sections for each size."""
-    places: dict[int, list[int]] = {}
-    for at, size in enumerate(spans.sizes):
-        places.setdefault(size, []).append(at)
-    change = [0] * (spans.sections + 1)
-    found: list[int] = []
-    for size in sorted(places, reverse=True):
-        for at in places[size]:
-            change[spans.starts[at]] += 1
-            change[spans.ends[at]] -= 1
-        found += [size] * (max(accumulate(change)) - len(found))
-    return found
+def least_slots_by_size(buffers: SlotBuffers) -> list[int]:
+    """Return the result of `least_slots` by one pass over the sections for each size."""
+    indices: dict[int, list[int]] = {}
+    for index, size in enumerate(buffers.sizes):
+        indices.setdefault(size, []).append(index)
+    change = [0] * (buffers.sections + 1)
+    slot_sizes: list[int] = []
+    for size in sorted(indices, reverse=True):
+        for index in indices[size]:
+            change[buffers.starts[index]] += 1
+            change[buffers.ends[index]] -= 1
+        slot_sizes += [size] * (max(accumulate(change)) - len(slot_sizes))
+    return slot_sizes
 
 
-def block_by_block(spans: Spans) -> list[int]:
-    """Return the least sizes of the slots: one pass over the sections for each block.
+def least_slots_by_block(buffers: SlotBuffers) -> list[int]:
+    """Return the result of `least_slots` by one pass over the sections for each block of buffers.
 
-    Within a block, an addition touches no more than the sections between its starts and
-    ends. Passes and additions are numpy's: half a second for 100,000 buffers.
+    Sections in which no buffer of the block starts or ends are merged with their neighbours, so
+    that a buffer is added to a few merged sections only. With numpy; half a second for 100,000
+    buffers.
     """
     import numpy as np
 
-    order = sorted(range(len(spans.sizes)), key=lambda at: -spans.sizes[at])
-    starts, ends = np.asarray(spans.starts)[order], np.asarray(spans.ends)[order]
-    live = np.zeros(spans.sections + 1, dtype=np.int64)
-    found: list[int] = []
+    order = sorted(range(len(buffers.sizes)), key=lambda index: -buffers.sizes[index])
+    starts, ends = np.asarray(buffers.starts)[order], np.asarray(buffers.ends)[order]
+    live = np.zeros(buffers.sections + 1, dtype=np.int64)
+    slot_sizes: list[int] = []
     for low in range(0, len(order), _BLOCK):
-        first, last = starts[low : low + _BLOCK], ends[low : low + _BLOCK]
-        cuts = np.unique(np.concatenate((first, last[last < spans.sections], [0])))
-        most = np.maximum.reduceat(live[:-1], cuts)
-        lefts, rights = np.searchsorted(cuts, first), np.searchsorted(cuts, last)
-        pairs = zip(lefts.tolist(), rights.tolist(), strict=True)
-        for at, (left, right) in enumerate(pairs, low):
-            touched = most[left:right]
-            touched += 1
-            if touched.max() > len(found):
-                found.append(spans.sizes[order[at]])
-        change = np.bincount(first, minlength=spans.sections + 1)
-        live += np.cumsum(change - np.bincount(last, minlength=spans.sections + 1))
-    return found
+        block_starts, block_ends = starts[low : low + _BLOCK], ends[low : low + _BLOCK]
+        inner_ends = block_ends[block_ends < buffers.sections]
+        cuts = np.unique(np.concatenate((block_starts, inner_ends, [0])))
+        most_live = np.maximum.reduceat(live[:-1], cuts)  # of each merged section
+        firsts, stops = np.searchsorted(cuts, block_starts), np.searchsorted(cuts, block_ends)
+        ranges = zip(firsts.tolist(), stops.tolist(), strict=True)
+        for place, (first, stop) in enumerate(ranges, low):
+            covered = most_live[first:stop]
+            covered += 1
+            if covered.max() > len(slot_sizes):
+                slot_sizes.append(buffers.sizes[order[place]])
+        change = np.bincount(block_starts, minlength=buffers.sections + 1)
+        change = change - np.bincount(block_ends, minlength=buffers.sections + 1)
+        live += np.cumsum(change)
+    return slot_sizes
 
 
 Assignment = list[int]
-"""The slot of each buffer, by its place in the columns."""
+"""The slot of each buffer, by its index in the columns."""
 
 WORK = 8_000_000
-"""Work for best fit, about one slot looked at: half a second of one kind of buffers."""
+"""Units of work for best fit, about one slot examined: half a second for the buffers of one kind."""
 
-ROUNDS = 60
-"""Rounds of priorities for one strategy at most."""
+MAX_ROUNDS = 60
+"""Largest number of rounds of one strategy with priorities."""
 
-_WIDTH = 8192
-"""Slots that first fit tries at once; their numbers are the bits of one integer."""
+_BATCH_SLOTS = 8192
+"""Slots that first fit examines at once; each is a bit of one integer."""
 
-_QUICKLY_COMPARED = 2048
-"""Sections, as bits of one integer, that are compared in about the time of a step."""
-
-
-def by_start(spans: Spans, at: int) -> tuple[int, ...]:
-    """Order buffers by their first use."""
-    return spans.starts[at], -spans.sizes[at], at
+_SECTIONS_PER_WORK = 2048
+"""Sections, as bits of one integer, that are compared in about the time of a unit of work."""
 
 
-def by_size(spans: Spans, at: int) -> tuple[int, ...]:
-    """Order buffers by falling size, then by their first use."""
-    return -spans.sizes[at], spans.starts[at], at
+def by_start(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
+    """Return a sort key: by first use."""
+    return buffers.starts[index], -buffers.sizes[index], index
 
 
-def by_size_from_the_end(spans: Spans, at: int) -> tuple[int, ...]:
-    """Order buffers by falling size, then by their last use, the latest first."""
-    return -spans.sizes[at], -spans.ends[at], at
+def by_size(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
+    """Return a sort key: by falling size, then by first use."""
+    return -buffers.sizes[index], buffers.starts[index], index
 
 
-def by_lifetime(spans: Spans, at: int) -> tuple[int, ...]:
-    """Order buffers by falling lifetime, then by falling size."""
-    return spans.starts[at] - spans.ends[at], -spans.sizes[at], at
+def by_size_from_the_end(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
+    """Return a sort key: by falling size, then by last use, the latest first."""
+    return -buffers.sizes[index], -buffers.ends[index], index
 
 
-class Choice(Enum):
-    """Which of the free slots that are large enough a buffer takes."""
+def by_lifetime(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
+    """Return a sort key: by falling lifetime, then by falling size."""
+    return buffers.starts[index] - buffers.ends[index], -buffers.sizes[index], index
+
+
+class SlotChoice(Enum):
+    """Which of the free slots that are large enough a buffer gets."""
 
     TIGHTEST = "tightest"
     LARGEST = "largest"
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """In which order buffers are assigned, and which free slot each takes."""
+class BestFitStrategy:
+    """A variant of best fit.
 
-    order: Callable[[Spans, int], tuple[int, ...]]
-    choice: Choice
+    Attributes:
+        key: Sort key of a buffer; the first buffer in this order is assigned first.
+        choice: Which free slot a buffer gets.
+    """
+
+    key: Callable[[SlotBuffers, int], tuple[int, ...]]
+    choice: SlotChoice
 
 
 FIRST_FIT = {"by size": by_size, "by size from the end": by_size_from_the_end}
-"""Orders by falling size, in which no slot is ever enlarged: for any number of buffers."""
+"""Orders of first fit by falling size, in which no slot is ever enlarged."""
 
 BEST_FIT = {
-    "by start": Strategy(by_start, Choice.TIGHTEST),
-    "by lifetime": Strategy(by_lifetime, Choice.TIGHTEST),
+    "by start": BestFitStrategy(by_start, SlotChoice.TIGHTEST),
+    "by lifetime": BestFitStrategy(by_lifetime, SlotChoice.TIGHTEST),
 }
-"""Best fit that starts with no slots."""
+"""Strategies of best fit that begin without slots."""
 
 WITH_PRIORITIES = {
-    "by start": Strategy(by_start, Choice.TIGHTEST),
-    "by size": Strategy(by_size, Choice.LARGEST),
-    "by size from the end": Strategy(by_size_from_the_end, Choice.LARGEST),
-    "by lifetime": Strategy(by_lifetime, Choice.TIGHTEST),
+    "by start": BestFitStrategy(by_start, SlotChoice.TIGHTEST),
+    "by size": BestFitStrategy(by_size, SlotChoice.LARGEST),
+    "by size from the end": BestFitStrategy(by_size_from_the_end, SlotChoice.LARGEST),
+    "by lifetime": BestFitStrategy(by_lifetime, SlotChoice.TIGHTEST),
 }
-"""Best fit into slots of the least sizes, over and over."""
+"""Strategies of best fit that begin with slots of the least sizes, in rounds with priorities."""
 
 
-def cost(spans: Spans, slots: Assignment) -> int:
+def cost(buffers: SlotBuffers, slots: Assignment) -> int:
     """Return the bytes of all slots of an assignment."""
-    return sum(_largest(spans, slots).values())
+    slot_size: dict[int, int] = {}
+    for slot, size in zip(slots, buffers.sizes, strict=True):
+        if slot_size.get(slot, -1) < size:
+            slot_size[slot] = size
+    return sum(slot_size.values())
 
 
-def best_slots(spans: Spans, known: Assignment, work: int = WORK) -> Assignment:
+def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Assignment:
     """Return the cheapest assignment that is found; of equals, the first.
 
     Args:
-        spans: The buffers.
-        known: One found before: what is returned costs no more.
-        work: How much best fit may look at.
+        buffers: The buffers.
+        known: A valid assignment; the result costs no more.
+        work: Units of work for best fit. First fit is tried in any case.
     """
-    least = least_slots(spans)
-    bound = sum(least)
-    best, lowest = known, cost(spans, known)
-    if lowest <= bound:
+    least_sizes = least_slots(buffers)
+    bound = sum(least_sizes)
+    best, least_cost = known, cost(buffers, known)
+    if least_cost <= bound:
         return best
-    for found in _candidates(spans, least, work):
-        price = cost(spans, found)
-        if price < lowest:
-            best, lowest = found, price
-        if lowest <= bound:
+    for slots in _candidates(buffers, least_sizes, work):
+        slots_cost = cost(buffers, slots)
+        if slots_cost < least_cost:
+            best, least_cost = slots, slots_cost
+        if least_cost <= bound:
             break
     return best
 
 
-def _candidates(spans: Spans, least: Sequence[int], work: int) -> Iterator[Assignment]:
-    """Yield assignments, the quick ones first."""
-    places = range(len(spans.sizes))
-    for order in FIRST_FIT.values():
-        yield first_fit(spans, sorted(places, key=partial(order, spans)))
-    # A slot is looked at in one step; a mask of many sections takes longer to compare.
-    effort = len(places) * (32 + len(least) * (1 + spans.sections // _QUICKLY_COMPARED))
-    rounds = work // effort
+def _candidates(
+    buffers: SlotBuffers, least_sizes: Sequence[int], work: int
+) -> Iterator[Assignment]:
+    """Yield assignments of all strategies, the quick ones first."""
+    indices = range(len(buffers.sizes))
+    for key in FIRST_FIT.values():
+        yield first_fit(buffers, sorted(indices, key=partial(key, buffers)))
+    # A slot is examined in one step, unless its sections have many bits.
+    slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
+    round_work = len(indices) * (32 + len(least_sizes) * slot_work)
+    rounds = work // round_work
     for strategy in list(BEST_FIT.values())[:rounds]:
-        ordered = sorted(places, key=partial(strategy.order, spans))
-        yield best_fit(spans, ordered, strategy.choice, ()).slots
-    rounds = min((rounds - len(BEST_FIT)) // len(WITH_PRIORITIES), ROUNDS)
+        order = sorted(indices, key=partial(strategy.key, buffers))
+        yield best_fit(buffers, order, strategy.choice, ()).slots
+    rounds = min((rounds - len(BEST_FIT)) // len(WITH_PRIORITIES), MAX_ROUNDS)
     for strategy in WITH_PRIORITIES.values():
-        yield from with_priorities(spans, strategy, least, rounds)
+        yield from with_priorities(buffers, strategy, least_sizes, rounds)
 
 
 def with_priorities(
-    spans: Spans, strategy: Strategy, least: Sequence[int], rounds: int
+    buffers: SlotBuffers, strategy: BestFitStrategy, least_sizes: Sequence[int], rounds: int
 ) -> Iterator[Assignment]:
-    """Yield an assignment a round; what found no slot comes earlier in the next."""
-    misses = [0] * len(spans.sizes)
-    usual = [strategy.order(spans, at) for at in range(len(misses))]
+    """Yield an assignment for each round of best fit into slots of the least sizes.
+
+    A buffer for which no slot was large enough and free comes earlier in later rounds.
+    """
+    misses = [0] * len(buffers.sizes)
+    keys = [strategy.key(buffers, index) for index in range(len(misses))]
     for _ in range(rounds):
-        order = sorted(range(len(misses)), key=lambda at: (-misses[at], usual[at]))
-        found = best_fit(spans, order, strategy.choice, least)
-        yield found.slots
-        for at in found.missed:
-            misses[at] += 1
+        order = sorted(range(len(misses)), key=lambda index: (-misses[index], keys[index]))
+        result = best_fit(buffers, order, strategy.choice, least_sizes)
+        yield result.slots
+        for index in result.missed:
+            misses[index] += 1
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class BestFitResult:
     """An assignment, and the buffers for which no slot was free and large enough."""
 
     slots: Assignment
@@ -280,107 +303,108 @@ class Filled:
 
 
 def best_fit(
-    spans: Spans, order: Sequence[int], choice: Choice, least: Sequence[int]
-) -> Filled:
+    buffers: SlotBuffers, order: Sequence[int], choice: SlotChoice, slot_sizes: Sequence[int]
+) -> BestFitResult:
     """Give each buffer a slot that is free and large enough.
 
-    Where there is none, the largest free slot is enlarged; where none is free, one is opened.
+    If there is none, the largest free slot is enlarged; if no slot is free, one is opened.
 
     Args:
-        spans: The buffers.
-        order: Their places in the order in which they are assigned.
-        choice: Which slot is taken.
-        least: Sizes of slots that are there from the start.
+        buffers: The buffers.
+        order: Their indices, in the order in which they are assigned.
+        choice: Which slot a buffer gets.
+        slot_sizes: Sizes of slots that exist from the start.
     """
-    sizes = sorted(least)
-    taken = [0] * len(sizes)  # a bit for each section, by slot, as the sizes
-    numbers = list(range(len(sizes)))
+    # Three columns with an entry for each slot, sorted by size.
+    sizes = sorted(slot_sizes)
+    taken = [0] * len(sizes)  # the sections in which the slot is taken, as bits
+    numbers = list(range(len(sizes)))  # slots are numbered as they are opened
     slots = [-1] * len(order)
     missed = []
-    for at in order:
-        size = spans.sizes[at]
-        mask = (1 << spans.ends[at]) - (1 << spans.starts[at])
-        enough = bisect_left(sizes, size)
-        fitting = range(enough, len(sizes))
-        for index in fitting if choice is Choice.TIGHTEST else reversed(fitting):
-            if not taken[index] & mask:
-                taken[index] |= mask
-                slots[at] = numbers[index]
+    for buffer in order:
+        size = buffers.sizes[buffer]
+        live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
+        first_fitting = bisect_left(sizes, size)
+        fitting = range(first_fitting, len(sizes))
+        for index in fitting if choice is SlotChoice.TIGHTEST else reversed(fitting):
+            if not taken[index] & live:
+                taken[index] |= live
+                slots[buffer] = numbers[index]
                 break
         else:
-            missed.append(at)
-            smaller = (i for i in reversed(range(enough)) if not taken[i] & mask)
-            index = next(smaller, -1)
-            number, busy = len(sizes), mask
-            if index >= 0:
-                number, busy = numbers.pop(index), taken.pop(index) | mask
-                del sizes[index]
-                enough -= 1
-            sizes.insert(enough, size)
-            taken.insert(enough, busy)
-            numbers.insert(enough, number)
-            slots[at] = number
-    return Filled(slots, missed)
+            missed.append(buffer)
+            free = (i for i in reversed(range(first_fitting)) if not taken[i] & live)
+            largest_free = next(free, -1)
+            number, sections = len(sizes), live
+            if largest_free >= 0:
+                number, sections = numbers.pop(largest_free), taken.pop(largest_free) | live
+                del sizes[largest_free]
+                first_fitting -= 1
+            sizes.insert(first_fitting, size)
+            taken.insert(first_fitting, sections)
+            numbers.insert(first_fitting, number)
+            slots[buffer] = number
+    return BestFitResult(slots, missed)
 
 
-def first_fit(spans: Spans, order: Sequence[int]) -> Assignment:
-    """Give each buffer the first slot that is free, slots in the order of their opening.
+def first_fit(buffers: SlotBuffers, order: Sequence[int]) -> Assignment:
+    """Give each buffer the first slot that is free; slots are numbered as they are opened.
 
-    Some slots are tried at once, and what fits in none of them is left for the next: the
-    same slots as one by one, in O(log n) steps a try.
+    Slots are examined in batches, and buffers that fit into no slot of a batch wait for the next.
+    The result is that of one slot after the other, in O(log n) steps for each buffer and batch.
     """
     slots = [-1] * len(order)
-    rest, base = list(order), 0
-    while rest:
-        rows = _Rows(spans.sections)
-        left = []
-        for at in rest:
-            start, end = spans.starts[at], spans.ends[at]
-            busy = rows.busy(start, end)
-            bit = ~busy & (busy + 1)
-            if bit >> _WIDTH:
-                left.append(at)
+    waiting, first_slot = list(order), 0
+    while waiting:
+        occupied = _OccupiedSlots(buffers.sections)
+        unassigned = []
+        for buffer in waiting:
+            start, end = buffers.starts[buffer], buffers.ends[buffer]
+            taken = occupied.in_any(start, end)
+            lowest_free = ~taken & (taken + 1)
+            if lowest_free >> _BATCH_SLOTS:
+                unassigned.append(buffer)
                 continue
-            slots[at] = base + bit.bit_length() - 1
-            rows.take(start, end, bit)
-        rest, base = left, base + _WIDTH
+            slots[buffer] = first_slot + lowest_free.bit_length() - 1
+            occupied.take(start, end, lowest_free)
+        waiting, first_slot = unassigned, first_slot + _BATCH_SLOTS
     return slots
 
 
-class _Rows:
-    """Which slots are taken in which sections: a segment tree of sets of slots.
+class _OccupiedSlots:
+    """The slots that are taken in each section: a segment tree of sets of slots.
 
-    A set of slots is an integer, a bit for each. A node knows the slots that are taken in
-    all of its sections, and those that are taken in any.
+    A set of slots is an integer with a bit for each slot. A node has two sets: the slots that are
+    taken in all of its sections, and those that are taken in any.
     """
 
     def __init__(self, sections: int) -> None:
         self._leaves = 1 << max(sections - 1, 0).bit_length()
-        self._whole = [0] * (2 * self._leaves)
-        self._any = [0] * (2 * self._leaves)
+        self._in_all = [0] * (2 * self._leaves)
+        self._in_any = [0] * (2 * self._leaves)
 
-    def busy(self, start: int, end: int) -> int:
-        """Return the slots that are taken in some section of a range."""
-        whole, some = self._whole, self._any
+    def in_any(self, start: int, end: int) -> int:
+        """Return the slots that are taken in some section of [start, end)."""
+        in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
-        found = some[left] | some[right]
-        while left ^ right > 1:  # neither the same node nor children of one
+        slots = in_any[left] | in_any[right]
+        while left ^ right > 1:  # neither the same node nor siblings
             if not left & 1:
-                found |= some[left + 1]
+                slots |= in_any[left + 1]
             if right & 1:
-                found |= some[right - 1]
+                slots |= in_any[right - 1]
             left >>= 1
             right >>= 1
-            found |= whole[left] | whole[right]
+            slots |= in_all[left] | in_all[right]
         left >>= 1
         while left:
-            found |= whole[left]
+            slots |= in_all[left]
             left >>= 1
-        return found
+        return slots
 
     def take(self, start: int, end: int, slot: int) -> None:
-        """Note that a slot is taken in all sections of a range."""
-        whole, some = self._whole, self._any
+        """Mark a slot, given as its bit, as taken in all sections of [start, end)."""
+        in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
         nodes = {left, right}
         while left ^ right > 1:
@@ -390,21 +414,12 @@ class _Rows:
                 nodes.add(right - 1)
             left >>= 1
             right >>= 1
-            some[left] |= slot
-            some[right] |= slot
+            in_any[left] |= slot
+            in_any[right] |= slot
         for node in nodes:
-            whole[node] |= slot
-            some[node] |= slot
+            in_all[node] |= slot
+            in_any[node] |= slot
         left >>= 1
-        while left and not some[left] & slot:
-            some[left] |= slot
+        while left and not in_any[left] & slot:
+            in_any[left] |= slot
             left >>= 1
-
-
-def _largest(spans: Spans, slots: Assignment) -> dict[int, int]:
-    """Return the size of each slot: that of its largest buffer."""
-    found: dict[int, int] = {}
-    for slot, size in zip(slots, spans.sizes, strict=True):
-        if found.get(slot, -1) < size:
-            found[slot] = size
-    return found

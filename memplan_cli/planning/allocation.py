@@ -29,7 +29,7 @@ from memplan_cli.core.problem import (
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.greedy import naive
-from memplan_cli.packing.pools import KINDS, Matching, element_bytes, pool_levels
+from memplan_cli.packing.pools import KINDS, SlotAssignment, element_bytes, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.packing.slots import slot_bound
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
@@ -221,7 +221,7 @@ class _MatchedPool(NamedTuple):
 
     unit: str
     problem: Problem
-    matching: Matching
+    assignment: SlotAssignment
 
 
 def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
@@ -233,8 +233,8 @@ def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
     levels: tuple[list[_MatchedPool], list[_MatchedPool]] = ([], [])
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers, needs.alignment or 1)
-        for pools, matching in zip(levels, pool_levels(problem), strict=True):
-            pools.append(_MatchedPool(unit, problem, matching))
+        for pools, assignment in zip(levels, pool_levels(problem), strict=True):
+            pools.append(_MatchedPool(unit, problem, assignment))
     level0, level1 = (
         _pool_allocation(storage, pools, KINDS[level]) for level, pools in enumerate(levels)
     )
@@ -250,9 +250,9 @@ def _pool_allocation(
         InvalidLayoutError: two buffers in one slot are live at the same time.
     """
     heights = {}
-    for unit, problem, matching in pools:
-        heights[unit] = matching.height(problem.alignment)
-        _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
+    for unit, problem, assignment in pools:
+        heights[unit] = assignment.height(problem.alignment)
+        _refuse(slot_violations(problem, assignment.buffers, assignment.slots, heights[unit]))
     buffers, _ = storage
     return Allocation(storage, buffers, heights, partial(_pool_arenas, pools, kind))
 
@@ -260,10 +260,10 @@ def _pool_allocation(
 def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
     """Return the arena of each pool, with the slots one after another."""
     arenas = []
-    for unit, problem, matching in pools:
-        ids = [buffer.id for buffer in matching.births]
-        slots = dict(zip(ids, matching.slots, strict=True))
-        layout = matching.layout(problem.alignment)
+    for unit, problem, assignment in pools:
+        ids = [buffer.id for buffer in assignment.buffers]
+        slots = dict(zip(ids, assignment.slots, strict=True))
+        layout = assignment.layout(problem.alignment)
         bound = slot_bound(problem, kind)
         arenas.append(_require_safe(Arena(unit, problem, layout, bound, slots)))
     return arenas

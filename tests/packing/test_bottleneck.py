@@ -23,12 +23,12 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_subsets
 from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.ejection_chains import lowered_by_chains
-from memplan_cli.packing.lowering import cheapest
-from memplan_cli.packing.pieces import NOWHERE, assemble, layout_of, reduce
-from memplan_cli.packing.search.board import OVERFLOWED, new_state
-from memplan_cli.packing.search.board import WORK as WORK_LEFT
+from memplan_cli.packing.pieces import NOWHERE, arena_offsets, layout_of, reduce
+from memplan_cli.packing.portfolio import cheapest
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
+from memplan_cli.packing.search.state import OVERFLOWED, new_state
+from memplan_cli.packing.search.state import WORK as WORK_LEFT
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -85,7 +85,7 @@ def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Prob
         for subset in bottleneck_subsets(piece):
             inner = subset.reduction
             placements = [cheapest(part, part.load) for part in inner.pieces]
-            offsets = subset.unfold(piece, assemble(inner, placements))
+            offsets = subset.unfold(piece, arena_offsets(inner, placements))
             inside = [i for i in range(len(piece.size)) if offsets[i] >= 0]
             assert sorted(i for bundle in subset.members for i in bundle) == inside
             chosen = Problem(
@@ -175,7 +175,7 @@ def test_a_search_ends_before_its_stack_does(frames: int) -> None:
     """Compiled loops write wherever an index says: what lies behind a stack must stay as it was."""
     problem = square(40, seed=3)
     searcher = Searcher(heaviest(problem))
-    board, capacity = searcher.board, heaviest(problem).load
+    board, capacity = searcher.arrays, heaviest(problem).load
     room = new_state(
         board, np.zeros(1 << 19, np.uint64), np.ones(len(board.load), np.int64), 9999
     )

@@ -126,7 +126,7 @@ def test_a_height_that_is_low_enough_is_not_lowered_further() -> None:
     piece = heaviest(crowded(1_000, 1))
     start = start_of(piece)
     enough = int(1.04 * start.bound)
-    budget = Budget(300_000_000, enough=enough)
+    budget = Budget(300_000_000, target_height=enough)
     found = lowered_by_chains(piece, start, budget)
     assert start.bound < found.height <= enough
     assert budget.spent < budget.work

@@ -8,7 +8,7 @@ from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, viola
 from memplan_cli.packing import ALLOCATORS
 from memplan_cli.packing.pieces import reduce
 from memplan_cli.packing.slots import (
-    Spans,
+    SlotBuffers,
     by_lifetime,
     by_size,
     by_size_from_the_end,
@@ -47,7 +47,7 @@ def test_each_piece_begins_at_its_own_first_section() -> None:
 
 
 def test_orders_of_slots_put_first_what_their_names_say() -> None:
-    spans = Spans((4, 9, 9, 2), (0, 1, 3, 2), (9, 5, 7, 4), 9)
+    spans = SlotBuffers((4, 9, 9, 2), (0, 1, 3, 2), (9, 5, 7, 4), 9)
     rows = range(4)
     assert sorted(rows, key=lambda at: by_start(spans, at)) == [0, 1, 3, 2]
     assert sorted(rows, key=lambda at: by_size(spans, at)) == [1, 2, 0, 3]

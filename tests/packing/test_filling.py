@@ -73,4 +73,4 @@ def test_a_loop_without_a_cache_is_not_kept_whatever_lies_here(
 
     (tmp_path / "a.loop-1.py311.nbc").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert not compiled.is_kept(loop)
+    assert not compiled.is_cached(loop)

@@ -3,15 +3,17 @@ from __future__ import annotations
 import time
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
-from memplan_cli.packing.pools import Matching, level0, level1, pool_levels
+from memplan_cli.packing.pools import SlotAssignment, level0, level1, pool_levels
 
 
 def buffer(name: str, live: tuple[int, int], size: int, dtype: str = "float32") -> Buffer:
     return Buffer(BufferId(name), size, LiveRange(*live), dtype, (size,))
 
 
-def slots(matching: Matching) -> dict[str, int]:
-    return {str(b.id): slot for b, slot in zip(matching.births, matching.slots, strict=True)}
+def slots(assignment: SlotAssignment) -> dict[str, int]:
+    return {
+        str(b.id): slot for b, slot in zip(assignment.buffers, assignment.slots, strict=True)
+    }
 
 
 def test_a_twin_reuses_the_slot_of_a_dead_buffer() -> None:

@@ -140,7 +140,7 @@ def test_no_time_means_no_search_but_still_a_layout() -> None:
 def test_enough_stops_the_search() -> None:
     given = square(300, 1)
     easy = portfolio(given, work=0).height
-    assert portfolio(given, enough=easy).height == easy
+    assert portfolio(given, target_height=easy).height == easy
 
 
 def test_progress_is_told_before_the_search() -> None:

@@ -20,8 +20,8 @@ from memplan_cli.core.problem import (
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.problem_file import (
-    LONGEST_LINE,
-    Packed,
+    MAX_LINE_BYTES,
+    PackingResult,
     layout_csv,
     pack,
     read_problem,
@@ -109,7 +109,7 @@ def test_an_endless_line_takes_no_memory(given: Path) -> None:
         file.seek(1_000_000_000)  # a hole: a billion zero bytes that take no disk
         file.write(b"x")
     tracemalloc.start()
-    with pytest.raises(ModelError, match=f"given.csv:2: longer than {LONGEST_LINE} bytes"):
+    with pytest.raises(ModelError, match=f"given.csv:2: longer than {MAX_LINE_BYTES} bytes"):
         read_problem(given)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -119,7 +119,7 @@ def test_an_endless_line_takes_no_memory(given: Path) -> None:
 def test_what_is_written_is_the_problem_and_its_offsets(given: Path, tmp_path: Path) -> None:
     problem = read_problem(given)
     out = tmp_path / "out.csv"
-    packed = Packed(problem, Layout({b.id: 7 for b in problem.buffers}, 99), 96, 0.0)
+    packed = PackingResult(problem, Layout({b.id: 7 for b in problem.buffers}, 99), 96, 0.0)
     out.write_text(layout_csv(packed))
     assert out.read_text() == "id,lower,upper,size,offset\na,0,3,64,7\nb,1,5,32,7\n"
     assert read_problem(out) == problem

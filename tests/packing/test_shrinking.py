@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.problem import BufferId
 from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.pieces import Piece, Placement
-from memplan_cli.packing.search.exact import Answer, Searcher, reach, shrink
+from memplan_cli.packing.search.exact import Answer, Searcher, shrink, try_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ WORK = 1_000_000
 
 
 @dataclass
-class Told:
+class CapacityOracle:
     """Fits whatever is not below the least height, and notes what it was asked for."""
 
     least: int
@@ -45,20 +45,20 @@ def start(height: int, bound: int) -> BestPlacement:
 
 
 def shrunk(
-    told: Told, best: BestPlacement, *, enough: int = 0, work: int = WORK
+    oracle: CapacityOracle, best: BestPlacement, *, enough: int = 0, work: int = WORK
 ) -> BestPlacement:
-    return shrink(cast("Searcher", told), best, Budget(work, enough=enough))
+    return shrink(cast("Searcher", oracle), best, Budget(work, target_height=enough))
 
 
-def are_sensible(asked: Sequence[int], best: BestPlacement, told: Told) -> bool:
+def are_sensible(asked: Sequence[int], best: BestPlacement, oracle: CapacityOracle) -> bool:
     """Whether each height asked for is below what was found and not below the bound."""
     height, bound = best.height, best.bound
     for capacity in asked:
         if not bound <= capacity < height:
             return False
-        if capacity >= told.least:
+        if capacity >= oracle.least:
             height = capacity
-        elif told.below is Answer.NO:
+        elif oracle.below is Answer.NO:
             bound = capacity + 1
     return True
 
@@ -68,46 +68,49 @@ def are_sensible(asked: Sequence[int], best: BestPlacement, told: Told) -> bool:
 def test_the_least_height_is_found_by_halving(
     below: Answer, bound: int, gap: int, data: st.DataObject
 ) -> None:
-    told = Told(data.draw(st.integers(bound, bound + gap)), below)
+    oracle = CapacityOracle(data.draw(st.integers(bound, bound + gap)), below)
     best = start(bound + gap, bound)
-    found = shrunk(told, best)
-    assert found.height == told.least
-    assert are_sensible(told.asked, best, told)
+    found = shrunk(oracle, best)
+    assert found.height == oracle.least
+    assert are_sensible(oracle.asked, best, oracle)
     # What is within a thousandth of the height is asked for one by one.
-    assert len(told.asked) <= 16 + (bound + gap) // 1000
+    assert len(oracle.asked) <= 16 + (bound + gap) // 1000
     if below is Answer.NO and gap:
-        assert found.bound <= told.least
+        assert found.bound <= oracle.least
 
 
 def test_what_is_ruled_out_raises_the_bound_by_no_more_than_that() -> None:
-    assert reach(cast("Searcher", Told(60)), start(100, 40), Budget(WORK)).bound == 41
+    assert (
+        try_bound(cast("Searcher", CapacityOracle(60)), start(100, 40), Budget(WORK)).bound
+        == 41
+    )
 
 
 def test_what_is_enough_is_asked_for_first_and_then_nothing() -> None:
-    told = Told(30)
-    assert shrunk(told, start(100, 10), enough=50).height == 50
-    assert told.asked == [50]
+    oracle = CapacityOracle(30)
+    assert shrunk(oracle, start(100, 10), enough=50).height == 50
+    assert oracle.asked == [50]
 
 
 def test_the_bound_is_asked_for_before_what_lies_between() -> None:
-    told = Told(10)
-    assert shrunk(told, start(100, 10)).height == 10
-    assert told.asked == [10]
+    oracle = CapacityOracle(10)
+    assert shrunk(oracle, start(100, 10)).height == 10
+    assert oracle.asked == [10]
 
 
 @pytest.mark.parametrize(("height", "enough", "work"), [(10, 0, 9), (50, 50, 9), (50, 0, 0)])
 def test_nothing_is_asked_for_where_nothing_is_to_gain_or_no_work_is_left(
     height: int, enough: int, work: int
 ) -> None:
-    told, best = Told(10), start(height, 10)
-    assert shrunk(told, best, enough=enough, work=work) == best
-    assert told.asked == []
+    oracle, best = CapacityOracle(10), start(height, 10)
+    assert shrunk(oracle, best, enough=enough, work=work) == best
+    assert oracle.asked == []
 
 
 def test_a_budget_that_is_spent_ends_it() -> None:
-    told = Told(10, Answer.UNKNOWN, takes=WORK)
+    oracle = CapacityOracle(10, Answer.UNKNOWN, takes=WORK)
     budget = Budget(WORK)
-    found = shrink(cast("Searcher", told), start(10_000, 9), budget)
+    found = shrink(cast("Searcher", oracle), start(10_000, 9), budget)
     assert budget.is_over()
     assert found.bound == 9
-    assert len(told.asked) < 20
+    assert len(oracle.asked) < 20

@@ -19,13 +19,13 @@ from memplan_cli.core.problem import (
     violations,
 )
 from memplan_cli.packing import slots as slots_module
-from memplan_cli.packing.pools import KINDS, Matching, pool_levels
+from memplan_cli.packing.pools import KINDS, SlotAssignment, pool_levels
 from memplan_cli.packing.slots import (
-    block_by_block,
     least_slots,
-    size_by_size,
+    least_slots_by_block,
+    least_slots_by_size,
     slot_bound,
-    spans_of,
+    slot_buffers,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def best_fit_by_lifetime(problem: Problem) -> int:
 
 
 def tightest_by_first_use(problem: Problem) -> int:
-    """Return what a matching in order of first use takes, which enlarges no slot."""
+    """Return what a assignment in order of first use takes, which enlarges no slot."""
     slots: list[tuple[Buffer, int]] = []
     for buffer in sorted(problem.buffers, key=lambda b: (b.live.start, b.id)):
         free = [
@@ -135,14 +135,14 @@ def heights(problem: Problem) -> tuple[int, int]:
 @many
 @given(problem=tensors(most=24))
 def test_slots_of_both_levels_are_safe_and_keep_to_their_kind(problem: Problem) -> None:
-    for level, matching in enumerate(pool_levels(problem)):
-        height = matching.height(problem.alignment)
-        assert slot_violations(problem, matching.births, matching.slots, height) == ()
-        assert violations(problem, matching.layout(problem.alignment)) == ()
+    for level, assignment in enumerate(pool_levels(problem)):
+        height = assignment.height(problem.alignment)
+        assert slot_violations(problem, assignment.buffers, assignment.slots, height) == ()
+        assert violations(problem, assignment.layout(problem.alignment)) == ()
         kinds: dict[int, Hashable] = {}
-        for buffer, slot in zip(matching.births, matching.slots, strict=True):
+        for buffer, slot in zip(assignment.buffers, assignment.slots, strict=True):
             assert kinds.setdefault(slot, KINDS[level](buffer)) == KINDS[level](buffer)
-        assert list(dict.fromkeys(matching.slots)) == list(range(len(kinds)))
+        assert list(dict.fromkeys(assignment.slots)) == list(range(len(kinds)))
 
 
 @many
@@ -180,9 +180,9 @@ def test_the_same_buffers_get_the_same_slots(problem: Problem) -> None:
 @many
 @given(problem=tensors(most=60))
 def test_both_ways_to_count_the_least_slots_agree(problem: Problem) -> None:
-    spans = spans_of(problem.buffers, problem.alignment)
+    spans = slot_buffers(problem.buffers, problem.alignment)
     if problem.buffers:
-        assert size_by_size(spans) == block_by_block(spans) == least_slots(spans)
+        assert least_slots_by_size(spans) == least_slots_by_block(spans) == least_slots(spans)
 
 
 @many
@@ -190,7 +190,7 @@ def test_both_ways_to_count_the_least_slots_agree(problem: Problem) -> None:
 def test_every_strategy_is_safe_alone(problem: Problem) -> None:
     buffers = tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
     whole = Problem(tuple(b._replace(dtype="") for b in buffers), problem.alignment)
-    spans = spans_of(whole.buffers, whole.alignment)
+    spans = slot_buffers(whole.buffers, whole.alignment)
     sizes = least_slots(spans)
     found = [
         slots_module.first_fit(
@@ -202,5 +202,5 @@ def test_every_strategy_is_safe_alone(problem: Problem) -> None:
         found += slots_module.with_priorities(spans, strategy, sizes, 3)
     for slots in found:
         cost = slots_module.cost(spans, slots)
-        matching = Matching(whole.buffers, tuple(slots))
-        assert slot_violations(whole, matching.births, matching.slots, cost) == ()
+        assignment = SlotAssignment(whole.buffers, tuple(slots))
+        assert slot_violations(whole, assignment.buffers, assignment.slots, cost) == ()

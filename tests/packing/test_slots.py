@@ -7,8 +7,8 @@ import pytest
 
 from memplan_cli.packing import slots as slots_module
 from memplan_cli.packing.slots import (
-    Choice,
-    Spans,
+    SlotBuffers,
+    SlotChoice,
     best_fit,
     best_slots,
     by_size,
@@ -19,28 +19,28 @@ from memplan_cli.packing.slots import (
 )
 
 
-def spans(*buffers: tuple[int, int, int]) -> Spans:
+def spans(*buffers: tuple[int, int, int]) -> SlotBuffers:
     """Return (start, end, size) as columns."""
     starts, ends, sizes = zip(*buffers, strict=True)
-    return Spans(sizes, starts, ends, max(ends))
+    return SlotBuffers(sizes, starts, ends, max(ends))
 
 
 CHAIN = spans((0, 2, 1), (1, 3, 2), (2, 4, 3), (3, 5, 4))
 """Each larger than the one before: no slot that is freed fits the next."""
 
 
-def many(count: int, longest: int) -> Spans:
+def many(count: int, longest: int) -> SlotBuffers:
     draw = random.Random(count)
     starts = sorted(draw.randrange(count) for _ in range(count))
     ends = [start + 1 + draw.randrange(longest) for start in starts]
     sizes = [draw.randrange(1, 1 << 20) for _ in range(count)]
-    return Spans(sizes, starts, [min(end, count) for end in ends], count)
+    return SlotBuffers(sizes, starts, [min(end, count) for end in ends], count)
 
 
 def test_a_slot_of_each_size_is_needed_that_is_live_with_all_that_are_larger() -> None:
     assert least_slots(CHAIN) == [4, 3]
     assert least_slots(spans((0, 1, 5), (1, 2, 7), (1, 2, 7))) == [7, 7]
-    assert least_slots(Spans((), (), (), 0)) == []
+    assert least_slots(SlotBuffers((), (), (), 0)) == []
 
 
 def test_slots_of_the_least_sizes_are_found_for_growing_buffers() -> None:
@@ -59,15 +59,15 @@ def test_without_work_first_fit_is_what_is_left() -> None:
 
 def test_best_fit_enlarges_the_largest_free_slot_where_none_is_large_enough() -> None:
     buffers = spans((0, 1, 2), (0, 1, 3), (1, 2, 5))
-    found = best_fit(buffers, (0, 1, 2), Choice.TIGHTEST, ())
+    found = best_fit(buffers, (0, 1, 2), SlotChoice.TIGHTEST, ())
     assert found.slots[2] == found.slots[1]
     assert list(found.missed) == [0, 1, 2]
 
 
 def test_best_fit_takes_the_tightest_or_the_largest_slot() -> None:
     buffer = spans((0, 1, 2))
-    tight = best_fit(buffer, (0,), Choice.TIGHTEST, (9, 3))
-    large = best_fit(buffer, (0,), Choice.LARGEST, (9, 3))
+    tight = best_fit(buffer, (0,), SlotChoice.TIGHTEST, (9, 3))
+    large = best_fit(buffer, (0,), SlotChoice.LARGEST, (9, 3))
     assert tight.slots != large.slots
     assert list(tight.missed) == list(large.missed) == []
 
@@ -86,7 +86,7 @@ def test_slots_are_the_same_however_many_are_tried_at_once(
     buffers = many(300, 40)
     order = sorted(range(300), key=lambda at: by_size(buffers, at))
     expected = first_fit(buffers, order)
-    monkeypatch.setattr(slots_module, "_WIDTH", width)
+    monkeypatch.setattr(slots_module, "_BATCH_SLOTS", width)
     assert first_fit(buffers, order) == expected
 
 

@@ -14,7 +14,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing.greedy import naive
-from memplan_cli.packing.pools import Matching, pool_levels
+from memplan_cli.packing.pools import SlotAssignment, pool_levels
 from memplan_cli.planning import allocation
 from memplan_cli.planning.allocation import Needs, allocate, allocate_apart, heights_by_level
 
@@ -157,9 +157,9 @@ def test_an_allocator_that_breaks_its_promise_is_caught(
 def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
     monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    def one_slot_for_all(problem: Problem) -> tuple[Matching, Matching]:
+    def one_slot_for_all(problem: Problem) -> tuple[SlotAssignment, SlotAssignment]:
         found = pool_levels(problem)
-        shared = Matching(problem.buffers, (0,) * len(problem.buffers))
+        shared = SlotAssignment(problem.buffers, (0,) * len(problem.buffers))
         return (shared, found[1]) if level == 0 else (found[0], shared)
 
     monkeypatch.setattr(allocation, "pool_levels", one_slot_for_all)

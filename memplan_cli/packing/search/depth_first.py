@@ -1,15 +1,24 @@
-"""Depth-first branch and bound over skylines: a layout of a given height, or proof of none.
+"""Depth-first branch and bound over skylines: a layout within a capacity, or proof of none.
 
-Each step asks `valleys` for the section with the fewest options and tries them: one of the
-buffers that could be placed on the floor there, or a hole. What has become independent is
-solved separately, all parts or none. States found to have no solution are remembered by a
-64-bit fingerprint of what is unplaced and how much room is above the skyline, so the memory
-holds for every capacity and every order of trying; that two states share one is possible, with
-a chance below one in a million for a hundred thousand states.
+Each step branches at the section with the fewest options (`valleys`). The options are the buffers
+that can be placed on the floor there, and a hole. Parts that share no unplaced buffer are solved
+one after the other; if one has no solution, the state has none.
 
-Canonical order, section bounds, dominance and decomposition are MiniMalloc's (Moffitt,
-ASPLOS 2023); asking at the tightest section of any valley instead of the lowest buffer is
-ours, and is why most hard instances need few steps.
+    CHOICE frame at a section          PARTS frame
+      option: place a                    part [0, 7)      all must be solved
+      option: place b   one must do      part [9, 12)
+      option: a hole
+
+States without a solution are remembered by a 64-bit fingerprint of the unplaced buffers and the
+room above the skyline, which holds for every capacity and every order of options. Two states may
+share a fingerprint; for a hundred thousand states the chance is below one in a million.
+
+Canonical order, section bounds, dominance and decomposition are MiniMalloc's (Moffitt, ASPLOS
+2023), which branches at the lowest buffer. Branching at the tightest section of any valley is
+memplan's, and is why most hard instances need few steps.
+
+The stack of frames replaces recursion, so that `search` can stop after some work and continue.
+Its state of control is in the registers: MODE, DEPTH, OPTIONS, and the part [LEFT, RIGHT).
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.search.board import (
+from memplan_cli.packing.search.state import (
     CHOICE,
     DEPTH,
     ENTER,
@@ -44,32 +53,32 @@ from memplan_cli.packing.search.board import (
     UNTIL,
     UPCOMING,
     WORK,
-    lift,
-    put,
+    place_on_floor,
+    raise_floor,
     undo,
 )
 from memplan_cli.packing.search.valleys import (
     BEGIN,
     DEAD_END,
-    LIFTED,
-    SMALL_RIGHT,
+    RAISED,
+    SMALLEST_RIGHT,
     STOP,
-    basin_overflows,
-    could_drop,
     count_inside,
     find_valleys,
-    room_in_trail,
+    fits_into_hole,
+    has_full_basin,
+    has_trail_room,
     split,
     tightest_section,
 )
 
 if TYPE_CHECKING:
-    from memplan_cli.packing.search.board import Board, Ints, State
+    from memplan_cli.packing.search.state import Ints, PieceArrays, SearchState
 
 
 @compiled
-def _mixed(word: np.uint64) -> np.uint64:
-    """Scramble 64 bits (the finaliser of splitmix64)."""
+def _mixed_bits(word: np.uint64) -> np.uint64:
+    """Return a hash of 64 bits: the finaliser of splitmix64."""
     word ^= word >> np.uint64(30)
     word *= np.uint64(0xBF58476D1CE4E5B9)
     word ^= word >> np.uint64(27)
@@ -79,77 +88,94 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 @compiled
 def _fingerprint(
-    board: Board, state: State, left: int, right: int, capacity: int
+    piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> np.uint64:
-    """Hash what decides whether [left, right) can be solved; never 0."""
+    """Return a hash of all that decides whether [left, right) can be solved; never 0.
+
+    Hashed are the unplaced buffers and, for each section, the room above the floor and the hole
+    below it.
+    """
     odd = np.uint64(0x9E3779B97F4A7C15)
     word = np.uint64(1)
-    placed, floor, top = state.placed, state.floor, state.top
-    for i in range(board.first[left], board.first[right]):
-        if not placed[i]:
-            word += _mixed(np.uint64(2 * i + 1) * odd)
-    for s in range(left, right):
-        room, hole = np.uint64(capacity - floor[s]), np.uint64(floor[s] - top[s])
-        word += _mixed((_mixed(room + np.uint64(s) * odd) + hole) * odd)
+    is_placed, floor, top = state.is_placed, state.floor, state.top
+    for buffer in range(piece.first[left], piece.first[right]):
+        if not is_placed[buffer]:
+            word += _mixed_bits(np.uint64(2 * buffer + 1) * odd)
+    for section in range(left, right):
+        room = np.uint64(capacity - floor[section])
+        hole = np.uint64(floor[section] - top[section])
+        word += _mixed_bits((_mixed_bits(room + np.uint64(section) * odd) + hole) * odd)
     return word if word != np.uint64(0) else odd
 
 
 @compiled
-def _is_failed(state: State, word: np.uint64) -> bool:
-    slot = np.int64(word & np.uint64(len(state.failed) - 1))
-    return bool(state.failed[slot] == word or state.failed[slot ^ 1] == word)
+def _is_known_failure(state: SearchState, fingerprint: np.uint64) -> bool:
+    """Return whether a state with this fingerprint is known to have no solution."""
+    slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
+    return bool(state.failed[slot] == fingerprint or state.failed[slot ^ 1] == fingerprint)
 
 
 @compiled
-def _remember_failed(state: State, word: np.uint64) -> None:
-    slot = np.int64(word & np.uint64(len(state.failed) - 1))
+def _remember_failure(state: SearchState, fingerprint: np.uint64) -> None:
+    """Add a fingerprint to ``state.failed``; it may replace an older one."""
+    slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     if state.failed[slot] != np.uint64(0):
         slot ^= 1
-    state.failed[slot] = word
+    state.failed[slot] = fingerprint
 
 
 @compiled
-def _list_options(board: Board, state: State, rank: Ints, touch: int, section: int) -> int:
-    """Push the options at a section, the best liked first and a hole last; return the end.
+def _list_options(
+    piece: PieceArrays, state: SearchState, rank: Ints, level_bonus: int, section: int
+) -> int:
+    """Write the options at a section to the option stack; return the index after the last.
 
-    ``touch`` is added to the liking of a buffer for each wall that it touches and ends
-    level with: the skyline gets smoother.
+    Buffers come first, by falling preference, then a hole if there is slack for one. Register
+    OPTIONS is not changed.
+
+    Args:
+        piece: The buffers.
+        state: The state; `tightest_section` has left the level of the hole in its scratch row.
+        rank: For each buffer its place in the order in which options are tried.
+        level_bonus: Added to a buffer's preference for each wall that it touches and is level
+            with: the skyline gets smoother.
+        section: The section.
     """
-    start, end, sizes, twin = board.start, board.end, board.size, board.twin
-    placed, floor, options, likings = state.placed, state.floor, state.options, state.liking
+    start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
+    is_placed, floor = state.is_placed, state.floor
+    options, preferences = state.options, state.preference
     begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]
     left, right = state.registers[LEFT], state.registers[RIGHT]
-    level = floor[section]
     base = state.registers[OPTIONS]
-    at = base
-    for i in range(board.first[begin], board.first[section + 1]):
-        if placed[i] or end[i] <= section or end[i] > stop:
+    last = base
+    for buffer in range(piece.first[begin], piece.first[section + 1]):
+        if is_placed[buffer] or end[buffer] <= section or end[buffer] > stop:
             continue
-        if twin[i] >= 0 and not placed[twin[i]]:
+        if twin[buffer] >= 0 and not is_placed[twin[buffer]]:
             continue
-        top = level + sizes[i]
-        liking = -rank[i]
-        if start[i] == begin and begin > left and floor[begin - 1] == top:
-            liking += touch
-        if end[i] == stop and stop < right and floor[stop] == top:
-            liking += touch
-        likings[i] = liking
-        j = at
-        while j > base and likings[options[j - 1]] < liking:
-            options[j] = options[j - 1]
-            j -= 1
-        options[j] = i
-        at += 1
-    hole = state.scratch[SMALL_RIGHT, section]
+        top = floor[section] + sizes[buffer]
+        preference = -rank[buffer]
+        if start[buffer] == begin and begin > left and floor[begin - 1] == top:
+            preference += level_bonus
+        if end[buffer] == stop and stop < right and floor[stop] == top:
+            preference += level_bonus
+        preferences[buffer] = preference
+        index = last
+        while index > base and preferences[options[index - 1]] < preference:
+            options[index] = options[index - 1]
+            index -= 1
+        options[index] = buffer
+        last += 1
+    hole = state.scratch[SMALLEST_RIGHT, section]
     if hole >= 0:
-        options[at] = -1 - hole
-        at += 1
-    return int(at)
+        options[last] = -1 - hole
+        last += 1
+    return int(last)
 
 
 @compiled
-def _push(state: State, kind: int, last: int) -> None:
-    """Open a frame over the options from the top of their stack to ``last``."""
+def _push_frame(state: SearchState, kind: int, last: int) -> None:
+    """Open a frame for the options from the top of the option stack up to index ``last``."""
     depth = state.registers[DEPTH]
     first = state.registers[OPTIONS]
     state.frames[depth, KIND] = kind
@@ -162,10 +188,10 @@ def _push(state: State, kind: int, last: int) -> None:
 
 
 @compiled
-def _has_room(state: State, buffers: int, sections: int) -> bool:
-    """Whether the stacks can take another step of the worst kind."""
+def _has_room(state: SearchState, buffers: int, sections: int) -> bool:
+    """Return whether undo log and stacks have room for any step over so many buffers."""
     return (
-        room_in_trail(state, sections)
+        has_trail_room(state, sections)
         and state.registers[DEPTH] + 2 < len(state.frames)
         and state.registers[OPTIONS] + buffers + 2 * sections + 8 < len(state.options)
     )
@@ -173,89 +199,106 @@ def _has_room(state: State, buffers: int, sections: int) -> bool:
 
 @compiled
 def _enter(
-    board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
+    piece: PieceArrays,
+    state: SearchState,
+    capacity: int,
+    rank: Ints,
+    level_bonus: int,
+    weigh_failures: int,
 ) -> None:
-    """Work on [LEFT, RIGHT) until there is a choice to make, or none is left."""
+    """Solve [LEFT, RIGHT) as far as nothing has to be chosen; then set the next mode.
+
+    Buffers that are the only option are placed. At a choice, or if there are several parts, a
+    frame is opened (NEXT). Otherwise the mode becomes SOLVED, FAILED or OVERFLOWED.
+    """
     registers = state.registers
     left, right = registers[LEFT], registers[RIGHT]
     while True:
-        if not _has_room(state, board.first[right] - board.first[left], right - left):
+        if not _has_room(state, piece.first[right] - piece.first[left], right - left):
             registers[MODE] = OVERFLOWED
             return
         registers[NODES] += 1
-        parts = split(board, state, left, right)
+        parts = split(piece, state, left, right)
         if parts == 0:
             registers[MODE] = SOLVED
             return
         base = registers[OPTIONS]
         if parts > 1:
-            _push(state, PARTS, base + 2 * parts)
+            _push_frame(state, PARTS, base + 2 * parts)
             return
         left, right = state.options[base], state.options[base + 1]
         registers[LEFT], registers[RIGHT] = left, right
         find_valleys(state, left, right)
-        count_inside(board, state, left, right)
-        section = tightest_section(state, left, right, capacity, blaming)
-        if section == LIFTED:
+        count_inside(piece, state, left, right)
+        section = tightest_section(state, left, right, capacity, weigh_failures)
+        if section == RAISED:
             continue
-        if section == DEAD_END or basin_overflows(board, state, left, right, capacity):
+        if section == DEAD_END or has_full_basin(piece, state, left, right, capacity):
             registers[MODE] = FAILED
             return
-        last = _list_options(board, state, rank, touch, section)
+        last = _list_options(piece, state, rank, level_bonus, section)
         if last == base + 1 and state.options[base] >= 0:
-            put(board, state, state.options[base])
+            place_on_floor(piece, state, state.options[base])
             continue
-        word = _fingerprint(board, state, left, right, capacity)
-        if _is_failed(state, word):
+        fingerprint = _fingerprint(piece, state, left, right, capacity)
+        if _is_known_failure(state, fingerprint):
             registers[MODE] = FAILED
             return
         frame = state.frames[registers[DEPTH]]
-        frame[MARK], frame[PRINT] = registers[TRAIL], np.int64(word)
+        frame[MARK], frame[PRINT] = registers[TRAIL], np.int64(fingerprint)
         frame[SECTION], frame[FROM], frame[UNTIL] = section, left, right
-        _push(state, CHOICE, last)
+        _push_frame(state, CHOICE, last)
         return
 
 
 @compiled
-def _next(board: Board, state: State) -> None:
-    """Try the next option of the frame on top, or close it."""
+def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
+    """Try the next option of the frame on top, or close the frame if none is left.
+
+    The steps of the former option are undone. A PARTS frame without further parts is solved; a
+    CHOICE frame without further options has failed, and its state is remembered.
+    """
     registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
     registers[OPTIONS] = frame[LAST]
     option = frame[UPCOMING]
-    done = option == frame[LAST]
+    is_last = option == frame[LAST]
     if frame[KIND] == PARTS:
-        registers[MODE] = SOLVED if done else ENTER
-        if not done:
+        registers[MODE] = SOLVED if is_last else ENTER
+        if not is_last:
             registers[LEFT], registers[RIGHT] = (
                 state.options[option],
                 state.options[option + 1],
             )
             frame[UPCOMING] = option + 2
     else:
-        undo(board, state, frame[MARK])
-        registers[MODE] = FAILED if done else ENTER
-        if not done:
+        undo(piece, state, frame[MARK])
+        registers[MODE] = FAILED if is_last else ENTER
+        if not is_last:
             left, right = frame[FROM], frame[UNTIL]
             registers[LEFT], registers[RIGHT] = left, right
             frame[UPCOMING] = option + 1
             chosen = state.options[option]
             if chosen >= 0:
-                put(board, state, chosen)
+                place_on_floor(piece, state, chosen)
             else:
-                lift(state, frame[SECTION], -1 - chosen)
-                if could_drop(board, state, frame[SECTION], left):
+                raise_floor(state, frame[SECTION], -1 - chosen)
+                if fits_into_hole(piece, state, frame[SECTION], left):
                     registers[MODE] = NEXT
         else:
-            _remember_failed(state, np.uint64(frame[PRINT]))
-    if done:
+            _remember_failure(state, np.uint64(frame[PRINT]))
+    if is_last:
         registers[OPTIONS] = frame[FIRST]
         registers[DEPTH] -= 1
 
 
 @compiled
-def _settle(state: State, kind: int) -> None:
-    """Pass success or failure on: a frame of ``kind`` shares it, any other one goes on."""
+def _close_frames(state: SearchState, kind: int) -> None:
+    """Close the frames of one kind on top of the stack; the next one continues (mode NEXT).
+
+    After success these are CHOICE frames, which need no other option; after failure PARTS frames,
+    of which one part has none.
+    """
     registers = state.registers
     while registers[DEPTH] > 0:
         frame = state.frames[registers[DEPTH] - 1]
@@ -268,23 +311,38 @@ def _settle(state: State, kind: int) -> None:
 
 @compiled
 def search(
-    board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
+    piece: PieceArrays,
+    state: SearchState,
+    capacity: int,
+    rank: Ints,
+    level_bonus: int,
+    weigh_failures: int,
 ) -> int:
-    """Search until WORK is used up; return the mode, SOLVED or FAILED when it has ended.
+    """Search until register WORK is used up, and return the mode; changes ``state``.
 
-    ``touch`` is what `_list_options` adds, ``blaming`` what `tightest_section` is asked for.
+    SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none.
+    OVERFLOWED: the stacks or the undo log are too small. ENTER: the work is used up, and a
+    further call continues the search.
+
+    Args:
+        piece: The buffers.
+        state: The state of the search; its register WORK is the work allowed.
+        capacity: Units that the layout may take.
+        rank: See `_list_options`.
+        level_bonus: See `_list_options`.
+        weigh_failures: 0 or 1; see `tightest_section`.
     """
     registers = state.registers
     while registers[WORK] > 0:
         mode = registers[MODE]
         if mode == ENTER:
-            _enter(board, state, capacity, rank, touch, blaming)
+            _enter(piece, state, capacity, rank, level_bonus, weigh_failures)
         elif mode == NEXT:
-            _next(board, state)
+            _try_next_option(piece, state)
         elif mode == OVERFLOWED:
             return int(mode)
         else:
-            _settle(state, CHOICE if mode == SOLVED else PARTS)
+            _close_frames(state, CHOICE if mode == SOLVED else PARTS)
             if registers[DEPTH] == 0:
                 return int(mode)
     return ENTER

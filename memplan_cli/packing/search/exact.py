@@ -1,10 +1,10 @@
-"""Exact search for the shortest arena of one piece, with proof where the work allows.
+"""Exact search for the lowest placement of one piece, with proof where the work suffices.
 
-At one capacity the search is restarted with other orders of trying and growing limits,
-because the time to a solution varies by orders of magnitude with luck (Gomes et al. 1998);
-failed states are remembered across restarts, and so is where tries have ended, for every
-other restart to begin with. The lower bound is tried first: a tight capacity leaves the fewest
-options. If it cannot be reached, capacities are bisected.
+At one capacity the search is restarted with other orders of options and growing limits of work,
+because the time to a solution varies by orders of magnitude with the order (Gomes, Selman and
+Kautz, AAAI 1998). Restarts share the failed states, and the failures of each section: every other
+restart branches first where the former ones failed. The lower bound is tried first, because a
+tight capacity leaves the fewest options. If it is not reached, capacities are bisected.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import numpy as np
 
 from memplan_cli.core.problem import BufferId
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.compiled import is_kept
+from memplan_cli.packing.compiled import is_cached
 from memplan_cli.packing.pieces import Piece, height_of
-from memplan_cli.packing.search.board import (
+from memplan_cli.packing.search.depth_first import search
+from memplan_cli.packing.search.state import (
     FAILED,
     OVERFLOWED,
     SOLVED,
     WORK,
-    Board,
-    State,
-    board_of,
-    lift,
+    PieceArrays,
+    SearchState,
     new_state,
-    put,
+    piece_arrays,
+    place_on_floor,
+    raise_floor,
     undo,
 )
-from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.valleys import (
-    basin_overflows,
-    could_drop,
     count_inside,
     find_valleys,
+    fits_into_hole,
+    has_full_basin,
     split,
     tightest_section,
 )
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.packing.pieces import Placement
-    from memplan_cli.packing.search.board import Ints
+    from memplan_cli.packing.search.state import Ints, Words
 
-SLICE = 20_000_000
-"""Work between two looks at the clock, about a twentieth of a second."""
+SLICE_WORK = 20_000_000
+"""Units of work between two checks of the deadline, about a twentieth of a second."""
 
-FEWEST = 1_000_000
-"""The least work worth a restart."""
+LEAST_RESTART_WORK = 1_000_000
+"""Units of work that a restart gets at least."""
 
 
 class Answer(Enum):
-    """Whether a layout of some height exists."""
+    """Whether a placement within some capacity exists."""
 
     YES = "yes"
     NO = "no"
@@ -67,103 +67,132 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taste:
-    """Which buffers are tried first: by a key, smoothing or not, with how much chance."""
+class OptionOrder:
+    """In which order the buffers are tried that can be placed at a section.
+
+    Attributes:
+        key: ``key(sections, size)``: buffers with smaller keys are tried first.
+        level_bonus: Added to the preference for each wall that a buffer is level with.
+    """
 
     key: Callable[[int, int], float]
-    touch: int
-    noise: float = 0.0
+    level_bonus: int
 
 
-_SMOOTH = 1 << 30
-_TASTES = (
-    Taste(lambda _length, size: -size, 0),
-    Taste(lambda _length, size: size, 0),
-    Taste(lambda length, _size: -length, _SMOOTH),
-    Taste(lambda length, size: -length * size, _SMOOTH),
-    Taste(lambda _length, size: -size, _SMOOTH),
-    Taste(lambda length, _size: -length, 0),
-    Taste(lambda length, size: -length * size, 0),
+_LEVEL_FIRST = 1 << 30
+"""A bonus larger than any rank: buffers that are level with a wall are tried first."""
+
+_OPTION_ORDERS = (
+    OptionOrder(lambda _sections, size: -size, 0),
+    OptionOrder(lambda _sections, size: size, 0),
+    OptionOrder(lambda sections, _size: -sections, _LEVEL_FIRST),
+    OptionOrder(lambda sections, size: -sections * size, _LEVEL_FIRST),
+    OptionOrder(lambda _sections, size: -size, _LEVEL_FIRST),
+    OptionOrder(lambda sections, _size: -sections, 0),
+    OptionOrder(lambda sections, size: -sections * size, 0),
 )
+"""The orders of the first restarts; later ones repeat them with random changes."""
+
 _NOISE = 0.17
-_BLAMING = 2
-"""One in so many restarts, once all tastes were tried, asks first where tries have ended."""
+"""Share of all buffers by which a buffer's rank is changed at most, up or down."""
+
+_WEIGHED_RESTARTS = 2
+"""Of the restarts with random changes, one in so many weighs sections by their failures."""
 
 
 @dataclass(slots=True)
 class Searcher:
-    """The search for one piece; it remembers failed states from call to call."""
+    """The search for one piece; failed states and failures are kept from call to call.
+
+    Attributes:
+        piece: The piece.
+        arrays: Its buffers, sorted.
+        columns: For each entry of the arrays, the buffer's index in the columns of the piece.
+    """
 
     piece: Piece
-    board: Board = field(init=False)
+    arrays: PieceArrays = field(init=False)
     columns: list[int] = field(init=False)
-    _room: int = field(init=False)
-    _failed: np.ndarray[tuple[int], np.dtype[np.uint64]] = field(init=False)
-    _blame: Ints = field(init=False)
+    _trail_length: int = field(init=False)
+    _failed: Words = field(init=False)
+    _failures: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.board, self.columns = board_of(self.piece)
-        self._room = 256 * (len(self.board.size) + len(self.board.load)) + 1000
+        self.arrays, self.columns = piece_arrays(self.piece)
+        sections, buffers = len(self.arrays.load), len(self.arrays.size)
+        self._trail_length = 256 * (buffers + sections) + 1000
         self._failed = np.zeros(1 << 19, np.uint64)
-        self._blame = np.ones(len(self.board.load), np.int64)
+        self._failures = np.ones(sections, np.int64)
 
     def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
-        """Say whether the piece fits into ``capacity`` units; if so, how."""
+        """Return whether the piece fits into ``capacity`` units, and the placement if it does.
+
+        The answer is UNKNOWN if the budget is over first; the work done is charged to it.
+        """
         if capacity < self.piece.load:
             return Answer.NO, ()
-        sections, buffers = len(self.board.load), len(self.board.size)
-        dive = 2 * buffers * (2 * buffers + 6 * sections)
-        for turn in count():
+        sections, buffers = len(self.arrays.load), len(self.arrays.size)
+        straight_work = 2 * buffers * (2 * buffers + 6 * sections)  # without a step back
+        for restart in count():
             if budget.is_over():
                 return Answer.UNKNOWN, ()
-            limit = max(FEWEST, dive) * (1 + turn // len(_TASTES))
-            answer, placement = self._try(capacity, turn, Budget(limit), budget)
+            growth = 1 + restart // len(_OPTION_ORDERS)
+            limit = Budget(max(LEAST_RESTART_WORK, straight_work) * growth)
+            answer, placement = self._search_once(capacity, restart, limit, budget)
             if answer is not Answer.UNKNOWN:
                 return answer, placement
         raise AssertionError  # pragma: no cover - count() does not end
 
-    def _try(
-        self, capacity: int, turn: int, limit: Budget, budget: Budget
+    def _search_once(
+        self, capacity: int, restart: int, limit: Budget, budget: Budget
     ) -> tuple[Answer, Placement]:
-        state = new_state(self.board, self._failed, self._blame, self._room)
-        rank, touch = self._rank(turn)
-        later = turn - len(_TASTES)
-        blaming = int(later >= 0 and later % _BLAMING == 0)
+        """Search with the order of one restart, until ``limit`` or ``budget`` is over.
+
+        Both are charged with the work done.
+        """
+        state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
+        option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
+        rank = self._rank(option_order, restart)
+        noisy_restart = restart - len(_OPTION_ORDERS)
+        weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_RESTARTS == 0)
         while not (limit.is_over() or budget.is_over()):
-            allowed = min(SLICE, limit.work - limit.spent, budget.work - budget.spent)
+            allowed = min(SLICE_WORK, limit.work - limit.spent, budget.work - budget.spent)
             state.registers[WORK] = allowed
-            mode = search(self.board, state, capacity, rank, touch, blaming)
-            used = allowed - int(state.registers[WORK])
-            limit.charge(used)
-            budget.charge(used)
+            mode = search(
+                self.arrays, state, capacity, rank, option_order.level_bonus, weigh_failures
+            )
+            work = allowed - int(state.registers[WORK])
+            limit.charge(work)
+            budget.charge(work)
             if mode == SOLVED:
                 return Answer.YES, self._placement(state)
             if mode == FAILED:
                 return Answer.NO, ()
             if mode == OVERFLOWED:
-                self._room *= 4  # for the next restart; holes may be lifted many times
+                self._trail_length *= 4  # for the next restart; holes may be raised many times
                 break
         return Answer.UNKNOWN, ()
 
-    def _rank(self, turn: int) -> tuple[Ints, int]:
-        taste = _TASTES[turn % len(_TASTES)]
-        board = self.board
-        buffers = len(board.size)
+    def _rank(self, option_order: OptionOrder, restart: int) -> Ints:
+        """Return for each buffer its place among all, the first to be tried being 0."""
+        arrays = self.arrays
+        buffers = len(arrays.size)
         keys = [
-            taste.key(int(e - s), int(z))
-            for s, e, z in zip(board.start, board.end, board.size, strict=True)
+            option_order.key(int(end - start), int(size))
+            for start, end, size in zip(arrays.start, arrays.end, arrays.size, strict=True)
         ]
         order = sorted(range(buffers), key=lambda i: (keys[i], i))
-        if turn >= len(_TASTES):
-            chance = Random(turn)  # noqa: S311 - no secret: chance that can be repeated
+        if restart >= len(_OPTION_ORDERS):
+            generator = Random(restart)  # noqa: S311 - no secret: the same for every run
             reach = _NOISE * buffers
-            moved = [place + chance.uniform(-reach, reach) for place in range(buffers)]
-            order = [order[place] for place in sorted(range(buffers), key=moved.__getitem__)]
+            noisy = [place + generator.uniform(-reach, reach) for place in range(buffers)]
+            order = [order[place] for place in sorted(range(buffers), key=noisy.__getitem__)]
         rank = np.empty(buffers, np.int64)
         rank[order] = np.arange(buffers)
-        return rank, taste.touch
+        return rank
 
-    def _placement(self, state: State) -> Placement:
+    def _placement(self, state: SearchState) -> Placement:
+        """Return the offsets of a solved state, in the order of the piece's columns."""
         offsets = [0] * len(self.columns)
         for row, column in enumerate(self.columns):
             offsets[column] = int(state.offset[row])
@@ -171,69 +200,74 @@ class Searcher:
 
 
 @cache
-def prepare(progress: Callable[[str], None]) -> None:
-    """Load the compiled loops; on a new machine they are compiled, which takes seconds.
+def load_compiled_search(progress: Callable[[str], None]) -> None:
+    """Compile the loops of the search if this machine has not done so yet; that takes seconds.
 
-    Then they are called one by one on a board of one buffer, so that progress can be shown.
+    The loops are called one by one with a single buffer, so that progress can be shown.
     """
-    if is_kept(search):
+    if is_cached(search):
         return
-    board, _ = board_of(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
-    state = new_state(board, np.zeros(2, np.uint64), np.ones(1, np.int64), 100)
+    piece, _ = piece_arrays(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
+    state = new_state(piece, np.zeros(2, np.uint64), np.ones(1, np.int64), 100)
     rank = np.zeros(1, np.int64)
     steps: tuple[Callable[[], object], ...] = (
-        lambda: lift(state, 0, 0),
-        lambda: put(board, state, 0),
-        lambda: undo(board, state, 0),
-        lambda: split(board, state, 0, 1),
+        lambda: raise_floor(state, 0, 0),
+        lambda: place_on_floor(piece, state, 0),
+        lambda: undo(piece, state, 0),
+        lambda: split(piece, state, 0, 1),
         lambda: find_valleys(state, 0, 1),
-        lambda: count_inside(board, state, 0, 1),
+        lambda: count_inside(piece, state, 0, 1),
         lambda: tightest_section(state, 0, 1, 1, 0),
-        lambda: basin_overflows(board, state, 0, 1, 1),
-        lambda: could_drop(board, state, 0, 0),
-        lambda: search(board, state, 1, rank, 0, 0),
+        lambda: has_full_basin(piece, state, 0, 1, 1),
+        lambda: fits_into_hole(piece, state, 0, 0),
+        lambda: search(piece, state, 1, rank, 0, 0),
     )
     for number, step in enumerate(steps, start=1):
         progress(f"loading the search, part {number} of {len(steps)}")
         step()
 
 
-def reach(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Try the bound of a placement with a tenth of the work."""
-    return _probe(searcher, best.bound, best, budget.share(0.1), budget)
+def try_bound(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
+    """Return the placement improved by a search at its bound, with a tenth of the work."""
+    return _try_capacity(searcher, best.bound, best, budget, share=0.1)
 
 
 def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Lower a placement towards its bound, or until it is low enough, as far as work allows."""
+    """Return a placement lowered towards its bound or the target height, as the work allows.
 
-    def is_done(found: BestPlacement) -> bool:
-        return found.height <= max(found.bound, budget.enough) or budget.is_over()
-
-    for first in (budget.enough, best.bound):
-        if not is_done(best) and best.bound <= first < best.height:
-            best = _probe(searcher, first, best, budget.share(0.5), budget)
-    undecided = best.bound  # up to here nothing was found, though it may exist
-    while not is_done(best):
+    The target height and the bound are tried first. Then capacities between the bound and the
+    height are bisected, down to a thousandth of the height. Last, the height is lowered by one
+    unit at a time.
+    """
+    for capacity in (budget.target_height, best.bound):
+        if not budget.is_enough(best) and best.bound <= capacity < best.height:
+            best = _try_capacity(searcher, capacity, best, budget, share=0.5)
+    undecided = best.bound  # capacities up to here were tried in vain or not yet
+    while not budget.is_enough(best):
         gap = best.height - undecided
         if gap <= max(1, best.height // 1000):
             break
         capacity = undecided + gap // 2
-        best = _probe(searcher, capacity, best, budget.share(0.3), budget)
+        best = _try_capacity(searcher, capacity, best, budget, share=0.3)
         undecided = max(best.bound, undecided if best.height <= capacity else capacity)
-    while not is_done(best):
+    while not budget.is_enough(best):
         height = best.height
-        best = _probe(searcher, height - 1, best, budget.share(1.0), budget)
+        best = _try_capacity(searcher, height - 1, best, budget, share=1.0)
         if best.height == height:
             break
     return best
 
 
-def _probe(
-    searcher: Searcher, capacity: int, best: BestPlacement, part: Budget, whole: Budget
+def _try_capacity(
+    searcher: Searcher, capacity: int, best: BestPlacement, budget: Budget, *, share: float
 ) -> BestPlacement:
-    """Try one capacity; what is learned is a lower height or a higher bound."""
+    """Return ``best`` with a lower placement or a higher bound, if one capacity shows either.
+
+    Spends at most ``share`` of the remaining budget, and charges it.
+    """
+    part = budget.share(share)
     answer, placement = searcher.fit(capacity, part)
-    whole.charge(part.spent)
+    budget.charge(part.spent)
     if answer is Answer.YES:
         return BestPlacement(placement, height_of(searcher.piece, placement), best.bound)
     if answer is Answer.NO:

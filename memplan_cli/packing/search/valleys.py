@@ -1,18 +1,22 @@
-"""Valleys of a skyline: the branching decision with the fewest options, and pruning bounds.
+"""Valleys of a skyline: where to branch, and bounds that prune.
 
-A *valley* is an interval of level floor with higher floor, or the edge of the part being
-solved, on both sides. Take any section of a valley. In a layout where nothing can be moved
-down, either some unplaced buffer that covers the section and fits between the walls is placed
-on the floor, or a hole is left there. Since this holds for every section of every valley, the
-search is free to ask where the fewest answers are possible.
+A *valley* is an interval of sections with level floor that has a higher floor, or the edge of
+the part being solved, on both sides. Take any section of a valley, and a layout in which no
+buffer can be moved down. There, either a buffer that covers the section and fits between the
+walls is on the floor, or a hole is left. This holds for every section of every valley, so the
+search may branch at the section with the fewest options.
 
-            wall                 cap: the lower of the two walls
-      +------+         +------   inside: unplaced buffers that fit between the walls
-      |      |         |
-      |      +---------+         whatever sticks out goes to `cap` or higher; so a section
-      |       floor    |         that has some of both wastes what `inside` cannot fill
+    offset
+      ^      wall               cap     the lower of the two walls
+      |    +------+       +---  inside  unplaced buffers that fit between the walls
+      |    |      |  cap  |     slack   capacity - floor - unplaced units: what a section may waste
+      |    |      +-------+
+      |    |        floor |     An unplaced buffer that covers a section but is not inside goes
+      +----+--------------+->   to ``cap`` or higher. Where there is one, the units from the
+               section          floor to ``cap`` that inside buffers cannot fill are wasted.
 
-Only holes use up *slack*, the units a section can waste at this capacity.
+The scratch rows of `SearchState` are used as follows. `find_valleys` and `count_inside` fill them
+for `tightest_section`, which leaves the levels of holes for `depth_first`.
 """
 
 from __future__ import annotations
@@ -20,236 +24,278 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.search.board import NEVER, OPTIONS, TRAIL, WORK, lift
+from memplan_cli.packing.search.state import INFINITE, OPTIONS, TRAIL, WORK, raise_floor
 
 if TYPE_CHECKING:
-    from memplan_cli.packing.search.board import Board, State
+    from memplan_cli.packing.search.state import PieceArrays, SearchState
 
-# Rows of the scratch table.
-CROSSING, BEGIN, STOP, CAP, STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALL_RIGHT, SMALL_LEFT = (
-    range(10)
-)
-# Answers of `tightest_section` that are no section.
-DEAD_END, LIFTED = -1, -2
+# Rows of `SearchState.scratch`, with one entry for each section.
+CROSSING = 0
+"""In `split`: change in the number of unplaced buffers that continue in the next section."""
+BEGIN = 1
+"""First section of the level stretch of floor that holds the section."""
+STOP = 2
+"""Section after the last of that stretch."""
+CAP = 3
+"""Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
+STARTED = 4
+"""Number of inside buffers that start in the section, equal buffers counted once."""
+ENDED = 5
+"""Number of inside buffers whose last section this is, equal buffers counted once."""
+UNITS_IN = 6
+"""Units of the inside buffers that start in the section."""
+UNITS_OUT = 7
+"""Units of the inside buffers whose last section this is."""
+SMALLEST_RIGHT = 8
+"""Size of the smallest inside buffer that starts in the section. After `tightest_section`, the
+level up to which a hole at the section reaches, or -1 if there is no slack for a hole."""
+SMALLEST_LEFT = 9
+"""Size of the smallest inside buffer whose last section this is."""
 
-BLAME_BITS = 20
-"""Options are divided by blame as fractions of so many bits."""
+# Results of `tightest_section` that are no section.
+DEAD_END = -1
+RAISED = -2
+
+FAILURE_BITS = 20
+"""Options divided by failures are fractions of so many bits."""
 
 
 @compiled
-def split(board: Board, state: State, left: int, right: int) -> int:
-    """Write the parts of [left, right) that share no unplaced buffer as (from, until) pairs.
+def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
+    """Push the parts of [left, right) that share no unplaced buffer; return their number.
 
-    They go on the option stack, the smallest part on top of the order. Returns how many.
+    Each part is pushed on the option stack as its first section and the section after its last,
+    the part with the fewest buffers first. Register OPTIONS is not changed.
     """
-    first, start, end = board.first, board.start, board.end
-    crossing, placed, units, options = (
-        state.scratch[CROSSING],
-        state.placed,
-        state.left,
-        state.options,
-    )
+    first, start, end = piece.first, piece.start, piece.end
+    is_placed, unplaced, options = state.is_placed, state.unplaced, state.options
+    crossing = state.scratch[CROSSING]
     crossing[left : right + 1] = 0
-    lo, hi = first[left], first[right]
-    state.registers[WORK] -= 2 * (hi - lo) + 4 * (right - left)
-    for i in range(lo, hi):
-        if not placed[i]:
-            crossing[start[i]] += 1
-            crossing[end[i] - 1] -= 1
+    first_buffer, stop_buffer = first[left], first[right]
+    state.registers[WORK] -= 2 * (stop_buffer - first_buffer) + 4 * (right - left)
+    for buffer in range(first_buffer, stop_buffer):
+        if not is_placed[buffer]:
+            crossing[start[buffer]] += 1
+            crossing[end[buffer] - 1] -= 1
     base = state.registers[OPTIONS]
-    at = base
-    begin, across = -1, 0
-    for s in range(left, right):
-        across += crossing[s]
-        if begin < 0 and units[s] > 0:
-            begin = s
-        if begin >= 0 and across == 0:
-            # Insertion by number of buffers: a small part fails or succeeds soonest.
-            weight = first[s + 1] - first[begin]
-            j = at
-            while j > base and (first[options[j - 1]] - first[options[j - 2]] > weight):
-                options[j] = options[j - 2]
-                options[j + 1] = options[j - 1]
-                j -= 2
-            options[j] = begin
-            options[j + 1] = s + 1
-            at += 2
+    stop = base
+    begin, continuing = -1, 0
+    for section in range(left, right):
+        continuing += crossing[section]
+        if begin < 0 and unplaced[section] > 0:
+            begin = section
+        if begin >= 0 and continuing == 0:
+            # Sorted insertion by number of buffers: a small part fails or succeeds soonest.
+            buffers = first[section + 1] - first[begin]
+            index = stop
+            while index > base and (
+                first[options[index - 1]] - first[options[index - 2]] > buffers
+            ):
+                options[index] = options[index - 2]
+                options[index + 1] = options[index - 1]
+                index -= 2
+            options[index] = begin
+            options[index + 1] = section + 1
+            stop += 2
             begin = -1
-    return int((at - base) // 2)
+    return int((stop - base) // 2)
 
 
 @compiled
-def find_valleys(state: State, left: int, right: int) -> None:
-    """Fill BEGIN, STOP and CAP (-1 on floor that is no valley) and clear the counters."""
-    table, floor = state.scratch, state.floor
-    s = left
-    while s < right:
-        level = floor[s]
-        stop = s + 1
+def find_valleys(state: SearchState, left: int, right: int) -> None:
+    """Fill the scratch rows BEGIN, STOP and CAP of [left, right), and clear those of counts."""
+    scratch, floor = state.scratch, state.floor
+    begin = left
+    while begin < right:
+        level = floor[begin]
+        stop = begin + 1
         while stop < right and floor[stop] == level:
             stop += 1
-        before = floor[s - 1] if s > left else NEVER
-        after = floor[stop] if stop < right else NEVER
-        cap = min(before, after) if before > level and after > level else -1
-        table[BEGIN, s:stop] = s
-        table[STOP, s:stop] = stop
-        table[CAP, s:stop] = cap
-        s = stop
-    table[STARTED : UNITS_OUT + 1, left:right] = 0
-    table[SMALL_RIGHT : SMALL_LEFT + 1, left:right] = NEVER
+        left_wall = floor[begin - 1] if begin > left else INFINITE
+        right_wall = floor[stop] if stop < right else INFINITE
+        is_valley = left_wall > level and right_wall > level
+        scratch[BEGIN, begin:stop] = begin
+        scratch[STOP, begin:stop] = stop
+        scratch[CAP, begin:stop] = min(left_wall, right_wall) if is_valley else -1
+        begin = stop
+    scratch[STARTED : UNITS_OUT + 1, left:right] = 0
+    scratch[SMALLEST_RIGHT : SMALLEST_LEFT + 1, left:right] = INFINITE
 
 
 @compiled
-def count_inside(board: Board, state: State, left: int, right: int) -> None:
-    """Note where buffers inside valleys begin and end, as differences along time."""
-    table, placed = state.scratch, state.placed
-    start, end, sizes, twin = board.start, board.end, board.size, board.twin
-    for i in range(board.first[left], board.first[right]):
-        s, last, size = start[i], end[i] - 1, sizes[i]
-        if placed[i] or table[CAP, s] < 0 or last >= table[STOP, s]:
-            continue
-        table[UNITS_IN, s] += size
-        table[UNITS_OUT, last] += size
-        # Of equal buffers only the first is offered: the others would change nothing.
-        if twin[i] < 0 or placed[twin[i]]:
-            table[STARTED, s] += 1
-            table[ENDED, last] += 1
-        table[SMALL_RIGHT, s] = min(table[SMALL_RIGHT, s], size)
-        table[SMALL_LEFT, last] = min(table[SMALL_LEFT, last], size)
+def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) -> None:
+    """Count the inside buffers of all valleys of [left, right) by their first and last section.
 
-
-@compiled
-def tightest_section(state: State, left: int, right: int, capacity: int, blaming: int) -> int:
-    """Return the section with the fewest options, or DEAD_END, or LIFTED.
-
-    With ``blaming`` those where there is a choice are weighed by how often they ended a try:
-    what has gone wrong is decided first (dom/wdeg, Boussemart et al., ECAI 2004).
-
-    LIFTED: in some sections nothing fits between the walls, so their floor was raised to
-    the cap and the valleys have changed. For the section returned, SMALL_RIGHT holds the
-    floor that a hole would leave, or -1 if there is no slack for one.
+    Fills the scratch rows from STARTED to SMALLEST_LEFT, which `find_valleys` has cleared.
     """
-    table, floor, units = state.scratch, state.floor, state.left
-    fewest, chosen = NEVER, DEAD_END
-    lifted = False
-    s = left
-    while s < right:
-        stop, cap, level = table[STOP, s], table[CAP, s], floor[s]
-        if cap < 0:
-            s = stop
+    scratch, is_placed = state.scratch, state.is_placed
+    start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
+    for buffer in range(piece.first[left], piece.first[right]):
+        begin, last, size = start[buffer], end[buffer] - 1, sizes[buffer]
+        if is_placed[buffer] or scratch[CAP, begin] < 0 or last >= scratch[STOP, begin]:
             continue
-        smallest = NEVER
-        for q in range(stop - 1, s - 1, -1):
-            here = table[SMALL_RIGHT, q]
-            table[SMALL_RIGHT, q] = smallest
-            smallest = min(smallest, here)
-        inside, count, smallest = 0, 0, NEVER
-        for q in range(s, stop):
-            inside += table[UNITS_IN, q]
-            count += table[STARTED, q]
-            slack = capacity - level - units[q]
-            sticks_out = units[q] > inside
-            if sticks_out and cap - level - inside > slack:
-                state.blame[q] += 1
+        scratch[UNITS_IN, begin] += size
+        scratch[UNITS_OUT, last] += size
+        # Of equal buffers only the first is an option: the others give the same layouts.
+        if twin[buffer] < 0 or is_placed[twin[buffer]]:
+            scratch[STARTED, begin] += 1
+            scratch[ENDED, last] += 1
+        scratch[SMALLEST_RIGHT, begin] = min(scratch[SMALLEST_RIGHT, begin], size)
+        scratch[SMALLEST_LEFT, last] = min(scratch[SMALLEST_LEFT, last], size)
+
+
+@compiled
+def tightest_section(
+    state: SearchState, left: int, right: int, capacity: int, weigh_failures: int
+) -> int:
+    """Return the section of [left, right) with the fewest options, DEAD_END or RAISED.
+
+    DEAD_END: a section must waste more than its slack. Its failure is counted, as are those of
+    sections without any option, which are returned as sections with 0 options.
+    RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
+    so that the valleys have to be found again.
+
+    If ``weigh_failures`` is 1, numbers of options above 1 are divided by the failures of the
+    section: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+
+    Changes the scratch row SMALLEST_RIGHT: for each section of a valley it becomes the level up to
+    which a hole would reach, or -1 if the hole would be larger than the slack.
+    """
+    scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
+    fewest, tightest = INFINITE, DEAD_END
+    is_raised = False
+    begin = left
+    while begin < right:
+        stop, cap, level = scratch[STOP, begin], scratch[CAP, begin], floor[begin]
+        if cap < 0:
+            begin = stop
+            continue
+        # From the first sections of inside buffers: the smallest that starts further right.
+        smallest = INFINITE
+        for section in range(stop - 1, begin - 1, -1):
+            starting = scratch[SMALLEST_RIGHT, section]
+            scratch[SMALLEST_RIGHT, section] = smallest
+            smallest = min(smallest, starting)
+        inside, count, smallest_left = 0, 0, INFINITE
+        for section in range(begin, stop):
+            inside += scratch[UNITS_IN, section]
+            count += scratch[STARTED, section]
+            slack = capacity - level - unplaced[section]
+            is_crossed = unplaced[section] > inside  # by a buffer that is not inside
+            if is_crossed and cap - level - inside > slack:
+                state.failures[section] += 1
                 return DEAD_END
             if inside == 0:
-                lift(state, q, cap)
-                lifted = True
+                raise_floor(state, section, cap)
+                is_raised = True
             else:
-                # The next buffer here is on one that does not cover the section, or
-                # beyond a wall.
-                beside = level + min(smallest, table[SMALL_RIGHT, q])
+                # What is above a hole rests on the cap or on an inside buffer beside the section.
+                beside = level + min(smallest_left, scratch[SMALLEST_RIGHT, section])
                 hole = min(cap, beside)
-                fits = hole - level <= slack
-                table[SMALL_RIGHT, q] = hole if fits else -1
-                options = count + 1 if fits else count
+                is_hole_allowed = hole - level <= slack
+                scratch[SMALLEST_RIGHT, section] = hole if is_hole_allowed else -1
+                options = count + 1 if is_hole_allowed else count
                 if options == 0:
-                    state.blame[q] += 1
-                if blaming and options > 1:
-                    options = 1 + (options << BLAME_BITS) // state.blame[q]
+                    state.failures[section] += 1
+                if weigh_failures and options > 1:
+                    options = 1 + (options << FAILURE_BITS) // state.failures[section]
                 if options < fewest:
-                    fewest, chosen = options, q
-            smallest = min(smallest, table[SMALL_LEFT, q])
-            inside -= table[UNITS_OUT, q]
-            count -= table[ENDED, q]
-        s = stop
-    return LIFTED if lifted else chosen
+                    fewest, tightest = options, section
+            smallest_left = min(smallest_left, scratch[SMALLEST_LEFT, section])
+            inside -= scratch[UNITS_OUT, section]
+            count -= scratch[ENDED, section]
+        begin = stop
+    return RAISED if is_raised else tightest
 
 
 @compiled
-def basin_overflows(board: Board, state: State, left: int, right: int, capacity: int) -> bool:
-    """Whether some basin, a valley with valleys in it, must waste more than its slack.
+def has_full_basin(
+    piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
+) -> bool:
+    """Return whether a basin of [left, right) must waste more than its slack.
 
-    The bound is the valley's, with every level of the skyline as the cap in turn. Basins
-    are found with a stack of ever lower levels, as in the largest rectangle of a histogram.
+    A basin is an interval of sections between two walls, with any floors below these:
+
+        |               |   <- cap: the lower wall
+        |       +-+     |
+        |   +---+ +-+   |
+        +---+       +---+
+
+    The bound is that of a valley in `tightest_section`. Basins are found with a stack of falling
+    levels, as the rectangles in a histogram are. Counts the failure of the section. Uses the
+    scratch rows CROSSING and STARTED as stack, and UNITS_IN.
     """
-    stack_at, stack_level, floor = state.scratch[CROSSING], state.scratch[STARTED], state.floor
-    height = 0
-    for s in range(left, right + 1):
-        level = floor[s] if s < right else NEVER
-        begin = s
+    stack_begin, stack_level = state.scratch[CROSSING], state.scratch[STARTED]
+    floor, height = state.floor, 0
+    for section in range(left, right + 1):
+        level = floor[section] if section < right else INFINITE
+        begin = section
         while height > 0 and stack_level[height - 1] < level:
             height -= 1
-            begin = stack_at[height]
-            cap = min(level, stack_level[height - 1] if height > 0 else NEVER)
-            if cap < NEVER and _basin_overflows(board, state, begin, s, cap, capacity):
+            begin = stack_begin[height]
+            cap = min(level, stack_level[height - 1] if height > 0 else INFINITE)
+            if cap < INFINITE and _is_basin_full(piece, state, begin, section, cap, capacity):
                 return True
         if height == 0 or stack_level[height - 1] > level:
-            stack_at[height] = begin
+            stack_begin[height] = begin
             stack_level[height] = level
             height += 1
     return False
 
 
 @compiled
-def _basin_overflows(
-    board: Board, state: State, begin: int, stop: int, cap: int, capacity: int
+def _is_basin_full(
+    piece: PieceArrays, state: SearchState, begin: int, stop: int, cap: int, capacity: int
 ) -> bool:
-    if state.scratch[STOP, begin] >= stop:
-        return False  # a plain valley: `tightest_section` has looked
-    first, start, end, sizes = board.first, board.start, board.end, board.size
-    change, placed, units = state.scratch[UNITS_IN], state.placed, state.left
-    change[begin : stop + 1] = 0
-    lo, hi = first[begin], first[stop]
-    state.registers[WORK] -= hi - lo + 2 * (stop - begin)
-    for i in range(lo, hi):
-        if not placed[i] and end[i] <= stop:
-            change[start[i]] += sizes[i]
-            change[end[i]] -= sizes[i]
-    inside = 0
-    for s in range(begin, stop):
-        inside += change[s]
-        # Wasted: cap - floor - inside; allowed: capacity - floor - units.
-        if units[s] > inside and cap - inside > capacity - units[s]:
-            state.blame[s] += 1
-            return True
-    return False
+    """Return whether a section of the basin [begin, stop) must waste more than its slack.
 
-
-@compiled
-def could_drop(board: Board, state: State, section: int, left: int) -> bool:
-    """Whether a buffer fits into the hole just left, below everything still to come.
-
-    Such a layout is dominated by one in which that buffer is there, and that one is looked at
-    elsewhere.
+    Valleys are skipped: `tightest_section` has checked them. Changes the scratch row UNITS_IN.
     """
-    start, end, sizes = board.start, board.end, board.size
-    placed, floor, top = state.placed, state.floor, state.top
-    for i in range(board.first[left], board.first[section + 1]):
-        if placed[i] or end[i] <= section:
-            continue
-        support, ceiling = 0, NEVER
-        for s in range(start[i], end[i]):
-            support = max(support, top[s])
-            ceiling = min(ceiling, floor[s])
-            if ceiling - support < sizes[i]:
-                break
-        if ceiling - support >= sizes[i]:
+    if state.scratch[STOP, begin] >= stop:
+        return False
+    first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
+    change, is_placed, unplaced = state.scratch[UNITS_IN], state.is_placed, state.unplaced
+    change[begin : stop + 1] = 0
+    first_buffer, stop_buffer = first[begin], first[stop]
+    state.registers[WORK] -= stop_buffer - first_buffer + 2 * (stop - begin)
+    for buffer in range(first_buffer, stop_buffer):
+        if not is_placed[buffer] and end[buffer] <= stop:
+            change[start[buffer]] += sizes[buffer]
+            change[end[buffer]] -= sizes[buffer]
+    inside = 0
+    for section in range(begin, stop):
+        inside += change[section]
+        # Wasted: cap - floor - inside. Slack: capacity - floor - unplaced.
+        if unplaced[section] > inside and cap - inside > capacity - unplaced[section]:
+            state.failures[section] += 1
             return True
     return False
 
 
 @compiled
-def room_in_trail(state: State, sections: int) -> bool:
-    """Whether the undo log can take another step."""
+def fits_into_hole(piece: PieceArrays, state: SearchState, section: int, left: int) -> bool:
+    """Return whether an unplaced buffer fits into the hole that was just left at ``section``.
+
+    A layout with such a hole is dominated: with the buffer in the hole it is no taller, and the
+    search finds that layout in another branch. ``left`` is the first section of the part.
+    """
+    start, end, sizes = piece.start, piece.end, piece.size
+    is_placed, floor, top = state.is_placed, state.floor, state.top
+    for buffer in range(piece.first[left], piece.first[section + 1]):
+        if is_placed[buffer] or end[buffer] <= section:
+            continue
+        support, ceiling = 0, INFINITE
+        for covered in range(start[buffer], end[buffer]):
+            support = max(support, top[covered])
+            ceiling = min(ceiling, floor[covered])
+            if ceiling - support < sizes[buffer]:
+                break
+        if ceiling - support >= sizes[buffer]:
+            return True
+    return False
+
+
+@compiled
+def has_trail_room(state: SearchState, sections: int) -> bool:
+    """Return whether the undo log has room for a step over so many sections."""
     return bool(state.registers[TRAIL] + 4 * sections + 8 < len(state.trail))

@@ -1,4 +1,4 @@
-"""`memplan pack`: the layout of packed buffers, as text and as JSON."""
+"""`memplan pack`: the layout of result buffers, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from memplan_cli.reporting.media import result_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.packing.problem_file import Packed
+    from memplan_cli.packing.problem_file import PackingResult
 
 
-def _text(packed: Packed) -> str:
+def _text(result: PackingResult) -> str:
     rows = {
-        "buffers": f"{len(packed.problem.buffers)}",
-        "height": f"{packed.layout.height}",
-        "lower bound": f"{packed.lower_bound}",
-        "proved": "yes" if packed.layout.proved else "no",
+        "buffers": f"{len(result.problem.buffers)}",
+        "height": f"{result.layout.height}",
+        "lower bound": f"{result.lower_bound}",
+        "proved": "yes" if result.layout.proved else "no",
     }
-    if packed.capacity is not None:
-        rows["capacity"] = f"{packed.capacity} ({_capacity_verdict(packed)})"
-    rows["seconds"] = f"{packed.seconds:.3f}"
+    if result.capacity is not None:
+        rows["capacity"] = f"{result.capacity} ({_capacity_verdict(result)})"
+    rows["seconds"] = f"{result.seconds:.3f}"
     return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
 
 
-def _capacity_verdict(packed: Packed) -> str:
-    if packed.passed:
+def _capacity_verdict(result: PackingResult) -> str:
+    if result.passed:
         return "fits"
-    return "no layout fits" if packed.layout.proved else "no layout found that fits"
+    return "no layout fits" if result.layout.proved else "no layout found that fits"
 
 
-PACK: Mapping[str, Callable[[Packed], str]] = {
+PACK: Mapping[str, Callable[[PackingResult], str]] = {
     "text": _text,
-    "json": lambda packed: result_line("pack", packed),
+    "json": lambda result: result_line("pack", result),
 }

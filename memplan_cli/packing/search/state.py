@@ -1,0 +1,244 @@
+"""State of the exact search: the buffers of one piece as arrays, the skyline, and the undo log.
+
+`PieceArrays` never changes during a search. `SearchState` is the skyline over the sections, the
+stacks of the depth-first search, and all that is needed to take a step back. Both are tuples of
+arrays, because numba compiles access to those into plain loads.
+
+    offset
+      ^                          ``floor[s]``: lowest offset that an unplaced buffer may get in
+      |     +---+                section s.
+      | +---+   |....            ``top[s]``: top of the buffers placed in section s.
+      | |       |                They differ where a hole was left on purpose (dots).
+      +-+-------+----+-> section
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from memplan_cli.packing.compiled import compiled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from memplan_cli.packing.pieces import Piece
+
+    Ints = NDArray[np.int64]
+    Words = NDArray[np.uint64]
+
+# Indices of `SearchState.registers`. The registers hold the scalars of a search, so that a
+# compiled loop can stop after some work and continue later.
+TRAIL = 0
+"""Number of entries in the undo log."""
+DEPTH = 1
+"""Number of open frames."""
+OPTIONS = 2
+"""Number of entries on the option stack."""
+MODE = 3
+"""What to do next: one of the modes below."""
+LEFT = 4
+"""First section of the part that is being solved."""
+RIGHT = 5
+"""Section after the last of that part."""
+WORK = 6
+"""Units of work that may still be spent."""
+NODES = 7
+"""Number of states entered, for measurements."""
+
+# Modes: the values of ``registers[MODE]``.
+ENTER = 0
+"""Solve the sections from LEFT to RIGHT."""
+SOLVED = 1
+"""All buffers of the part are placed."""
+NEXT = 2
+"""Try the next option of the frame on top."""
+FAILED = 3
+"""The part has no solution in the present state."""
+OVERFLOWED = 4
+"""The undo log or a stack has no room for another step."""
+
+# Columns of `SearchState.frames`.
+KIND = 0
+"""CHOICE or PARTS."""
+FIRST = 1
+"""Index of the frame's first option on the option stack."""
+LAST = 2
+"""Index after its last option."""
+UPCOMING = 3
+"""Index of the option that is tried next."""
+MARK = 4
+"""Length of the undo log when the frame was opened. For CHOICE only, as are those below."""
+PRINT = 5
+"""Fingerprint of the state when the frame was opened."""
+SECTION = 6
+"""The section at which the options are."""
+FROM = 7
+"""First section of the part to which the frame belongs."""
+UNTIL = 8
+"""Section after the last of that part."""
+
+CHOICE = 0
+"""Kind of frame: one of the options must lead to a solution."""
+PARTS = 1
+"""Kind of frame: all options are independent parts that must be solved."""
+
+INFINITE = 1 << 60
+"""Higher than any arena: the height of the walls at the edges of a part."""
+
+
+class PieceArrays(NamedTuple):
+    """The buffers of one piece as arrays, sorted by start, end and size."""
+
+    start: Ints
+    """First section of each buffer."""
+    end: Ints
+    """Section after the last of each buffer."""
+    size: Ints
+    """Units of each buffer."""
+    twin: Ints
+    """The previous buffer with the same start, end and size, or -1."""
+    first: Ints
+    """For each section the first buffer that starts in it or later."""
+    load: Ints
+    """Units live in each section."""
+
+
+class SearchState(NamedTuple):
+    """Everything that changes during a search."""
+
+    floor: Ints
+    """For each section the lowest offset that an unplaced buffer may get there."""
+    top: Ints
+    """For each section the top of the buffers placed there."""
+    unplaced: Ints
+    """For each section the units of the buffers that are live there and not placed."""
+    is_placed: NDArray[np.int8]
+    """1 for each buffer that is placed, else 0."""
+    offset: Ints
+    """Units below each placed buffer; meaningless for the others."""
+    trail: Ints
+    """Undo log, one row for each change: (section, former floor, former top), or (-1 - buffer,
+    offset, 0) for a placed buffer."""
+    frames: Ints
+    """Stack of decisions, one row each."""
+    options: Ints
+    """Stack of options: a buffer to place, -1 - level for a hole up to that level, or the first
+    and last section of a part."""
+    registers: Ints
+    scratch: Ints
+    """Temporary rows with one entry for each section; see `valleys`."""
+    preference: Ints
+    """Temporary: of each buffer, the preference with which it is sorted among the options."""
+    failed: Words
+    """Hash table with the fingerprints of states without a solution; kept over restarts."""
+    failures: Ints
+    """One more than how often each section was the reason for a dead end; kept over restarts."""
+
+
+def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
+    """Return the sorted arrays of a piece, and for each entry its index in the piece's columns."""
+    columns = sorted(
+        range(len(piece.size)), key=lambda i: (piece.start[i], piece.end[i], piece.size[i], i)
+    )
+    start = np.array([piece.start[i] for i in columns], np.int64)
+    end = np.array([piece.end[i] for i in columns], np.int64)
+    size = np.array([piece.size[i] for i in columns], np.int64)
+    is_equal = (np.diff(start) == 0) & (np.diff(end) == 0) & (np.diff(size) == 0)
+    twin = np.full(len(columns), -1, np.int64)
+    twin[1:][is_equal] = np.flatnonzero(is_equal)
+    first = np.searchsorted(start, np.arange(len(piece.loads) + 1)).astype(np.int64)
+    load = np.array(piece.loads, np.int64)
+    return PieceArrays(start, end, size, twin, first, load), columns
+
+
+def new_state(
+    piece: PieceArrays, failed: Words, failures: Ints, trail_length: int
+) -> SearchState:
+    """Return a state in which no buffer is placed.
+
+    Args:
+        piece: The buffers.
+        failed: Hash table of fingerprints, a power of two long; shared, and changed by searches.
+        failures: A count for each section; shared, and changed by searches.
+        trail_length: Number of entries for which the undo log has room.
+    """
+    buffers, sections = len(piece.size), len(piece.load)
+    registers = np.zeros(8, np.int64)
+    registers[RIGHT] = sections
+    return SearchState(
+        floor=np.zeros(sections, np.int64),
+        top=np.zeros(sections, np.int64),
+        unplaced=piece.load.copy(),
+        is_placed=np.zeros(buffers, np.int8),
+        offset=np.zeros(buffers, np.int64),
+        trail=np.zeros((trail_length, 3), np.int64),
+        frames=np.zeros((4 * (buffers + sections) + 100, 9), np.int64),
+        options=np.zeros(64 * (buffers + sections) + 1000, np.int64),
+        registers=registers,
+        scratch=np.zeros((10, sections + 2), np.int64),
+        preference=np.zeros(buffers, np.int64),
+        failed=failed,
+        failures=failures,
+    )
+
+
+# The loops below read each array once into a local: every access to a tuple's array counts a
+# reference.
+
+
+@compiled
+def place_on_floor(piece: PieceArrays, state: SearchState, buffer: int) -> None:
+    """Place a buffer on the floor, which must be level over all its sections.
+
+    Raises floor and top, lowers ``unplaced``, and logs the step in the undo log.
+    """
+    floor, top, unplaced, trail = state.floor, state.top, state.unplaced, state.trail
+    begin, end, size = piece.start[buffer], piece.end[buffer], piece.size[buffer]
+    offset = floor[begin]
+    length = state.registers[TRAIL]
+    for section in range(begin, end):
+        if top[section] != offset:  # a hole is below: log its top, which the buffer hides
+            trail[length, 0], trail[length, 1] = section, offset
+            trail[length, 2] = top[section]
+            length += 1
+        floor[section] = offset + size
+        top[section] = offset + size
+        unplaced[section] -= size
+    trail[length, 0], trail[length, 1] = -1 - buffer, offset
+    state.registers[TRAIL] = length + 1
+    state.offset[buffer] = offset
+    state.is_placed[buffer] = 1
+
+
+@compiled
+def raise_floor(state: SearchState, section: int, level: int) -> None:
+    """Raise the floor of one section to ``level`` units, which leaves a hole; log it for undo."""
+    trail, length = state.trail, state.registers[TRAIL]
+    trail[length, 0] = section
+    trail[length, 1] = state.floor[section]
+    trail[length, 2] = state.top[section]
+    state.registers[TRAIL] = length + 1
+    state.floor[section] = level
+
+
+@compiled
+def undo(piece: PieceArrays, state: SearchState, mark: int) -> None:
+    """Take back all steps of the undo log from entry ``mark`` on, the last first."""
+    floor, top, unplaced, trail = state.floor, state.top, state.unplaced, state.trail
+    length = state.registers[TRAIL]
+    while length > mark:
+        length -= 1
+        entry = trail[length, 0]
+        if entry >= 0:
+            floor[entry], top[entry] = trail[length, 1], trail[length, 2]
+            continue
+        buffer = -1 - entry
+        state.is_placed[buffer] = 0
+        offset, size = trail[length, 1], piece.size[buffer]
+        for section in range(piece.start[buffer], piece.end[buffer]):
+            floor[section] = offset
+            top[section] = offset
+            unplaced[section] += size
+    state.registers[TRAIL] = mark
