@@ -64,7 +64,9 @@ _DOCUMENTS: Mapping[str, _Document | None] = {
         "The largest values of dimensions that fit a memory size", ("planning.fit:Fit",)
     ),
     "gate": _Document("The verdicts of a gate", ("reporting.commands.gate:GateVerdicts",)),
-    "pack": _Document("Buffers packed into one arena", ("packing.problem_file:PackingResult",)),
+    "pack": _Document(
+        "Buffers packed into one arena", ("packing.problem_file:PackingResult",)
+    ),
     "settings": _Document(
         "Runtime options for a model; sizes are bytes, null is unknown",
         ("reporting.commands.settings:ModelSettings",),
