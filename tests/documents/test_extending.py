@@ -1,8 +1,12 @@
-"""The guide's examples: quoted as they stand, they run, and what each adds has its effect."""
+"""The guide's examples: the guide quotes them, they run, and each addition has its effect."""
 
 from __future__ import annotations
 
+import os
+import re
 import runpy
+import shutil
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
@@ -14,14 +18,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser
+from onnx.reference import ReferenceEvaluator
 
 import memplan_cli
-from documents.pages import DOCS, CodeBlock, blocks_of
+from documents.pages import DOCS, ROOT, CodeBlock, blocks_of
 from features.training.gradient_checks import Case, check
 from memplan_cli import Settings
 from memplan_cli.core.problem import Layout, lower_bound, violations
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.shapes.symbolic import interpret
+from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.ordering import list_orders
 from memplan_cli.packing import ALLOCATORS
 from order_graphs import random_graph
@@ -72,10 +78,43 @@ def remarks(kind: str) -> dict[str, list[CodeBlock]]:
     return found
 
 
+def extended_copy(folder: Path, *files: str) -> Path:
+    """Return a copy of the package in which the guide's lines for some files are added.
+
+    A block with the remark ``adds to FILE after TEXT`` goes below the first line of the file that
+    begins with the text.
+    """
+    for name in ("memplan_cli", "configs"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for block in BLOCKS:
+        remark = re.fullmatch(r"adds to (\S+) after (.+)", block.remark)
+        if remark is None or remark[1] not in files:
+            continue
+        path, anchor = folder / remark[1], remark[2]
+        lines = path.read_text().splitlines(keepends=True)
+        index = next(i for i, line in enumerate(lines) if line.strip().startswith(anchor))
+        lines.insert(index + 1, block.text)
+        path.write_text("".join(lines))
+    return folder
+
+
+def run_in(copy: Path, *arguments: str) -> str:
+    """Run Python with a copy of the package, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy, env=environment, check=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.stdout
+
+
 def test_the_guide_quotes_every_example_and_nothing_else() -> None:
     assert sorted(remarks("from")) == sorted(remarks("prints")) == list(NAMES)
     assert [str(block) for block in BLOCKS if not block.remark] == []
-    assert len(NAMES) == 6
+    assert len(NAMES) == 8
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,7 +191,7 @@ def test_an_allocator_that_wastes_memory_costs_no_more_than_level_1(samples: Pat
 @given(st.integers(0, 10_000))
 def test_the_scheduler_gives_a_permutation_that_keeps_to_the_edges(seed: int) -> None:
     graph = random_graph(seed)
-    order = example("transform").newest_first(graph)
+    order = example("scheduler").newest_first(graph)
     place = {op: at for at, op in enumerate(order)}
     assert sorted(order) == list(range(graph.size))
     assert all(place[p] < place[op] for op in order for p in graph.preds[op])
@@ -161,12 +200,69 @@ def test_the_scheduler_gives_a_permutation_that_keeps_to_the_edges(seed: int) ->
 def test_planning_tries_a_scheduler_of_the_table(
     samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = example("transform").newest_first
+    scheduler = example("scheduler").newest_first
     monkeypatch.setitem(list_orders.SCHEDULERS, "newest_first", scheduler)
     report = memplan_cli.plan(samples / "train_mlp.onnx").report
     live = report.memory.live_peak
     assert live is not None
     assert report.orders["newest_first"] >= live
+
+
+def test_an_operator_with_a_row_is_written_over_its_input(tmp_path: Path) -> None:
+    copy = extended_copy(tmp_path, "memplan_cli/core/operators.py")
+    script = str(EXAMPLES / "operator_trait.py")
+    assert (run_in(ROOT, script), run_in(copy, script)) == ("131072 bytes\n", "65536 bytes\n")
+
+
+def test_the_rewritten_model_has_the_same_outputs_and_needs_less(tmp_path: Path) -> None:
+    made = example("rewrite")
+    path = tmp_path / "scaled.onnx"
+    onnx.save(made.MODEL, path)
+    planned = made.planned(path)
+    model = onnx.load_from_string(
+        b"".join(written_model(onnx.load(path), planned.program, planned.plan))
+    )
+    assert [node.op_type for node in model.graph.node].count("Expand") == 2
+    random = np.random.default_rng(3)
+    feeds = {
+        "x": random.normal(size=(64, 256)).astype(np.float32),
+        "scale": random.normal(size=256).astype(np.float32),
+    }
+    before, after = (
+        ReferenceEvaluator(each).run(None, feeds)[0] for each in (made.MODEL, model)
+    )
+    assert np.array_equal(before, after)
+    assert planned.plan.report.memory.planned < planned.plan.report.original_planned
+
+
+def test_the_rewrite_leaves_a_model_without_repeated_reads_alone(samples: Path) -> None:
+    planned = example("rewrite").planned(samples / "train_mlp.onnx")
+    assert planned.plan.report.recompute.nodes == 0
+
+
+SETTING_FILES = (
+    "memplan_cli/settings/keys.py",
+    "memplan_cli/settings/settings.py",
+    "memplan_cli/planning/notes.py",
+    "memplan_cli/cli/options/chosen.py",
+    "configs/default.yaml",
+)
+
+
+def test_the_setting_is_read_from_a_file_and_an_option_and_has_its_effect(
+    tmp_path: Path, samples: Path
+) -> None:
+    copy = extended_copy(tmp_path, *SETTING_FILES)
+    model = tmp_path / "model.onnx"
+    shutil.copy(samples / "branchy_cnn.onnx", model)
+    report = ("-m", "memplan_cli", "report", str(model))
+    warning = "the model has more than 2 nodes"
+    assert warning not in run_in(copy, *report)
+    assert warning not in run_in(copy, *report, "--warn-nodes", "1000")
+    assert warning in run_in(copy, *report, "--warn-nodes", "2")
+    (tmp_path / "memplan.yaml").write_text("warn_nodes: 2\n")
+    assert warning in run_in(copy, *report)
+    assert '"warn_nodes"' in run_in(copy, "-m", "memplan_cli", "schema", "config")
 
 
 def test_the_shape_rule_makes_an_unknown_size_known(

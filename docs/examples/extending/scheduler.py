@@ -1,4 +1,4 @@
-"""A transform that orders the ops: of those that are ready, the one that became so last."""
+"""A scheduler: of the ops that are ready, the one that became ready last comes next."""
 
 from __future__ import annotations
 
