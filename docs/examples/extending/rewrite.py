@@ -12,7 +12,7 @@ from onnx import parser
 
 from memplan_cli.api.models.model_file import read_model, source_of
 from memplan_cli.api.rewrites import REWRITES
-from memplan_cli.core.program import VarId
+from memplan_cli.core.program import Op, VarId
 from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.planning.candidates import in_best_order
@@ -43,7 +43,8 @@ def expand_again(task: PlanningTask) -> Candidate:
     program, sizes = task.program, dict(task.terms.sizes)
     variables = dict(program.vars)
     expands = {op.outputs[0]: op for op in program.body.ops if op.type == "Expand"}
-    ops, copies = [], []
+    ops: list[Op] = []
+    copies: list[Op] = []
     was_read: set[VarId] = set()
     for op in program.body.ops:
         copy_of: dict[VarId, VarId] = {}
