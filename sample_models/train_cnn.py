@@ -23,7 +23,7 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.features.recompute.search import search_recomputation
-from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.first_feeds import first_feeds
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, TrainStep, make_train_step

@@ -86,7 +86,7 @@ _DOCUMENTS: Mapping[str, _Document | None] = {
     ),
     "train-step": _Document(
         "A training step that was made from a model",
-        ("features.training.step_document:WrittenStep",),
+        ("features.training.report:WrittenStep",),
     ),
     "validate": _Document(
         "The verdict on a written model and its original",

@@ -13,10 +13,10 @@ from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.rewrites import Recompute
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.training.forward.initial import first_archive
+from memplan_cli.features.training.first_feeds import first_archive
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
-from memplan_cli.features.training.step_document import WrittenStep
+from memplan_cli.features.training.report import WrittenStep
 from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases

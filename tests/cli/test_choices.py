@@ -9,7 +9,7 @@ import pytest
 
 from memplan_cli.cli import main
 from memplan_cli.features.training.losses import LOSSES
-from memplan_cli.features.training.optimizers import OPTIMISERS
+from memplan_cli.features.training.optimizers import OPTIMIZERS
 from memplan_cli.reporting import RENDERERS
 from memplan_cli.reporting.commands import (
     diff,
@@ -60,7 +60,7 @@ def test_every_format_that_there_is_can_be_asked_for(
 
 def test_every_loss_and_update_rule_can_be_asked_for() -> None:
     assert choices("train-step", "loss_fn") == set(LOSSES)
-    assert choices("train-step", "optimizer") == set(OPTIMISERS)
+    assert choices("train-step", "optimizer") == set(OPTIMIZERS)
 
 
 def test_every_allocator_can_be_simulated() -> None:

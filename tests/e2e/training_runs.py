@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.first_feeds import first_feeds
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, TrainStep, make_train_step

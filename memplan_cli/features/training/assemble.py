@@ -1,7 +1,8 @@
-"""The finished graph of a training step: nodes, inputs, outputs and types put together."""
+"""The graph of a training step: updates or gradients behind a backward pass, inputs and outputs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +10,13 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto, TensorProto, helper
 
 from memplan_cli.errors import ModelError
+from memplan_cli.features.training.optimizers import (
+    OPTIMIZERS,
+    Optimizer,
+    UpdateScalars,
+    WeightUpdate,
+    update_scalars,
+)
 from memplan_cli.features.training.tape import Phase
 from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
 from memplan_cli.onnx_io.traversal import reads
@@ -18,16 +26,23 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto, ValueInfoProto
 
-    from memplan_cli.features.training.differentiate import Differentiated
-    from memplan_cli.features.training.forward.parameters import Parameter
+    from memplan_cli.features.training.differentiate import DifferentiatedModel
+    from memplan_cli.features.training.parameters import Parameter
 
 LEARNING_RATE = "learning_rate"
 STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a step trains, what it updates besides, and the gradient of each parameter."""
+class TrainedTensors:
+    """What a training step computes new values of.
+
+    Attributes:
+        loss: the tensor of the loss.
+        parameters: the weights that are trained.
+        running: running statistics, which are updated without gradients.
+        gradients: the gradient of each parameter.
+    """
 
     loss: str
     parameters: tuple[Parameter, ...]
@@ -36,77 +51,152 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """All nodes in order, the outputs besides the loss, and the optimiser's inputs."""
+class StepNodes:
+    """The nodes of a training step with the inputs and outputs of its update.
+
+    Attributes:
+        nodes: all nodes in order.
+        outputs: outputs besides the loss, each with the parameter that it has the type of.
+        state: inputs of the optimizer's state, each with the parameter that it has the type of.
+        gradients: the gradient of each parameter.
+    """
 
     nodes: list[NodeProto]
-    results: dict[str, Parameter]
+    outputs: dict[str, Parameter]
     state: dict[str, Parameter]
     gradients: Mapping[str, str]
 
 
-def assemble(model: ModelProto, plan: Plan, made: Differentiated, ends: Ends) -> ModelProto:
-    """Return the step as a model: what nothing reads any more is left out.
+def gradient_nodes(trained: TrainedTensors, passes: DifferentiatedModel) -> StepNodes:
+    """Return a step whose outputs are the gradients.
+
+    A gradient that has another name than ``<parameter>_grad`` and several parameters, or that is not
+    computed by a node, is copied to an output of its own.
+    """
+    tape, outputs = passes.tape, dict[str, str]()
+    tape.nodes.clear()
+    computed = {name for node in passes.nodes for name in node.output} - {trained.loss}
+    uses = Counter(trained.gradients.values())
+    for name, gradient in trained.gradients.items():
+        is_own = uses[gradient] == 1 or gradient == f"{name}_grad"
+        if gradient in computed and is_own:
+            outputs[name] = gradient
+        else:
+            outputs[name] = tape.pool.fresh(f"{name}_grad")
+            tape.copy_to(outputs[name], gradient)
+    nodes = [*passes.nodes, *tape.nodes]
+    return StepNodes(nodes, {outputs[p.name]: p for p in trained.parameters}, {}, outputs)
+
+
+def update_nodes(
+    trained: TrainedTensors, passes: DifferentiatedModel, optimizer: Optimizer
+) -> StepNodes:
+    """Return a step whose outputs are the new values of parameters and of the optimizer's state.
+
+    Each parameter's update follows the node that computes its gradient, so that the gradient can
+    be freed early.
+    """
+    tape, rule = passes.tape, OPTIMIZERS[optimizer.kind]
+    tape.phase = Phase.UPDATE
+    tape.nodes.clear()
+    scalars: dict[int, UpdateScalars] = {}
+    for dtype in dict.fromkeys(p.dtype for p in trained.parameters):
+        scalars[dtype] = update_scalars(tape, optimizer, LEARNING_RATE, STEP, dtype)
+    scalar_nodes = list(tape.nodes)
+    updates: dict[str, list[NodeProto]] = {}  # by gradient
+    outputs: dict[str, Parameter] = {}
+    state: dict[str, Parameter] = {}
+    for parameter in trained.parameters:
+        tape.nodes.clear()
+        gradient = trained.gradients[parameter.name]
+        inputs = {kind: f"{parameter.input}.{kind}" for kind in rule.state}
+        update = WeightUpdate(parameter.name, gradient, inputs, scalars[parameter.dtype])
+        new = rule.write(tape, optimizer, update)
+        names = {new.weight: parameter.output}
+        names |= {value: f"{parameter.output}.{kind}" for kind, value in new.state.items()}
+        rename_values(tape.nodes, names)
+        outputs |= dict.fromkeys(names.values(), parameter)
+        state |= dict.fromkeys(inputs.values(), parameter)
+        updates.setdefault(gradient, []).extend(tape.nodes)
+    nodes: list[NodeProto] = []
+    for node in passes.nodes:
+        nodes.append(node)
+        for name in node.output:
+            nodes.extend(updates.pop(name, ()))
+    # What remains updates by gradients that no node computes: constants.
+    remaining = [node for update in updates.values() for node in update]
+    return StepNodes([*scalar_nodes, *remaining, *nodes], outputs, state, trained.gradients)
+
+
+def assemble(
+    model: ModelProto, trained: TrainedTensors, passes: DifferentiatedModel, step: StepNodes
+) -> ModelProto:
+    """Return a training step as a model, without the nodes and weights that it does not need.
 
     Raises:
-        ModelError: a name that the step needs means something else in the model.
+        ModelError: the model uses the name of one of the step's inputs for another tensor.
     """
-    fed = {p.name: p for p in (*plan.parameters, *plan.running)}
-    outputs = {**ends.results, **{p.output: p for p in plan.running}}
-    nodes = [n for n in ends.nodes if not fed.keys() & set(n.output)]
-    nodes = live_nodes(nodes, [plan.loss, *outputs])
+    fed = {p.name: p for p in (*trained.parameters, *trained.running)}
+    outputs = {**step.outputs, **{p.output: p for p in trained.running}}
+    nodes = [node for node in step.nodes if not fed.keys() & set(node.output)]
+    nodes = live_nodes(nodes, [trained.loss, *outputs])
     rename_values(nodes, {name: p.input for name, p in fed.items()})
     used = {name for node in nodes for name in reads(node)}
+    weights = [*model.graph.initializer, *passes.tape.pool.initializers]
+
     result = deepcopy(model)
     for part in ("node", "initializer", "input", "output", "value_info"):
         result.graph.ClearField(part)
     graph = result.graph
     graph.node.extend(nodes)
-    weights = [*model.graph.initializer, *made.tape.pool.tensors]
     graph.initializer.extend(t for t in weights if t.name in used and t.name not in fed)
-    graph.input.extend(_value(p.input, p) for p in fed.values())
-    graph.input.extend(_value(name, p) for name, p in ends.state.items())
+    graph.input.extend(_typed_like(p.input, p) for p in fed.values())
+    graph.input.extend(_typed_like(name, p) for name, p in step.state.items())
     graph.input.extend(v for v in model.graph.input if v.name in used and v.name not in fed)
-    if made.tape.phase is Phase.UPDATE:
+    if passes.tape.phase is Phase.UPDATE:
         graph.input.append(helper.make_tensor_value_info(LEARNING_RATE, TensorProto.FLOAT, []))
         graph.input.append(helper.make_tensor_value_info(STEP, TensorProto.INT64, []))
-    loss = made.tape.tensor(plan.loss)
-    graph.output.append(helper.make_tensor_value_info(plan.loss, loss.dtype, loss.shape or []))
-    graph.output.extend(_value(name, p) for name, p in outputs.items())
-    graph.value_info.extend(_types(made, nodes, {plan.loss, *outputs}))
-    _refuse_two_of_a_name([v.name for v in graph.input], nodes, weights)
+    loss = passes.tape.tensor(trained.loss)
+    graph.output.append(
+        helper.make_tensor_value_info(trained.loss, loss.dtype, loss.shape or [])
+    )
+    graph.output.extend(_typed_like(name, p) for name, p in outputs.items())
+    graph.value_info.extend(_inner_types(passes, nodes, {trained.loss, *outputs}))
+    _reject_duplicate_names([v.name for v in graph.input], nodes, weights)
     return result
 
 
-def _refuse_two_of_a_name(
+def _reject_duplicate_names(
     inputs: Sequence[str], nodes: Iterable[NodeProto], weights: Iterable[TensorProto]
 ) -> None:
-    made = {name for node in nodes for name in node.output} | {t.name for t in weights}
-    taken = [n for n in inputs if n in made and n.startswith(("in.", LEARNING_RATE, STEP))]
-    twice = [name for name in dict.fromkeys(inputs) if inputs.count(name) > 1]
-    for name in (*taken, *twice):
+    """Raise ModelError if an input of a step has the name of another input, a node output or a weight."""
+    defined = {name for node in nodes for name in node.output} | {t.name for t in weights}
+    own_names = [name for name in inputs if name.startswith(("in.", LEARNING_RATE, STEP))]
+    defined_twice = [name for name in own_names if name in defined]
+    listed_twice = [name for name in dict.fromkeys(inputs) if inputs.count(name) > 1]
+    for name in (*defined_twice, *listed_twice):
         raise ModelError(
             f"the training step needs an input {name!r}, and the model uses that name",
             hint="rename it in the model",
         )
 
 
-def _value(name: str, parameter: Parameter) -> ValueInfoProto:
+def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, parameter.dtype, parameter.sizes)
 
 
-def _types(
-    made: Differentiated, nodes: Sequence[NodeProto], given: set[str]
+def _inner_types(
+    passes: DifferentiatedModel, nodes: Sequence[NodeProto], outputs: set[str]
 ) -> list[ValueInfoProto]:
-    """Keep the types of forward tensors, and give each gradient that of its tensor."""
-    known = dict(made.tape.tensors)
-    for name, gradient in made.gradients.items():
-        if name in made.tape.tensors:
-            known.setdefault(gradient, made.tape.tensors[name])
-    found = []
+    """Return the known types of all tensors but the outputs; a gradient has its tensor's type."""
+    tensors = dict(passes.tape.tensors)
+    for name, gradient in passes.gradients.items():
+        if name in passes.tape.tensors:
+            tensors.setdefault(gradient, passes.tape.tensors[name])
+    types = []
     for node in nodes:
         for name in node.output:
-            tensor = known.get(name)
-            if tensor is not None and tensor.dtype and name not in given:
-                found.append(helper.make_tensor_value_info(name, tensor.dtype, tensor.shape))
-    return found
+            tensor = tensors.get(name)
+            if tensor is not None and tensor.dtype and name not in outputs:
+                types.append(helper.make_tensor_value_info(name, tensor.dtype, tensor.shape))
+    return types

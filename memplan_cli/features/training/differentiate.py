@@ -1,4 +1,4 @@
-"""From a forward model to one that also computes the gradients of its loss."""
+"""A forward pass and its backward pass, from a forward model and the name of its loss."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.backward import sweep
+from memplan_cli.features.training.cheap_tensors import recompute_cheap_tensors
 from memplan_cli.features.training.expansion.expand import expand
-from memplan_cli.features.training.forward.tensors import (
-    constant_values,
-    infer_tensors,
-)
-from memplan_cli.features.training.lean import keep_less
 from memplan_cli.features.training.rules import RULES
-from memplan_cli.features.training.tape import Phase, Pool, Tape, mark
+from memplan_cli.features.training.tape import ConstantPool, Phase, Tape, set_phase
+from memplan_cli.features.training.tensors import constant_values, infer_tensors
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.workarounds import is_generated_name
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from onnx import ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.features.training.tape import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Differentiated:
-    """A forward pass and the gradients of its loss, as nodes in order, phases marked.
+class DifferentiatedModel:
+    """A forward pass and the gradients of its loss.
 
-    ``gradients`` maps tensors to their gradients; ``tape`` can write further nodes.
+    Attributes:
+        nodes: forward and backward nodes in order, each with its phase in its metadata.
+        gradients: tensor -> its gradient.
+        tape: can write further nodes; has the types and constants of the new tensors.
     """
 
     nodes: list[NodeProto]
@@ -49,56 +49,66 @@ def differentiate(
     parameters: Sequence[str],
     results: Sequence[str] = (),
     rules: Mapping[str, Rule] = RULES,
-) -> Differentiated:
-    """Write the backward pass of a prepared model.
+) -> DifferentiatedModel:
+    """Return the forward and backward pass of a prepared model.
 
     Args:
-        model: Changed in place: operators are expanded, nodes given further outputs.
+        model: Changed in place: operators are expanded, nodes get further outputs.
         loss: A tensor with one element.
-        parameters: The tensors whose gradients are wanted.
-        results: What the forward pass has to give besides the loss.
+        parameters: The tensors whose gradients are needed.
+        results: Tensors that the forward pass computes besides the loss.
         rules: The gradient rules by operator.
 
     Raises:
         SettingsError: the loss does not exist or has several elements.
-        NoRuleError: an operator on the way has no rule.
+        NoRuleError: an operator between a parameter and the loss has no rule.
     """
     expand(model, loss, parameters, rules)
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
-    if loss not in {name for node in nodes for name in node.output}:
-        made = [name for node in graph.node for name in node.output if name]
-        near = get_close_matches(loss, made, n=3) or [value.name for value in graph.output]
-        raise SettingsError(
-            f"the model computes no tensor {loss!r} to be the loss",
-            hint=f"the nearest names are {', '.join(near[:3])}",
-        )
-    tensors = infer_tensors(model)
-    pool = Pool(names_in(graph))
+    if not any(loss in node.output for node in nodes):
+        raise _unknown_loss(loss, graph)
     tape = Tape(
-        tensors, constant_values(graph), pool, opset=standard_opset(model), rules=rules
+        infer_tensors(model),
+        constant_values(graph),
+        ConstantPool(names_in(graph)),
+        opset=standard_opset(model),
+        rules=rules,
     )
-    path = live_nodes(nodes, [loss])
-    done = sweep(path, {loss: _one(tape, loss)}, parameters, tape)
-    forward = _with_additions(nodes, tape, [v.name for v in graph.input])
-    known = [name for name in parameters if name in done]
-    backward = live_nodes(tape.nodes, [done[name] for name in known])
-    backward = keep_less(forward, backward, [loss, *results], tape)
-    forward = live_nodes(forward, [loss, *results, *_read_by(backward)])
+    seed = _gradient_of_loss(tape, loss)
+    gradients = sweep(live_nodes(nodes, [loss]), {loss: seed}, parameters, tape)
+    forward = [
+        *(node for v in graph.input for node in tape.forward_additions.get(v.name, ())),
+        *tape.forward_nodes(nodes),
+    ]
+    needed = [gradients[name] for name in parameters if name in gradients]
+    backward = live_nodes(tape.nodes, needed)
+    backward = recompute_cheap_tensors(forward, backward, [loss, *results], tape)
+    read_by_backward = [name for node in backward for name in reads(node)]
+    forward = live_nodes(forward, [loss, *results, *read_by_backward])
     for node in forward:
-        mark(node, Phase.FORWARD)
-    names = _gradient_names(done, backward, tape.pool)
+        set_phase(node, Phase.FORWARD)
+    names = _gradient_names(gradients, backward, tape.pool)
     rename_values(backward, names)
-    gradients = {name: names.get(g, g) for name, g in done.items()}
-    return Differentiated([*forward, *backward], gradients, tape)
+    renamed = {name: names.get(gradient, gradient) for name, gradient in gradients.items()}
+    return DifferentiatedModel([*forward, *backward], renamed, tape)
 
 
-def _read_by(nodes: Iterable[NodeProto]) -> list[str]:
-    return [name for node in nodes for name in reads(node)]
+def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:
+    computed = [name for node in graph.node for name in node.output if name]
+    near = get_close_matches(loss, computed, n=3) or [value.name for value in graph.output]
+    return SettingsError(
+        f"the model computes no tensor {loss!r} to be the loss",
+        hint=f"the nearest names are {', '.join(near[:3])}",
+    )
 
 
-def _one(tape: Tape, loss: str) -> str:
-    """The gradient of the loss by itself."""
+def _gradient_of_loss(tape: Tape, loss: str) -> str:
+    """Return the gradient of the loss with respect to itself: 1, in the shape of the loss.
+
+    Raises:
+        SettingsError: the loss is known to have more than one element.
+    """
     tensor = tape.tensor(loss)
     dims = [d for d in tensor.shape or () if d is not None and not is_generated_name(str(d))]
     if any(dim != 1 for dim in dims):
@@ -106,35 +116,21 @@ def _one(tape: Tape, loss: str) -> str:
             f"the loss {loss!r} has shape {list(tensor.shape or ())}; a loss is one number",
             hint="reduce it to a mean or a sum, or let --loss-fn make one",
         )
-    sizes = tensor.sizes
-    if sizes is None:
+    if tensor.sizes is None:
         return tape.emit("Expand", tape.scalar(1, loss), tape.shape_of(loss))
-    return tape.constant(np.ones(sizes), tape.dtype(loss))
-
-
-def _with_additions(
-    nodes: Sequence[NodeProto], tape: Tape, given: Sequence[str]
-) -> list[NodeProto]:
-    """Put in what the rules added to the forward pass, each behind what it reads."""
-    found: list[NodeProto] = []
-    for name in given:
-        found.extend(tape.after.get(name, ()))
-    for node in nodes:
-        replacement = tape.instead.get(node.output[0], [node])
-        for new in replacement:
-            found.append(new)
-            for name in new.output:
-                found.extend(tape.after.get(name, ()))
-    return found
+    return tape.constant(np.ones(tensor.sizes), tape.dtype(loss))
 
 
 def _gradient_names(
-    done: Mapping[str, str], nodes: Sequence[NodeProto], pool: Pool
+    gradients: Mapping[str, str], nodes: Collection[NodeProto], pool: ConstantPool
 ) -> dict[str, str]:
-    """Name each gradient after its tensor; one shared by several, after the last."""
-    made = {name for node in nodes for name in node.output}
+    """Return new names ``<tensor>_grad`` for the gradients that the nodes compute.
+
+    A gradient of several tensors is named after the one that comes first in the forward pass.
+    """
+    computed = {name for node in nodes for name in node.output}
     names: dict[str, str] = {}
-    for tensor, gradient in reversed(list(done.items())):
-        if gradient in made and gradient not in names:
+    for tensor, gradient in reversed(list(gradients.items())):
+        if gradient in computed and gradient not in names:
             names[gradient] = pool.fresh(f"{tensor}_grad")
     return names

@@ -1,4 +1,4 @@
-"""Loss functions to put behind a model that has none."""
+"""Loss functions that are appended to a model without a loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, helper
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.training.forward.tensors import FLOATS, infer_tensors, tensor_of
+from memplan_cli.features.training.tensors import FLOATS, infer_tensors, tensor_of
 from memplan_cli.onnx_io.graph_editor import FreshNames, names_in, producer_nodes
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto
 
-    from memplan_cli.core.program import Dim, Shape
+    from memplan_cli.core.program import Shape
 
 IGNORED_LABEL = -100
 """Rows with this label have no part in the loss, as in PyTorch."""
@@ -24,7 +24,13 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True, slots=True)
 class LossFunction:
-    """What is compared with what: ``output`` ("": the model's first) with input ``labels``."""
+    """A loss function and the tensors that it compares.
+
+    Attributes:
+        kind: a key of `LOSSES`.
+        labels: the input of the model with the labels; it is added if missing.
+        output: the tensor that is compared with the labels; empty: the model's first output.
+    """
 
     kind: str
     labels: str = "labels"
@@ -39,121 +45,119 @@ class LossFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """A model's result, its type, and the name of what it is compared with."""
+class LossOperands:
+    """A model's output with its type, and the name of the labels that it is compared with."""
 
-    result: str
+    output: str
     dtype: int
     shape: Shape
     labels: str
 
 
 def add_loss(model: ModelProto, function: LossFunction) -> str:
-    """Put a loss behind a model, in place, and return its name.
-
-    The labels are an input of the model, a new one if it has none of that name.
+    """Append a loss function to a model, in place, and return the name of the loss.
 
     Raises:
-        SettingsError: the output does not exist, or its shape is not known.
+        SettingsError: the output does not exist, has no known shape, or is not of a float type.
     """
     graph = model.graph
     output = function.output or graph.output[0].name
-    if output not in {name for node in graph.node for name in node.output}:
+    if output not in producer_nodes(graph.node):
         raise SettingsError(f"the model computes no tensor {output!r}")
     tensor = infer_tensors(model).get(output)
     if tensor is None or not tensor.shape:
         raise SettingsError(f"the shape of {output!r} is not known: no loss can be added")
     if tensor.dtype not in FLOATS:
         raise SettingsError(
-            f"{output!r} is of type {_word(tensor.dtype)}: a loss is made of floats",
+            f"{output!r} is of type {_dtype_name(tensor.dtype)}: a loss is made of floats",
             hint="name another result with --output",
         )
-    result = Comparison(output, tensor.dtype, tensor.shape, function.labels)
-    return LOSSES[function.kind](graph, result)
+    operands = LossOperands(output, tensor.dtype, tensor.shape, function.labels)
+    return LOSSES[function.kind](graph, operands)
 
 
-_CLASSES = frozenset({TensorProto.INT32, TensorProto.INT64})
+_LABEL_TYPES = frozenset({TensorProto.INT32, TensorProto.INT64})
 
 
-def _word(dtype: int) -> str:
-    return str(TensorProto.DataType.Name(dtype)).lower()
+def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
+    """Append L = mean of -log softmax(X)[label], and return its name.
 
-
-def softmax_cross_entropy(graph: GraphProto, given: Comparison) -> str:
-    """Mean of -log softmax(result)[label]; a final Softmax of the model is taken out first.
-
-    Classes are on axis 1 of images ([N, C, H, W] and more), else on the last axis.
+    If the model ends with a Softmax, X is the input of that Softmax. Classes are on axis 1 of images
+    ([N, C, H, W] and more axes), otherwise on the last axis. Labels are class numbers.
 
     Raises:
-        SettingsError: the labels are no whole numbers.
+        SettingsError: the labels are not integers.
     """
-    rank = len(given.shape)
+    rank = len(operands.shape)
     axis = 1 if rank >= 4 else rank - 1
-    write = _Writer(graph)
-    logits = _before_softmax(graph, given.result, (axis, rank))
-    labels = given.labels
-    if _is_new(graph, labels):
-        rest = tuple(dim for i, dim in enumerate(given.shape) if i != axis)
-        _add_input(graph, labels, TensorProto.INT64, rest)
-    kind = next(tensor_of(v.type).dtype for v in graph.input if v.name == labels)
-    if kind not in _CLASSES:
+    writer = _LossWriter(graph)
+    logits = _softmax_input(graph, operands.output, axis, rank)
+    labels = operands.labels
+    label_shape = tuple(dim for i, dim in enumerate(operands.shape) if i != axis)
+    _ensure_input(graph, labels, TensorProto.INT64, label_shape)
+    label_type = next(tensor_of(v.type).dtype for v in graph.input if v.name == labels)
+    if label_type not in _LABEL_TYPES:
         raise SettingsError(
-            f"the labels {labels!r} are of type {_word(kind)}: they are numbers of classes",
+            f"the labels {labels!r} are of type {_dtype_name(label_type)}: they are numbers of"
+            " classes",
             hint="name another input with --labels",
         )
-    zero, one_axis = write.constant(0, kind), write.constant([axis], TensorProto.INT64)
-    ignored = write("Equal", labels, write.constant(IGNORED_LABEL, kind))
-    safe = write("Where", ignored, zero, labels)
-    logs = write("LogSoftmax", logits, axis=axis)
-    column = write("Unsqueeze", safe, one_axis)
-    picked = write("Squeeze", write("GatherElements", logs, column, axis=axis), one_axis)
-    kept = write("Where", ignored, write.constant(0, given.dtype), picked)
-    count = write("Cast", write("Not", ignored), to=given.dtype)
-    total = write("ReduceSum", kept, keepdims=0)
-    mean = write("Div", total, write("ReduceSum", count, keepdims=0))
-    return write.loss("Neg", mean, given.dtype)
+    zero, axes = writer.constant(0, label_type), writer.constant([axis], TensorProto.INT64)
+    is_ignored = writer.add("Equal", labels, writer.constant(IGNORED_LABEL, label_type))
+    valid_labels = writer.add("Where", is_ignored, zero, labels)
+    log_softmax = writer.add("LogSoftmax", logits, axis=axis)
+    indices = writer.add("Unsqueeze", valid_labels, axes)
+    picked = writer.add(
+        "Squeeze", writer.add("GatherElements", log_softmax, indices, axis=axis), axes
+    )
+    summands = writer.add("Where", is_ignored, writer.constant(0, operands.dtype), picked)
+    is_counted = writer.add("Cast", writer.add("Not", is_ignored), to=operands.dtype)
+    total = writer.add("ReduceSum", summands, keepdims=0)
+    mean = writer.add("Div", total, writer.add("ReduceSum", is_counted, keepdims=0))
+    return writer.add_loss("Neg", mean, operands.dtype)
 
 
-def mean_squared_error(graph: GraphProto, given: Comparison) -> str:
-    """Mean of (result - labels)^2 over all elements."""
-    write = _Writer(graph)
-    if _is_new(graph, given.labels):
-        _add_input(graph, given.labels, given.dtype, given.shape)
-    error = write("Sub", given.result, given.labels)
-    return write.loss("ReduceMean", write("Mul", error, error), given.dtype, keepdims=0)
+def mean_squared_error(graph: GraphProto, operands: LossOperands) -> str:
+    """Append L = mean of (X - labels)^2 over all elements, and return its name."""
+    writer = _LossWriter(graph)
+    _ensure_input(graph, operands.labels, operands.dtype, operands.shape)
+    error = writer.add("Sub", operands.output, operands.labels)
+    square = writer.add("Mul", error, error)
+    return writer.add_loss("ReduceMean", square, operands.dtype, keepdims=0)
 
 
-LOSSES: Mapping[str, Callable[[GraphProto, Comparison], str]] = {
+LOSSES: Mapping[str, Callable[[GraphProto, LossOperands], str]] = {
     "softmax-cross-entropy": softmax_cross_entropy,
     "mse": mean_squared_error,
 }
 
 
-class _Writer:
-    """Appends nodes to a graph under new names."""
+class _LossWriter:
+    """Appends nodes and initializers with new names to a graph."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
         self.fresh = FreshNames(names_in(graph)).fresh
 
-    def __call__(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def add(self, kind: str, *inputs: str, **attributes: object) -> str:
+        """Append a node and return the name of its output."""
         name = self.fresh(f"loss/{kind}")
         self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, value: float | list[int], dtype: int) -> str:
-        """Add an initializer and return its name."""
+        """Append an initializer of rank 0 or 1 and return its name."""
         name = self.fresh("loss/const")
         values = value if isinstance(value, list) else [value]
         dims = [len(values)] if isinstance(value, list) else []
         self.graph.initializer.append(helper.make_tensor(name, dtype, dims, values))
         return name
 
-    def loss(self, kind: str, name: str, dtype: int, **attributes: object) -> str:
-        """Append the last node; its result is the graph's first output."""
+    def add_loss(self, kind: str, input_: str, dtype: int, **attributes: object) -> str:
+        """Append the last node, make its output the first output of the graph, and return its name."""
         loss = self.fresh("loss")
         self.graph.node.append(
-            helper.make_node(kind, [name], [loss], name="loss", **attributes)
+            helper.make_node(kind, [input_], [loss], name="loss", **attributes)
         )
         outputs = [helper.make_tensor_value_info(loss, dtype, []), *self.graph.output]
         del self.graph.output[:]
@@ -161,19 +165,20 @@ class _Writer:
         return loss
 
 
-def _before_softmax(graph: GraphProto, name: str, place: tuple[int, int]) -> str:
-    """Return the logits that a final Softmax over the classes was given, else the name."""
-    axis, rank = place
+def _softmax_input(graph: GraphProto, name: str, axis: int, rank: int) -> str:
+    """Return the input of the Softmax over ``axis`` that computes a tensor, or the tensor itself."""
     node = producer_nodes(graph.node).get(name)
     if node is None or node.op_type != "Softmax":
         return name
-    over = next((a.i for a in node.attribute if a.name == "axis"), -1)
-    return str(node.input[0]) if over % rank == axis else name
+    softmax_axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    return str(node.input[0]) if softmax_axis % rank == axis else name
 
 
-def _is_new(graph: GraphProto, name: str) -> bool:
-    return name not in {value.name for value in graph.input}
+def _ensure_input(graph: GraphProto, name: str, dtype: int, shape: Shape) -> None:
+    """Add a graph input, in place, unless the graph has one of that name."""
+    if name not in {value.name for value in graph.input}:
+        graph.input.append(helper.make_tensor_value_info(name, dtype, list(shape)))
 
 
-def _add_input(graph: GraphProto, name: str, dtype: int, shape: tuple[Dim, ...]) -> None:
-    graph.input.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+def _dtype_name(dtype: int) -> str:
+    return str(TensorProto.DataType.Name(dtype)).lower()

@@ -1,13 +1,15 @@
-"""Update rules: from a parameter, its gradient and its state to their new values.
+"""Update rules: from a parameter, its gradient and the optimizer's state to their new values.
 
-An optimiser is one function and one line of the table `OPTIMISERS`. Hyperparameters are
-constants of the step; the learning rate and the number of the step (from 1) are its inputs.
+An optimizer is one function and one row of the table `OPTIMIZERS`. Its hyperparameters are constants
+of the training step; the learning rate and the number of the step, from 1, are inputs of the step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from onnx import TensorProto
 
 from memplan_cli.errors import SettingsError
 
@@ -19,7 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Which update, and its constants; those an update does not know are not used."""
+    """An update rule and its hyperparameters; those that the rule does not have are ignored.
+
+    Attributes:
+        kind: a key of `OPTIMIZERS`.
+        momentum: share of the old moment, for ``momentum``.
+        beta1: share of the old first moment, for ``adam`` and ``adamw``.
+        beta2: share of the old second moment, for the same.
+        epsilon: added to the divisor, for the same.
+        weight_decay: share of a weight that is added to its gradient, or for ``adamw`` subtracted
+            from the weight, times the learning rate. None: 0.01 for ``adamw``, 0 for others.
+    """
 
     kind: str = "sgd"
     momentum: float = 0.9
@@ -29,125 +41,154 @@ class Optimizer:
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in OPTIMISERS:
+        if self.kind not in OPTIMIZERS:
             raise SettingsError(
                 f"there is no optimizer {self.kind!r}",
-                hint=f"the optimizers are {', '.join(OPTIMISERS)}",
+                hint=f"the optimizers are {', '.join(OPTIMIZERS)}",
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """One parameter to update; ``state`` maps the table's state names to tensors."""
+class UpdateScalars:
+    """Tensors of rank 0 that the updates of all weights of one element type share.
 
-    parameter: str
+    Attributes:
+        rate: r, the learning rate.
+        corrected_rate: r / (1 - beta1^t) in step t; empty if the rule has no second moment.
+        correction_root: sqrt(1 - beta2^t); empty likewise.
+    """
+
+    rate: str
+    corrected_rate: str = ""
+    correction_root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """The tensors from which the new value of one weight is computed.
+
+    Attributes:
+        weight: W.
+        gradient: G.
+        state: the optimizer's state, by the names in `OptimizerRule.state`.
+        scalars: learning rate and corrections.
+    """
+
+    weight: str
     gradient: str
+    state: Mapping[str, str]
+    scalars: UpdateScalars
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedWeight:
+    """The new value of a weight and of the optimizer's state for it."""
+
+    weight: str
     state: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Scalars:
-    """Tensors without dimensions that all updates of one element type share."""
-
-    rate: str
-    corrected: str = ""
-    root: str = ""
-
-
-def sgd(tape: Tape, optimizer: Optimizer, site: Site, scalars: Scalars) -> dict[str, str]:
+def sgd(tape: Tape, optimizer: Optimizer, update: WeightUpdate) -> UpdatedWeight:
     """W' = W - r (G + d W), with decay d."""
-    gradient = _decayed(tape, optimizer, site)
-    step = tape.emit("Mul", gradient, scalars.rate)
-    return {"": tape.emit("Sub", site.parameter, step)}
+    gradient = _gradient_with_decay(tape, optimizer, update)
+    change = tape.emit("Mul", gradient, update.scalars.rate)
+    return UpdatedWeight(tape.emit("Sub", update.weight, change))
 
 
-def momentum(tape: Tape, optimizer: Optimizer, site: Site, scalars: Scalars) -> dict[str, str]:
+def momentum(tape: Tape, optimizer: Optimizer, update: WeightUpdate) -> UpdatedWeight:
     """M' = u M + G + d W; W' = W - r M'."""
-    gradient = _decayed(tape, optimizer, site)
-    old = tape.emit("Mul", site.state["m"], tape.scalar(optimizer.momentum, site.parameter))
-    moment = tape.emit("Add", old, gradient)
-    step = tape.emit("Mul", moment, scalars.rate)
-    return {"": tape.emit("Sub", site.parameter, step), "m": moment}
+    gradient = _gradient_with_decay(tape, optimizer, update)
+    share = tape.scalar(optimizer.momentum, update.weight)
+    moment = tape.emit("Add", tape.emit("Mul", update.state["m"], share), gradient)
+    change = tape.emit("Mul", moment, update.scalars.rate)
+    return UpdatedWeight(tape.emit("Sub", update.weight, change), {"m": moment})
 
 
-def adam(tape: Tape, optimizer: Optimizer, site: Site, scalars: Scalars) -> dict[str, str]:
+def adam(tape: Tape, optimizer: Optimizer, update: WeightUpdate) -> UpdatedWeight:
     """M' = a M + (1-a) G; V' = b V + (1-b) G^2; W' = W - r/(1-a^t) M' / (sqrt(V'/(1-b^t)) + e)."""
-    return _adaptive(tape, optimizer, site, (_decayed(tape, optimizer, site), scalars))
+    gradient = _gradient_with_decay(tape, optimizer, update)
+    return _adam(tape, optimizer, update, gradient)
 
 
-def adamw(tape: Tape, optimizer: Optimizer, site: Site, scalars: Scalars) -> dict[str, str]:
-    """Adam, and beside it W' loses r d W: the decay does not pass through the moments."""
-    found = _adaptive(tape, optimizer, site, (site.gradient, scalars))
+def adamw(tape: Tape, optimizer: Optimizer, update: WeightUpdate) -> UpdatedWeight:
+    """W' as in Adam, minus r d W: the decay does not pass through the moments."""
+    new = _adam(tape, optimizer, update, update.gradient)
     decay = 0.01 if optimizer.weight_decay is None else optimizer.weight_decay
-    share = tape.emit("Mul", scalars.rate, tape.scalar(decay, site.parameter))
-    lost = tape.emit("Mul", site.parameter, share)
-    return {**found, "": tape.emit("Sub", found[""], lost)}
+    share = tape.emit("Mul", update.scalars.rate, tape.scalar(decay, update.weight))
+    change = tape.emit("Mul", update.weight, share)
+    return UpdatedWeight(tape.emit("Sub", new.weight, change), new.state)
 
 
-def _adaptive(
-    tape: Tape, optimizer: Optimizer, site: Site, given: tuple[str, Scalars]
-) -> dict[str, str]:
-    gradient, scalars = given
-    first = _moving(tape, site, ("m", gradient), optimizer.beta1)
+def _adam(
+    tape: Tape, optimizer: Optimizer, update: WeightUpdate, gradient: str
+) -> UpdatedWeight:
+    """Write the formulas of `adam` for a gradient that already includes the decay, if any."""
+    weight, scalars = update.weight, update.scalars
+    first = _moving_average(tape, update.state["m"], gradient, optimizer.beta1, weight)
     square = tape.emit("Mul", gradient, gradient)
-    second = _moving(tape, site, ("v", square), optimizer.beta2)
-    root = tape.emit("Div", tape.emit("Sqrt", second), scalars.root)
-    root = tape.emit("Add", root, tape.scalar(optimizer.epsilon, site.parameter))
-    step = tape.emit("Mul", tape.emit("Div", first, root), scalars.corrected)
-    return {"": tape.emit("Sub", site.parameter, step), "m": first, "v": second}
+    second = _moving_average(tape, update.state["v"], square, optimizer.beta2, weight)
+    root = tape.emit("Div", tape.emit("Sqrt", second), scalars.correction_root)
+    divisor = tape.emit("Add", root, tape.scalar(optimizer.epsilon, weight))
+    ratio = tape.emit("Div", first, divisor)
+    change = tape.emit("Mul", ratio, scalars.corrected_rate)
+    return UpdatedWeight(tape.emit("Sub", weight, change), {"m": first, "v": second})
 
 
-def _moving(tape: Tape, site: Site, fresh: tuple[str, str], share: float) -> str:
-    old = tape.emit("Mul", site.state[fresh[0]], tape.scalar(share, site.parameter))
-    new = tape.emit("Mul", fresh[1], tape.scalar(1 - share, site.parameter))
-    return tape.emit("Add", old, new)
+def _moving_average(tape: Tape, old: str, new: str, share: float, like: str) -> str:
+    """Return share * old + (1 - share) * new, both of the element type of ``like``."""
+    old_part = tape.emit("Mul", old, tape.scalar(share, like))
+    new_part = tape.emit("Mul", new, tape.scalar(1 - share, like))
+    return tape.emit("Add", old_part, new_part)
 
 
-def _decayed(tape: Tape, optimizer: Optimizer, site: Site) -> str:
+def _gradient_with_decay(tape: Tape, optimizer: Optimizer, update: WeightUpdate) -> str:
+    """Return G + d W, or G itself without decay."""
     if not optimizer.weight_decay:
-        return site.gradient
-    part = tape.emit(
-        "Mul", site.parameter, tape.scalar(optimizer.weight_decay, site.parameter)
-    )
-    return tape.emit("Add", site.gradient, part)
+        return update.gradient
+    decay = tape.scalar(optimizer.weight_decay, update.weight)
+    return tape.emit("Add", update.gradient, tape.emit("Mul", update.weight, decay))
 
 
-def shared_scalars(
-    tape: Tape, optimizer: Optimizer, inputs: tuple[str, str], dtype: int
-) -> Scalars:
-    """Write what all updates share: the rate in their type, corrected for the first steps."""
-    rate, step = inputs
-    plain = tape.emit("Cast", rate, to=dtype)
-    if "v" not in OPTIMISERS[optimizer.kind].state:
-        return Scalars(plain)
-    one = tape.constant(1, _DOUBLE)
-    exact = tape.emit("Cast", step, to=_DOUBLE)
-    rests = [
-        tape.emit("Sub", one, tape.emit("Pow", tape.constant(beta, _DOUBLE), exact))
+def update_scalars(
+    tape: Tape, optimizer: Optimizer, learning_rate: str, step: str, dtype: int
+) -> UpdateScalars:
+    """Write the scalars that all updates of weights of one element type share.
+
+    ``learning_rate`` is a float32 tensor of rank 0, ``step`` an int64 tensor with the number of the
+    step, from 1. The corrections are computed in float64: in float32, 1 - beta^t loses half its
+    digits in the first steps.
+    """
+    rate = tape.emit("Cast", learning_rate, to=dtype)
+    if "v" not in OPTIMIZERS[optimizer.kind].state:
+        return UpdateScalars(rate)
+    double = TensorProto.DOUBLE
+    one = tape.constant(1, double)
+    exponent = tape.emit("Cast", step, to=double)
+    corrections = [
+        tape.emit("Sub", one, tape.emit("Pow", tape.constant(beta, double), exponent))
         for beta in (optimizer.beta1, optimizer.beta2)
     ]
-    corrected = tape.emit("Div", tape.emit("Cast", rate, to=_DOUBLE), rests[0])
-    root = tape.emit("Sqrt", rests[1])
-    return Scalars(
-        plain, tape.emit("Cast", corrected, to=dtype), tape.emit("Cast", root, to=dtype)
+    exact_rate = tape.emit("Cast", learning_rate, to=double)
+    corrected_rate = tape.emit("Div", exact_rate, corrections[0])
+    correction_root = tape.emit("Sqrt", corrections[1])
+    return UpdateScalars(
+        rate,
+        tape.emit("Cast", corrected_rate, to=dtype),
+        tape.emit("Cast", correction_root, to=dtype),
     )
 
 
-_DOUBLE = 11
-"""TensorProto.DOUBLE: 1 - b^t loses half its digits in float32 at the first steps."""
-
-
 @dataclass(frozen=True, slots=True)
-class Update:
-    """An update rule and the names of the state it keeps for each parameter."""
+class OptimizerRule:
+    """How an optimizer updates a weight, and the names of the state that it has for each weight."""
 
-    write: Callable[[Tape, Optimizer, Site, Scalars], dict[str, str]]
+    write: Callable[[Tape, Optimizer, WeightUpdate], UpdatedWeight]
     state: tuple[str, ...] = ()
 
 
-OPTIMISERS: Mapping[str, Update] = {
-    "sgd": Update(sgd),
-    "momentum": Update(momentum, ("m",)),
-    "adam": Update(adam, ("m", "v")),
-    "adamw": Update(adamw, ("m", "v")),
+OPTIMIZERS: Mapping[str, OptimizerRule] = {
+    "sgd": OptimizerRule(sgd),
+    "momentum": OptimizerRule(momentum, ("m",)),
+    "adam": OptimizerRule(adam, ("m", "v")),
+    "adamw": OptimizerRule(adamw, ("m", "v")),
 }

@@ -1,106 +1,190 @@
-"""A training step as a document: what it trains, what it leaves, and what it takes."""
+"""The result of `train-step`: a training step and its memory, as JSON and as a document."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.memory import DEFINITIONS
+from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
+from memplan_cli.core.quantities import counted, format_size
+from memplan_cli.core.results.memory import DEFINITIONS, Memory
+from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
+from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.hints import budget_message
 from memplan_cli.reporting.media import renderers, result_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from memplan_cli.features.training.step_document import WrittenStep
-    from memplan_cli.features.training.train_step import TrainStep
 
-_SHOWN = 12
-"""Rows of the longest lists; JSON has them all."""
+@dataclass(frozen=True, slots=True)
+class WrittenStep:
+    """A training step, which was written unless it misses its budget.
+
+    Attributes:
+        path: its file.
+        step: the training step.
+        memory: its bytes at level 2, in its own order.
+        symbolic: expressions for bytes that are null because a size is symbolic.
+        recompute: nodes that run twice, and whether that met the budget.
+        parameters: the trained weights.
+        loss: the tensor of the loss.
+        running: statistics that are updated without gradients.
+        state: the inputs of the optimizer's state.
+        tied: trained weights that several nodes read, and how many.
+        not_trained: weights that are not trained, and why.
+        written: whether the file was written.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "path",
+        "nodes",
+        "parameters",
+        ("loss", "step.loss"),
+        "running",
+        "state",
+        ("tied", "step.shared"),
+        ("not_trained", "step.fixed"),
+        "memory",
+        "symbolic",
+        "recompute",
+        "written",
+    )
+
+    path: str
+    step: TrainStep
+    memory: Memory
+    symbolic: Mapping[str, str]
+    recompute: Recompute = field(default_factory=Recompute)
+
+    @property
+    def missed(self) -> str:
+        """Return by how much the smallest step exceeds its budget; empty: it was written."""
+        return budget_message(self.memory.resident or 0, self.recompute)
+
+    @property
+    def written(self) -> bool:
+        """Whether the step is within its budget, so that its file was written."""
+        return not self.missed
+
+    @property
+    def nodes(self) -> Count:
+        """Return the number of nodes."""
+        return len(self.step.model.graph.node)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Return the names of the trained weights."""
+        return tuple(parameter.name for parameter in self.step.parameters)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Return the names of the statistics that are updated without gradients."""
+        return tuple(parameter.origin for parameter in self.step.running)
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """Return the inputs of the optimizer's state."""
+        return tuple(self.step.state)
+
+
+_MAX_ROWS = 12
+"""Rows of the table of weights; JSON has them all."""
 
 _FIGURES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
+"""Fields of `Memory` that the document shows."""
 
 
 def document(written: WrittenStep) -> doc.Document:
-    """Return what is trained, what is not and why, and the memory to expect."""
+    """Return a document of what is trained, what is not and why, and the memory to expect."""
     step = written.step
-    nodes, count = len(step.model.graph.node), len(step.parameters)
-    trained = f"{count} parameter{'' if count == 1 else 's'} trained"
-    return doc.Document(
-        (doc.Name(written.path), f": {nodes} nodes, {trained}, loss ", doc.Name(step.loss)),
-        (
-            *_trained(step),
-            *_fixed(step),
-            *_memory(written),
-            *_next(written),
-        ),
+    trained = f"{counted(len(step.parameters), 'parameter')} trained"
+    title = (
+        doc.Name(written.path),
+        f": {written.nodes} nodes, {trained}, loss ",
+        doc.Name(step.loss),
     )
+    blocks = [*_trained_weights(step), *_fixed_weights(step), *_memory(written)]
+    if written.written:
+        command = doc.Code((f"memplan optimize {written.path}",), doc.SHELL)
+        blocks += doc.section("Next", command)
+    return doc.Document(title, tuple(blocks))
 
 
-def _next(written: WrittenStep) -> Iterator[doc.Block]:
-    if not written.missed:
-        yield from doc.section(
-            "Next", doc.Code((f"memplan optimize {written.path}",), doc.SHELL)
-        )
-
-
-def _trained(step: TrainStep) -> Iterator[doc.Block]:
-    per_weight = len(step.state) // len(step.parameters)
+def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
+    """Yield a table of the updated weights; remarks are left out if there are none."""
+    state_count = len(step.state) // len(step.parameters)
     rows: list[tuple[doc.Prose, ...]] = [
         (
             doc.Name(weight.name),
             "x".join(map(str, weight.sizes)),
             f"{prod(weight.sizes):,}",
-            _role(step.shared.get(weight.name, 1), per_weight),
+            _remarks(step.shared.get(weight.name, 1), state_count),
         )
         for weight in step.parameters
     ]
     rows += [
-        (doc.Name(each.origin), "x".join(map(str, each.sizes)), "", "a running statistic")
-        for each in step.running
+        (
+            doc.Name(statistic.origin),
+            "x".join(map(str, statistic.sizes)),
+            "",
+            "a running statistic",
+        )
+        for statistic in step.running
     ]
-    elements = sum(prod(weight.sizes) for weight in step.parameters)
-    titles: tuple[str, ...] = ("weight", ">shape", ">elements", "remarks")
+    heads: tuple[str, ...] = ("weight", ">shape", ">elements", "remarks")
     if not any(row[-1] for row in rows):
-        titles, rows = titles[:-1], [row[:-1] for row in rows]
-    rest = "weights and statistics" if step.running else "weights"
-    table = doc.first_rows(titles, rows[:_SHOWN], len(rows) - _SHOWN, rest)
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    noun = "weights and statistics" if step.running else "weights"
+    table = doc.first_rows(heads, rows[:_MAX_ROWS], len(rows) - _MAX_ROWS, noun)
+    elements = sum(prod(weight.sizes) for weight in step.parameters)
     yield from doc.section(f"Trained: {elements:,} elements", table)
 
 
-def _role(readers: int, states: int) -> str:
-    words = [f"tied: {readers} nodes read it"] if readers > 1 else []
-    words += [f"{states} tensors of state"] if states > 1 else []
-    words += ["1 tensor of state"] if states == 1 else []
-    return ", ".join(words)
+def _remarks(reader_count: int, state_count: int) -> str:
+    """Return the number of nodes that read a weight, if several, and of its tensors of state."""
+    remarks = [f"tied: {reader_count} nodes read it"] if reader_count > 1 else []
+    if state_count:
+        remarks.append(f"{state_count} tensor{'s' if state_count > 1 else ''} of state")
+    return ", ".join(remarks)
 
 
-def _fixed(step: TrainStep) -> Iterator[doc.Block]:
+def _fixed_weights(step: TrainStep) -> Iterator[doc.Block]:
+    """Yield a table of the reasons why weights are not trained, with up to three weights each."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for name, why in step.fixed.items():
-        by_reason[why].append(name)
-    rows = [(str(len(names)), why, _joined(names)) for why, names in sorted(by_reason.items())]
-    titles = (">weights", "reason", "for example")
-    yield from doc.section("Not trained, and why", doc.first_rows(titles, rows, 0, "reasons"))
+    for name, reason in step.fixed.items():
+        by_reason[reason].append(name)
+    rows = [
+        (str(len(names)), reason, _joined_names(names[:3]))
+        for reason, names in sorted(by_reason.items())
+    ]
+    heads = (">weights", "reason", "for example")
+    yield from doc.section("Not trained, and why", doc.first_rows(heads, rows, 0, "reasons"))
 
 
-def _joined(names: Iterable[str]) -> tuple[str | doc.Name, ...]:
-    first, *rest = list(names)[:3]
-    return (doc.Name(first), *(part for name in rest for part in (", ", doc.Name(name))))
+def _joined_names(names: Sequence[str]) -> tuple[str | doc.Name, ...]:
+    """Return names with commas between them."""
+    return (
+        doc.Name(names[0]),
+        *(part for name in names[1:] for part in (", ", doc.Name(name))),
+    )
 
 
 def _memory(written: WrittenStep) -> Iterator[doc.Block]:
+    """Yield the step's memory: bytes, an expression if a size is symbolic, or "unknown"."""
     figures = []
     for name in _FIGURES:
         size = getattr(written.memory, name)
         value = written.symbolic.get(name, "unknown") if size is None else format_size(size)
         figures.append(doc.Figure(name.replace("_", " "), value, DEFINITIONS[name]))
     blocks: list[doc.Block] = [doc.Figures(tuple(figures))]
-    if any(each.value == "unknown" for each in figures):
+    if any(figure.value == "unknown" for figure in figures):
         blocks += [
-            doc.Paragraph("what is unknown depends on data; a run says it:"),
+            doc.Paragraph("Unknown sizes depend on data. To measure them in a run:"),
             doc.Code((f"memplan report {written.path}",), doc.SHELL),
         ]
     yield from doc.section("Memory to expect, in this order", *blocks)

@@ -1,4 +1,4 @@
-"""Tape of a backward pass: the nodes it collects, and what rules know of the forward pass."""
+"""The tape to which gradient rules write nodes, and the call that describes one forward node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.forward.tensors import UNKNOWN, Tensor
+from memplan_cli.features.training.tensors import UNKNOWN, Tensor
 from memplan_cli.onnx_io.graph_editor import FreshNames
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.features.training.forward.tensors import Array
+    from memplan_cli.features.training.tensors import Array
 
 PHASE = "pkg.memplan.phase"
 """The node metadata key that records which part of the step a node belongs to."""
@@ -34,66 +34,80 @@ class Phase(Enum):
     UPDATE = "update"
 
 
-def mark(node: NodeProto, phase: Phase) -> None:
-    """Record a node's phase, in place of any it had."""
-    kept = [entry for entry in node.metadata_props if entry.key != PHASE]
+def set_phase(node: NodeProto, phase: Phase) -> None:
+    """Record a node's phase in its metadata, in place of a previous one."""
+    others = [entry for entry in node.metadata_props if entry.key != PHASE]
     del node.metadata_props[:]
-    node.metadata_props.extend(kept)
+    node.metadata_props.extend(others)
     node.metadata_props.add(key=PHASE, value=phase.value)
 
 
-_MOST = {TensorProto.FLOAT16: 65504.0}
-"""The largest number of an element type that counts of elements go beyond."""
+_MAX_FLOAT16 = 65504.0
 
-_STEP = 2.0**15
-"""What a count is divided by until it fits."""
+_MAX_DIVISOR_STEP = 2.0**15
+"""A divisor that float16 cannot hold is replaced by several divisors of at most this size."""
 
 
 class UnknownShapeError(ModelError):
-    """A rule needs a shape that the model does not give."""
+    """A rule needs a shape, or another value, that is not known before the model runs."""
 
 
-class Pool(FreshNames):
-    """What all tapes of one model share: names in use and the constants made so far."""
+class ConstantPool(FreshNames):
+    """Fresh names, and one initializer for equal constants; all tapes of a model share it.
+
+    Attributes:
+        initializers: the constants so far, to be added to the graph.
+    """
 
     def __init__(self, taken: Iterable[str]) -> None:
         super().__init__(taken)
-        self.constants: dict[tuple[int, tuple[int, ...], bytes], str] = {}
-        self.tensors: list[TensorProto] = []
+        self.initializers: list[TensorProto] = []
+        self._names: dict[tuple[int, tuple[int, ...], bytes], str] = {}
 
     def constant(self, array: Array, dtype: int) -> str:
-        """Return the name of an initializer with these values, one for equal ones."""
+        """Return the name of the initializer with these values; it is created if missing."""
         key = (dtype, array.shape, array.tobytes())
-        if key not in self.constants:
-            name = self.fresh(f"const/{len(self.constants)}")
+        if key not in self._names:
+            name = self.fresh(f"const/{len(self._names)}")
             tensor = numpy_helper.from_array(array, name)
             if tensor.data_type != dtype:
                 tensor = helper.make_tensor(name, dtype, array.shape, array.ravel())
-            self.tensors.append(tensor)
-            self.constants[key] = name
-        return self.constants[key]
+            self.initializers.append(tensor)
+            self._names[key] = name
+        return self._names[key]
 
 
 @dataclass(slots=True)
 class Tape:
-    """Collects nodes, and answers what rules ask about forward tensors.
+    """The nodes that rules have written so far, and what is known of the forward tensors.
 
-    ``nodes`` run after the whole forward part, in order. ``after`` holds nodes of the
-    forward part to run right behind the producer of a tensor; ``instead`` what replaces a
-    forward node, by the first name it produces. ``opset`` is the version of the standard
-    operators that the forward nodes are of, ``rules`` the gradient rules by operator.
+    Methods that add a node return the name of its output.
+
+    Attributes:
+        tensors: dtype and shape of the forward tensors, by name.
+        values: the values of the small constants among them.
+        pool: names and constants, shared by all tapes of the model.
+        phase: the phase of the nodes that are added.
+        nodes: the new nodes in order; they run after the whole forward pass.
+        forward_additions: new nodes of the forward pass, by the tensor whose producer they follow.
+        replacements: nodes in place of a forward node, by its first output.
+        shape_tensors: int64 vectors with the shapes of forward tensors of unknown size.
+        opset: version of the standard operators in the model.
+        rules: the gradient rules by operator.
     """
 
     tensors: dict[str, Tensor]
     values: Mapping[str, Array]
-    pool: Pool
+    pool: ConstantPool
     phase: Phase = Phase.BACKWARD
     nodes: list[NodeProto] = field(default_factory=list)
-    after: dict[str, list[NodeProto]] = field(default_factory=dict)
-    instead: dict[str, list[NodeProto]] = field(default_factory=dict)
-    shapes: dict[str, str] = field(default_factory=dict)
+    forward_additions: dict[str, list[NodeProto]] = field(default_factory=dict)
+    replacements: dict[str, list[NodeProto]] = field(default_factory=dict)
+    shape_tensors: dict[str, str] = field(default_factory=dict)
     opset: int = 0
     rules: Mapping[str, Rule] = field(default_factory=dict)
+
+    # Nodes
 
     def emit(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node with one output and return the output's name."""
@@ -103,33 +117,56 @@ class Tape:
         self, kind: str, inputs: Sequence[str], count: int, **attributes: object
     ) -> tuple[str, ...]:
         """Add a node with ``count`` outputs and return their names."""
-        node = self.make(kind, inputs, count, **attributes)
+        node = self.make_node(kind, inputs, count, **attributes)
         self.nodes.append(node)
         return tuple(node.output)
 
-    def make(
+    def make_node(
         self, kind: str, inputs: Sequence[str], count: int = 1, **attributes: object
     ) -> NodeProto:
-        """Return a new node with new output names, not yet placed anywhere."""
+        """Return a new node with ``count`` new outputs, without adding it anywhere."""
         name = self.pool.fresh(f"{self.phase.value}/{kind}")
         outputs = [self.pool.fresh(f"{name}:{index}") for index in range(count)]
         node = helper.make_node(kind, inputs, outputs, name=name, **attributes)
-        mark(node, self.phase)
+        set_phase(node, self.phase)
         return node
 
+    def copy_to(self, output: str, name: str) -> None:
+        """Add an Identity node that gives the tensor ``name`` the second name ``output``."""
+        node = self.make_node("Identity", [name])
+        node.output[0] = output
+        self.nodes.append(node)
+
+    def add_to_forward(self, name: str, node: NodeProto) -> None:
+        """Add a node to the forward pass, right behind the producer of the tensor ``name``."""
+        set_phase(node, Phase.FORWARD)
+        self.forward_additions.setdefault(name, []).append(node)
+
+    def forward_nodes(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+        """Return forward nodes with the replacements and additions of this tape put in."""
+        result: list[NodeProto] = []
+        for node in nodes:
+            for new in self.replacements.get(node.output[0], [node]):
+                result.append(new)
+                for name in new.output:
+                    result.extend(self.forward_additions.get(name, ()))
+        return result
+
+    # What is known of forward tensors
+
     def tensor(self, name: str) -> Tensor:
-        """Return what is known of a forward tensor."""
+        """Return dtype and shape of a tensor, as far as they are known."""
         return self.tensors.get(name, UNKNOWN)
 
     def dtype(self, name: str) -> int:
-        """Return the element type of a forward tensor, as ONNX numbers them."""
+        """Return the element type of a tensor as a number of `TensorProto.DataType`."""
         return self.tensor(name).dtype
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a forward tensor; symbols stand for unknown numbers.
+        """Return the shape of a forward tensor; dims of unknown size are symbols or None.
 
         Raises:
-            UnknownShapeError: not even its rank is known.
+            UnknownShapeError: the rank is not known.
         """
         shape = self.tensor(name).shape
         if shape is None:
@@ -140,11 +177,11 @@ class Tape:
         return shape
 
     def rank(self, name: str) -> int:
-        """Return how many dimensions a forward tensor has."""
+        """Return the number of dimensions of a forward tensor."""
         return len(self.shape(name))
 
     def sizes(self, name: str, why: str = "") -> tuple[int, ...]:
-        """Return the shape of a forward tensor as numbers.
+        """Return the shape of a forward tensor as numbers; ``why`` explains the need in the error.
 
         Raises:
             UnknownShapeError: some dimension is not known.
@@ -159,73 +196,57 @@ class Tape:
         return sizes
 
     def value(self, name: str) -> Array | None:
-        """Return a forward tensor's values where they are constants in the model."""
+        """Return the values of a small constant of the model, None for other tensors."""
         return self.values.get(name)
 
-    def scalar(self, value: float, like: str) -> str:
-        """Return a constant without dimensions, of the type of a forward tensor."""
-        return self.constant(value, self.dtype(like))
+    def copy_type(self, name: str, like: str) -> str:
+        """Record that the new tensor ``name`` has the type and shape of ``like``; return ``name``."""
+        self.tensors[name] = self.tensor(like)
+        return name
 
-    def divided(self, name: str, count: int, like: str) -> str:
-        """Divide a tensor of a forward tensor's type by a count.
-
-        What float16 cannot hold, 65505 and more, is divided by in steps of a power of two.
-        """
-        rest = float(count)
-        while rest > _MOST.get(self.dtype(like), rest):
-            name = self.emit("Div", name, self.scalar(_STEP, like))
-            rest /= _STEP
-        return self.emit("Div", name, self.scalar(rest, like))
-
-    def divided_at_run_time(self, name: str, count: str, like: str) -> str:
-        """Divide a tensor of a forward tensor's type by an int64 scalar, in float32 at least."""
-        dtype = self.dtype(like)
-        if dtype not in _MOST:
-            return self.emit("Div", name, self.emit("Cast", count, to=dtype))
-        wide = TensorProto.FLOAT
-        parts = [self.emit("Cast", part, to=wide) for part in (name, count)]
-        return self.emit("Cast", self.emit("Div", *parts), to=dtype)
+    # Constants
 
     def constant(self, values: ArrayLike, dtype: int) -> str:
-        """Return the name of a constant of an ONNX element type.
+        """Return the name of a constant with these values and this ONNX element type.
 
         Raises:
-            UnknownShapeError: the type is not known.
+            UnknownShapeError: the type is 0, which stands for unknown.
         """
         if not dtype:
             raise UnknownShapeError(
                 "the element type of a tensor is not known, and its gradient depends on it",
                 hint="run onnx.shape_inference over the model",
             )
-        kind = helper.tensor_dtype_to_np_dtype(dtype)
-        return self.pool.constant(np.asarray(values, dtype=kind), dtype)
+        numpy_dtype = helper.tensor_dtype_to_np_dtype(dtype)
+        return self.pool.constant(np.asarray(values, dtype=numpy_dtype), dtype)
+
+    def scalar(self, value: float, like: str) -> str:
+        """Return a constant of rank 0 and of the element type of the tensor ``like``."""
+        return self.constant(value, self.dtype(like))
 
     def ints(self, *values: int) -> str:
         """Return a one-dimensional int64 constant."""
         return self.constant(np.asarray(values, np.int64), TensorProto.INT64)
 
-    def shape_of(self, name: str) -> str:
-        """Return a one-dimensional int64 tensor with a forward tensor's shape.
+    # Shapes
 
-        It is a constant where the shape is known. Else a Shape node reads it right after
-        the tensor is made, so that nothing keeps the tensor itself alive.
+    def shape_of(self, name: str) -> str:
+        """Return an int64 vector with the shape of a forward tensor.
+
+        It is a constant if the shape is known. Otherwise a Shape node in the forward pass
+        reads it right after the tensor's producer, so that the tensor can be freed.
         """
         sizes = self.tensor(name).sizes
         if sizes is not None:
             return self.ints(*sizes)
-        if name not in self.shapes:
-            node = self.make("Shape", [name])
-            self.place_after(name, node)
-            self.shapes[name] = node.output[0]
-        return self.shapes[name]
-
-    def place_after(self, name: str, node: NodeProto) -> None:
-        """Make a node part of the forward pass, right behind a tensor's producer."""
-        mark(node, Phase.FORWARD)
-        self.after.setdefault(name, []).append(node)
+        if name not in self.shape_tensors:
+            node = self.make_node("Shape", [name])
+            self.add_to_forward(name, node)
+            self.shape_tensors[name] = node.output[0]
+        return self.shape_tensors[name]
 
     def reshape_like(self, gradient: str, like: str) -> str:
-        """Give a gradient the shape of a forward tensor, where 0 means no element."""
+        """Reshape a gradient to the shape of a forward tensor, which may have dims of size 0."""
         shape = self.tensor(like).shape
         if shape is not None:
             dims = [dim if isinstance(dim, int) else -1 for dim in shape]
@@ -237,28 +258,64 @@ class Tape:
         """Return zeros of the type and shape of a forward tensor."""
         return self.emit("Expand", self.scalar(0, name), self.shape_of(name))
 
-    def note(self, name: str, like: str) -> str:
-        """Remember that a new tensor has a forward tensor's type and shape."""
-        self.tensors[name] = self.tensor(like)
-        return name
+    def unstack(self, name: str, count: int, axis: int) -> list[str]:
+        """Split a tensor into its ``count`` slices along an axis, which the slices do not have."""
+        if count == 1:
+            return [self.emit("Squeeze", name, self.ints(axis))]
+        parts = self.emit_many("Split", [name], count, axis=axis, num_outputs=count)
+        return [self.emit("Squeeze", part, self.ints(axis)) for part in parts]
+
+    def stack(self, names: Sequence[str], axis: int) -> str:
+        """Concatenate tensors of one shape along a new axis."""
+        parts = [self.emit("Unsqueeze", name, self.ints(axis)) for name in names]
+        return self.emit("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+
+    # Division by counts
+
+    def divide(self, name: str, count: int, like: str) -> str:
+        """Return a tensor divided by a count; ``like`` has the tensor's element type.
+
+        A count above 65504 is infinite in float16; it is divided by in several steps.
+        """
+        rest = float(count)
+        limit = _MAX_FLOAT16 if self.dtype(like) == TensorProto.FLOAT16 else rest
+        while rest > limit:
+            name = self.emit("Div", name, self.scalar(_MAX_DIVISOR_STEP, like))
+            rest /= _MAX_DIVISOR_STEP
+        return self.emit("Div", name, self.scalar(rest, like))
+
+    def divide_by_tensor(self, name: str, count: str, like: str) -> str:
+        """Return a tensor divided by an int64 scalar; ``like`` has the tensor's element type.
+
+        Float16 is divided in float32.
+        """
+        dtype = self.dtype(like)
+        if dtype != TensorProto.FLOAT16:
+            return self.emit("Div", name, self.emit("Cast", count, to=dtype))
+        operands = [self.emit("Cast", part, to=TensorProto.FLOAT) for part in (name, count)]
+        return self.emit("Cast", self.emit("Div", *operands), to=dtype)
 
 
 Rule = Callable[["Call"], tuple[str, ...]]
-"""From a call to the gradient of each of its inputs, ``""`` where there is none."""
+"""A gradient rule: from a call to the gradient of each input, ``""`` for none."""
 
 Sweep = Callable[
     ["Sequence[NodeProto]", "Mapping[str, str]", "Collection[str]", "Tape"], dict[str, str]
 ]
-"""Writes the gradient nodes of some nodes to a tape: `backward.sweep`."""
+"""The type of `backward.sweep`, which writes the gradient nodes of some nodes to a tape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One forward node as its rule sees it.
+    """One forward node as its gradient rule sees it.
 
-    ``gradients`` has the gradient of each output (``""``: none flows); ``wanted`` says for
-    each input, captures of subgraphs included, whether its gradient is asked for; ``sweep``
-    goes back through the nodes of a subgraph.
+    Attributes:
+        node: the forward node.
+        inputs: what the node reads, captures of its subgraphs last; ``""``: no gradient flows there.
+        gradients: the gradient of each output, ``""`` if none flows.
+        wanted: for each of ``inputs``, whether its gradient is needed.
+        tape: where the rule writes its nodes.
+        sweep: the backward pass of a subgraph's nodes; None while operators are expanded.
     """
 
     node: NodeProto
@@ -268,16 +325,21 @@ class Call:
     tape: Tape
     sweep: Sweep | None = None
 
+    @property
+    def label(self) -> str:
+        """The node's name, or that of its first output if it has none."""
+        return self.node.name or self.output()
+
     def input(self, index: int) -> str:
-        """Return an input's name, ``""`` where it is omitted."""
+        """Return an input's name, ``""`` if it is omitted."""
         return str(self.node.input[index]) if index < len(self.node.input) else ""
 
     def output(self, index: int = 0) -> str:
-        """Return an output's name, ``""`` where it is omitted."""
+        """Return an output's name, ``""`` if it is omitted."""
         return str(self.node.output[index]) if index < len(self.node.output) else ""
 
     def wants(self, index: int) -> bool:
-        """Whether this input's gradient is asked for."""
+        """Whether the gradient of this input is needed."""
         return index < len(self.wanted) and self.wanted[index]
 
     @property
@@ -286,23 +348,26 @@ class Call:
         return self.gradients[0]
 
     def attribute(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - ONNX's own
-        """Return an attribute's value, bytes as text."""
+        """Return an attribute's value, bytes as text; ``default`` if the node does not have it."""
         for attribute in self.node.attribute:
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
                 return value.decode() if isinstance(value, bytes) else value
         return default
 
-    def saved(self, index: int, like: Tensor) -> str:
-        """Return the name of an optional output, which the node from now on gives."""
+    def optional_output(self, index: int, tensor: Tensor) -> str:
+        """Return the name of an optional output of the forward node.
+
+        An omitted output is added to the node, and recorded on the tape with the type ``tensor``.
+        """
         while len(self.node.output) <= index:
             self.node.output.append("")
         if not self.node.output[index]:
             name = self.tape.pool.fresh(f"{self.node.output[0]}:saved{index}")
             self.node.output[index] = name
-            self.tape.tensors[name] = like
+            self.tape.tensors[name] = tensor
         return str(self.node.output[index])
 
     def constant_input(self, index: int) -> Array | None:
-        """Return an input's values where they are constants in the model."""
+        """Return the values of an input that is a small constant of the model, else None."""
         return self.tape.value(self.input(index))

@@ -1,7 +1,7 @@
 """From a forward model to a training step: forward, backward and update in one graph.
 
 Every trained weight ``w`` becomes an input ``in.w`` and an output ``new.w``; so does the
-optimiser's state (``in.w.m``) and the running statistics of batch normalisations. The loss
+optimizer's state (``in.w.m``) and the running statistics of batch normalisations. The loss
 is an output, ``learning_rate`` and ``step`` are inputs.
 """
 
@@ -12,59 +12,57 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, helper
 
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.training.assemble import LEARNING_RATE, STEP, Ends, Plan, assemble
+from memplan_cli.features.training.assemble import (
+    TrainedTensors,
+    assemble,
+    gradient_nodes,
+    update_nodes,
+)
 from memplan_cli.features.training.differentiate import differentiate
-from memplan_cli.features.training.forward.parameters import (
-    Parameter,
-    candidates,
-    choose,
-    float_inputs,
-    left_out,
-)
-from memplan_cli.features.training.forward.prepare import prepare
 from memplan_cli.features.training.losses import LossFunction, add_loss
-from memplan_cli.features.training.optimizers import (
-    OPTIMISERS,
-    Optimizer,
-    Scalars,
-    Site,
-    shared_scalars,
+from memplan_cli.features.training.optimizers import Optimizer
+from memplan_cli.features.training.parameters import (
+    Parameter,
+    float_inputs,
+    float_weights,
+    select_parameters,
 )
+from memplan_cli.features.training.prepare import prepare
 from memplan_cli.features.training.rules import RULES
-from memplan_cli.features.training.tape import Phase
 from memplan_cli.onnx_io.graph_editor import FreshNames, live_nodes, rename_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.features.training.differentiate import Differentiated
-    from memplan_cli.features.training.tape import Rule
+    from onnx import NodeProto
 
-Model = ModelProto
-"""A parsed model, for callers that may not know onnx."""
+    from memplan_cli.features.training.tape import Rule
 
 
 class Statistics(Enum):
-    """What batch normalisations normalise by."""
+    """The mean and variance that batch normalisations use."""
 
     BATCH = "batch"
-    """The mean and variance of the batch; the running ones are updated."""
+    """Those of the batch; the running ones are updated."""
     RUNNING = "running"
-    """The running mean and variance, which stay as they are."""
+    """The running ones, which stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How to train a model.
 
-    ``loss`` names a tensor or says how to make one. ``train`` and ``freeze`` are names and
-    globs of weights; without ``train``, all that operators learn. Without an optimizer the
-    step gives the gradients in place of new values. ``rules`` are gradient rules besides
-    memplan's own, by operator.
+    Attributes:
+        loss: the name of the loss tensor, or the loss function to append to the model.
+        optimizer: the update of the weights; None: the step outputs gradients instead.
+        train: names and globs of the weights to train; empty: see `select_parameters`.
+        freeze: names and globs of weights that are not trained.
+        statistics: which statistics batch normalisations use.
+        rules: gradient rules by operator, in addition to or instead of memplan's own.
     """
 
     loss: str | LossFunction
@@ -79,11 +77,17 @@ class Recipe:
 class TrainStep:
     """A training step, and what to feed it.
 
-    ``parameters`` are trained, ``running`` are updated without gradients; both have inputs
-    and outputs. ``state`` lists the optimiser's inputs with the shape of their parameter;
-    they start at zero. ``gradients`` maps parameters to tensors of the step. ``fixed`` says
-    of each other float weight of rank 1 or more that is read why it stays as it is; ``shared``
-    has the parameters that several nodes read, with how many.
+    Attributes:
+        model: the step as a model.
+        loss: its output with the loss.
+        parameters: trained weights; each has an input and an output of the step.
+        running: statistics that are updated without gradients; each has an input and an output.
+        state: inputs of the optimizer's state, each with the parameter whose shape it has. Their
+            first values are zeros.
+        gradients: parameter -> tensor of the step with its gradient.
+        fixed: float weights of rank 1 or more that the model reads and that are not updated, and
+            the reason for each.
+        shared: parameters that several nodes read, and the number of these nodes.
     """
 
     model: ModelProto
@@ -97,7 +101,7 @@ class TrainStep:
 
 
 def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
-    """Turn a forward model into a training step; the model itself is not changed.
+    """Return the training step of a forward model, which is not changed.
 
     Raises:
         SettingsError: the recipe names something that the model does not have, or trains
@@ -105,141 +109,94 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         NoRuleError: an operator between a parameter and the loss has no gradient rule.
         ModelError: the model cannot be converted, or a shape is missing.
     """
-    ready = prepare(model)
+    forward = prepare(model)
     loss = recipe.loss
     if isinstance(loss, LossFunction):
-        loss = add_loss(ready, loss)
-    chosen = choose(ready.graph, recipe.train, recipe.freeze)
-    readers = Counter(name for node in ready.graph.node for name in set(node.input))
-    running = _running_statistics(ready, loss, recipe.statistics, chosen)
-    names, results = [p.name for p in chosen], [o for _, o in running]
-    made = differentiate(ready, loss, names, results, {**RULES, **recipe.rules})
-    reached = tuple(p for p in chosen if p.name in made.gradients)
-    _check_reached(chosen, reached, recipe)
-    kept = tuple(p for p, _ in running)
-    gradients = {p.name: made.gradients[p.name] for p in reached}
-    plan = Plan(loss, reached, kept, gradients)
-    if recipe.optimizer is None:
-        ends = _gradients_only(plan, made)
-    else:
-        ends = _with_update(plan, made, recipe.optimizer)
-    fixed = left_out(ready.graph, recipe.train, recipe.freeze)
-    fixed |= {p.name: _NOT_REACHED for p in chosen if p.name not in made.gradients}
-    updated = {parameter.origin for parameter in (*reached, *kept)}
-    fixed = {name: why for name, why in fixed.items() if name not in updated and readers[name]}
-    shared = {p.name: readers[p.name] for p in reached if readers[p.name] > 1}
-    step = assemble(ready, plan, made, ends)
-    return TrainStep(step, loss, reached, kept, ends.state, ends.gradients, fixed, shared)
+        loss = add_loss(forward, loss)
+    selection = select_parameters(forward.graph, recipe.train, recipe.freeze)
+    selected = selection.parameters
+    readers = Counter(name for node in forward.graph.node for name in set(node.input))
+    running: tuple[Parameter, ...] = ()
+    if recipe.statistics is Statistics.BATCH:
+        running = _use_batch_statistics(forward, loss, selected)
 
-
-_NOT_REACHED = "the loss does not depend on it"
-
-
-def _check_reached(
-    chosen: Sequence[Parameter], reached: Sequence[Parameter], recipe: Recipe
-) -> None:
-    missing = [p.name for p in chosen if p not in reached] if recipe.train else []
-    if missing or not reached:
-        names = ", ".join(missing[:5]) or "any of the parameters"
+    passes = differentiate(
+        forward,
+        loss,
+        [p.name for p in selected],
+        [p.output for p in running],
+        {**RULES, **recipe.rules},
+    )
+    parameters = tuple(p for p in selected if p.name in passes.gradients)
+    unreached = [p.name for p in selected if p.name not in passes.gradients]
+    if not parameters or (recipe.train and unreached):
+        names = ", ".join(unreached[:5]) if recipe.train else "any of the parameters"
         raise SettingsError(f"the loss does not depend on {names}")
 
+    gradients = {p.name: passes.gradients[p.name] for p in parameters}
+    trained = TrainedTensors(loss, parameters, running, gradients)
+    if recipe.optimizer is None:
+        step = gradient_nodes(trained, passes)
+    else:
+        step = update_nodes(trained, passes, recipe.optimizer)
 
-def _running_statistics(
-    model: ModelProto, loss: str, statistics: Statistics, trained: Sequence[Parameter]
-) -> list[tuple[Parameter, str]]:
-    """Put the batch normalisations before the loss in training mode, in place.
+    reasons = dict(selection.not_trained)
+    reasons |= dict.fromkeys(unreached, "the loss does not depend on it")
+    updated = {p.origin for p in (*parameters, *running)}
+    return TrainStep(
+        assemble(forward, trained, passes, step),
+        loss,
+        parameters,
+        running,
+        step.state,
+        step.gradients,
+        fixed={n: why for n, why in reasons.items() if n not in updated and readers[n]},
+        shared={p.name: readers[p.name] for p in parameters if readers[p.name] > 1},
+    )
 
-    Returns each running statistic that is a weight or a graph input, and its new value.
+
+def _use_batch_statistics(
+    model: ModelProto, loss: str, trained: Sequence[Parameter]
+) -> tuple[Parameter, ...]:
+    """Set the batch normalisations before the loss to training mode, in place.
+
+    Returns the running statistics that are weights or graph inputs. Their new values are outputs
+    of the nodes, named as in `Parameter.output`.
     """
-    if statistics is Statistics.RUNNING:
-        return []
-    known = {**candidates(model.graph), **float_inputs(model.graph)}
-    names, taken = FreshNames.of(model), {parameter.name for parameter in trained}
-    found: list[tuple[Parameter, str]] = []
+    known = {**float_weights(model.graph), **float_inputs(model.graph)}
+    fresh_names = FreshNames.of(model)
+    updated = {parameter.name for parameter in trained}
+    running: list[Parameter] = []
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
-        _set_training(node)
+        others = [a for a in node.attribute if a.name != "training_mode"]
+        del node.attribute[:]
+        node.attribute.extend([*others, helper.make_attribute("training_mode", 1)])
         while len(node.output) < 3:
             node.output.append("")
-        for index in (1, 2):
+        for index, kind in ((1, "running_mean"), (2, "running_var")):
             if node.input[index + 2] not in known:
                 continue
-            old = known[node.input[index + 2]]
-            if old.name in taken:
-                old = _own_statistic(model, node, index, (old, names))
-            taken.add(old.name)
+            statistic = known[node.input[index + 2]]
+            if statistic.name in updated:
+                name = fresh_names.fresh(f"{node.name or node.output[0]}.{kind}")
+                statistic = _separate_statistic(model, node, index, statistic, name)
+            updated.add(statistic.name)
             if node.output[index]:
-                rename_values(model.graph.node, {node.output[index]: old.output})
-            node.output[index] = old.output
-            found.append((old, old.output))
-    return found
+                rename_values(model.graph.node, {node.output[index]: statistic.output})
+            node.output[index] = statistic.output
+            running.append(statistic)
+    return tuple(running)
 
 
-def _own_statistic(
-    model: ModelProto, node: NodeProto, index: int, given: tuple[Parameter, FreshNames]
+def _separate_statistic(
+    model: ModelProto, node: NodeProto, index: int, shared: Parameter, name: str
 ) -> Parameter:
-    """Give a node a statistic of its own where the file stores equal weights once."""
-    old, names = given
-    wish = f"{node.name or node.output[0]}.{('running_mean', 'running_var')[index - 1]}"
-    name = names.fresh(wish)
+    """Replace a running statistic that another node or weight updates by a new graph input, in place.
+
+    Exporters store equal initializers once. ``index`` is that of the node's output with the new value.
+    """
     node.input[index + 2] = name
-    model.graph.input.append(helper.make_tensor_value_info(name, old.dtype, old.sizes))
-    return Parameter(name, old.dtype, old.sizes, old.name)
-
-
-def _set_training(node: NodeProto) -> None:
-    kept = [a for a in node.attribute if a.name != "training_mode"]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("training_mode", 1)])
-
-
-def _gradients_only(plan: Plan, made: Differentiated) -> Ends:
-    """Give the gradients; a gradient that several parameters share is named for each."""
-    tape, outputs = made.tape, dict[str, str]()
-    tape.nodes.clear()
-    known = {name for node in made.nodes for name in node.output} - {plan.loss}
-    uses = Counter(plan.gradients.values())
-    for name, gradient in plan.gradients.items():
-        own = uses[gradient] == 1 or gradient == f"{name}_grad"
-        if gradient in known and own:
-            outputs[name] = gradient
-        else:
-            outputs[name] = tape.pool.fresh(f"{name}_grad")
-            copy = tape.make("Identity", [gradient])
-            copy.output[0] = outputs[name]
-            tape.nodes.append(copy)
-    nodes = [*made.nodes, *tape.nodes]
-    return Ends(nodes, {outputs[p.name]: p for p in plan.parameters}, {}, outputs)
-
-
-def _with_update(plan: Plan, made: Differentiated, optimizer: Optimizer) -> Ends:
-    """Put each parameter's update right behind its gradient, which is then freed."""
-    tape, update = made.tape, OPTIMISERS[optimizer.kind]
-    tape.phase = Phase.UPDATE
-    tape.nodes.clear()
-    scalars: dict[int, Scalars] = {}
-    for dtype in dict.fromkeys(p.dtype for p in plan.parameters):
-        scalars[dtype] = shared_scalars(tape, optimizer, (LEARNING_RATE, STEP), dtype)
-    first = list(tape.nodes)
-    behind: dict[str, list[NodeProto]] = {}
-    results: dict[str, Parameter] = {}
-    state: dict[str, Parameter] = {}
-    for parameter in plan.parameters:
-        tape.nodes.clear()
-        names = {kind: f"{parameter.input}.{kind}" for kind in update.state}
-        gradient = plan.gradients[parameter.name]
-        site = Site(parameter.name, gradient, names)
-        new = update.write(tape, optimizer, site, scalars[parameter.dtype])
-        finals = {out: f"{parameter.output}{f'.{k}' if k else ''}" for k, out in new.items()}
-        rename_values(tape.nodes, finals)
-        results |= dict.fromkeys(finals.values(), parameter)
-        state |= dict.fromkeys(names.values(), parameter)
-        behind.setdefault(gradient, []).extend(tape.nodes)
-    nodes = [*first]
-    for node in made.nodes:
-        nodes.append(node)
-        for name in node.output:
-            nodes.extend(behind.pop(name, ()))
-    nodes[len(first) : len(first)] = [n for rest in behind.values() for n in rest]
-    return Ends(nodes, results, state, plan.gradients)
+    model.graph.input.append(helper.make_tensor_value_info(name, shared.dtype, shared.sizes))
+    return Parameter(name, shared.dtype, shared.sizes, shared.name)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memplan_cli.features.training.forward.parameters import choose, float_inputs, left_out
+from memplan_cli.features.training.parameters import float_inputs, select_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def graph_of(nodes: list[NodeProto], *weights: str) -> GraphProto:
 
 
 def trained(graph: GraphProto) -> set[str]:
-    return {parameter.name for parameter in choose(graph)} - {"other"}
+    return {parameter.name for parameter in select_parameters(graph).parameters} - {"other"}
 
 
 PLACES = [(schema, at, name) for schema in schemas() for at, name in inputs_of(schema)]
@@ -116,7 +116,8 @@ def test_a_weight_that_something_is_computed_of_is_not(kind: str) -> None:
     made = helper.make_node(kind, ["w"], ["a"])
     use = helper.make_node("MatMul", ["x", "a"], ["y"])
     assert trained(graph_of([made, use], "w")) == set()
-    assert "no operator learns" in left_out(graph_of([made, use], "w"))["w"]
+    selection = select_parameters(graph_of([made, use], "w"))
+    assert "no operator learns" in selection.not_trained["w"]
 
 
 @pytest.mark.parametrize(

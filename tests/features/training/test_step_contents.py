@@ -16,9 +16,9 @@ from features.training.forms_moves import EMPTY
 from features.training.gradient_checks import opened, parsed
 from features.training.test_train_step import NORMALISED, batch, mse, parse, run
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.forward.initial import first_feeds
-from memplan_cli.features.training.forward.tensors import UNKNOWN, infer_tensors
-from memplan_cli.features.training.tape import Call, Pool
+from memplan_cli.features.training.first_feeds import first_feeds
+from memplan_cli.features.training.tape import Call, ConstantPool
+from memplan_cli.features.training.tensors import UNKNOWN, infer_tensors
 from memplan_cli.features.training.train_step import Recipe, Statistics, make_train_step
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_an_operator_of_another_domain_is_not_taken_for_one_of_onnx(kind: str) -
 
 
 def test_a_name_that_is_taken_gets_the_next_number() -> None:
-    pool = Pool({"a", "a_2"})
+    pool = ConstantPool({"a", "a_2"})
     assert [pool.fresh("a") for _ in range(3)] == ["a_1", "a_3", "a_4"]
     assert pool.fresh("b") == "b"
 

@@ -12,7 +12,7 @@ import pytest
 
 from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.features.training.backward import NoRuleError
-from memplan_cli.features.training.forward.initial import first_feeds
+from memplan_cli.features.training.first_feeds import first_feeds
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.tape import PHASE

@@ -1,7 +1,7 @@
 """RNN, GRU and LSTM, unrolled over their sequence.
 
-All inputs are multiplied by their weights at once; only the recurrent product is in the
-chain, so the input weights' gradient is one product too.
+The whole sequence is multiplied by the input weights W at once, only the product with the
+recurrence weights R is repeated in each step. So the gradient of W is one product too.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.expansion.bodies import give, stacked, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.features.training.tape import Call, Tape
+    from memplan_cli.features.training.tape import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One direction's weights: ``recurrent`` is [hidden, gates hidden], bias of it or ""."""
+    """The tensors of one direction of a recurrent node that all its steps share.
 
-    tape: Tape
+    Attributes:
+        call: the recurrent node.
+        recurrent: R^T, [hidden, gates * hidden].
+        recurrent_bias: the bias of H R^T, [gates * hidden], if it is not added to X W^T; else empty.
+        peepholes: P of an LSTM for the gates i, o, f, each [hidden]; may be empty.
+        activations: operators of this direction.
+    """
+
     call: Call
     recurrent: str
     recurrent_bias: str
@@ -31,169 +37,194 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What differs between the three: gates, default activations, one step, state count."""
+class RecurrentOperator:
+    """How RNN, GRU and LSTM differ.
+
+    Attributes:
+        gates: products with weights in a step.
+        state_count: 2 for an LSTM (H and C), else 1 (H).
+        activations: the defaults.
+        step: from a cell, X W^T of one step, [batch, gates * hidden], and the state before it to the
+            state after it; each state is [batch, hidden].
+        separates_bias: whether the bias of H R^T is not added to X W^T.
+    """
 
     gates: int
+    state_count: int
     activations: tuple[str, ...]
     step: Callable[[Cell, str, list[str]], list[str]]
-    bias_apart: int = 0
+    separates_bias: bool = False
 
 
 def rnn(call: Call) -> None:
     """H' = f(X W^T + H R^T + B)."""
-    _unroll(call, _Plan(1, ("Tanh",), _rnn_step))
+    _unroll(call, RecurrentOperator(1, 1, ("Tanh",), _rnn_step))
 
 
 def gru(call: Call) -> None:
     """H' = (1 - z) h + z H with gates z, r and candidate h."""
-    apart = 1 if call.attribute("linear_before_reset", 0) else 0
-    _unroll(call, _Plan(3, ("Sigmoid", "Tanh"), _gru_step, apart))
+    separates_bias = bool(call.attribute("linear_before_reset", 0))
+    _unroll(call, RecurrentOperator(3, 1, ("Sigmoid", "Tanh"), _gru_step, separates_bias))
 
 
 def lstm(call: Call) -> None:
     """C' = f C + i c, H' = o h(C') with gates i, o, f and candidate c."""
-    _unroll(call, _Plan(4, ("Sigmoid", "Tanh", "Tanh"), _lstm_step))
+    _unroll(call, RecurrentOperator(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step))
 
 
-def _unroll(call: Call, plan: _Plan) -> None:
+def _unroll(call: Call, operator: RecurrentOperator) -> None:
+    """Write the steps of all directions, and the node's outputs Y, Y_h and Y_c.
+
+    Raises:
+        ModelError: the node has an attribute or input that is not supported.
+        UnknownShapeError: the length of the sequence is not known.
+    """
     tape, node = call.tape, call.node
-    _refuse_rare_forms(call)
+    _reject_unsupported(call)
     batch_first = call.attribute("layout", 0)
     x = call.input(0)
     length = tape.sizes(x, "a recurrence is unrolled")[1 if batch_first else 0]
     if batch_first:
         x = tape.emit("Transpose", x, perm=[1, 0, 2])
-    kinds = {"forward": (0,), "reverse": (1,), "bidirectional": (0, 1)}
-    turned = kinds[call.attribute("direction", "forward")]
-    starts = [_initial(call, index, batch_first) for index in (5, 6)][
-        : 2 if plan.gates == 4 else 1
+    reversals = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    is_reversed = reversals[call.attribute("direction", "forward")]
+    initial = [
+        _initial_state(call, 5 + index, batch_first) for index in range(operator.state_count)
     ]
-    sequences: list[list[str]] = []
-    finals: list[list[str]] = []
-    for direction, backwards in enumerate(turned):
-        cell, inputs = _direction(call, plan, (direction, len(turned)), (x, length))
-        state = [_pick(tape, start, direction, len(turned)) for start in starts]
-        outputs = []
-        for step in inputs[::-1] if backwards else inputs:
-            state = plan.step(cell, step, state)
-            outputs.append(state[0])
-        sequences.append(outputs[::-1] if backwards else outputs)
-        finals.append(state)
+    sequences: list[list[str]] = []  # of each direction: H of each step
+    final_states: list[list[str]] = []
+    for direction, backwards in enumerate(is_reversed):
+        cell, products = _cell(call, operator, x, length, direction)
+        state = [_of_direction(call, tensor, direction) for tensor in initial]
+        hidden_states = []
+        for product in products[::-1] if backwards else products:
+            state = operator.step(cell, product, state)
+            hidden_states.append(state[0])
+        sequences.append(hidden_states[::-1] if backwards else hidden_states)
+        final_states.append(state)
     if node.output[0]:
-        steps = [stacked(tape, list(parts), 0) for parts in zip(*sequences, strict=True)]
-        whole = stacked(tape, steps, 0)
+        steps = [tape.stack(parts, 0) for parts in zip(*sequences, strict=True)]
+        y = tape.stack(steps, 0)
         if batch_first:
-            whole = tape.emit("Transpose", whole, perm=[2, 0, 1, 3])
-        give(tape, whole, node.output[0])
+            y = tape.emit("Transpose", y, perm=[2, 0, 1, 3])
+        tape.copy_to(node.output[0], y)
     for index, name in enumerate(node.output[1:]):
         if name:
             axis = 1 if batch_first else 0
-            give(tape, stacked(tape, [state[index] for state in finals], axis), name)
+            tape.copy_to(name, tape.stack([state[index] for state in final_states], axis))
 
 
-def _direction(
-    call: Call, plan: _Plan, which: tuple[int, int], sequence: tuple[str, int]
+def _cell(
+    call: Call, operator: RecurrentOperator, x: str, length: int, direction: int
 ) -> tuple[Cell, list[str]]:
-    """Return one direction's cell and its weighted inputs, step by step."""
-    tape, hidden = call.tape, _hidden(call)
+    """Return the cell of a direction, and X W^T + B of each step, [batch, gates * hidden]."""
+    tape = call.tape
     weight, recurrent = (
-        tape.emit("Transpose", _pick(tape, call.input(i), *which), perm=[1, 0]) for i in (1, 2)
+        tape.emit("Transpose", _of_direction(call, call.input(i), direction), perm=[1, 0])
+        for i in (1, 2)
     )
-    product = tape.emit("MatMul", sequence[0], weight)
-    apart = ""
+    product = tape.emit("MatMul", x, weight)
+    recurrent_bias = ""
     if call.input(3):
-        width = plan.gates * hidden
-        bias = _pick(tape, call.input(3), *which)
-        halves = tape.emit_many("Split", [bias, tape.ints(width, width)], 2, axis=0)
-        second = halves[1]
-        if plan.bias_apart:
-            apart = second
-            product = tape.emit("Add", product, halves[0])
+        width = operator.gates * _hidden_size(call)
+        bias = _of_direction(call, call.input(3), direction)
+        input_bias, second_bias = tape.emit_many(
+            "Split", [bias, tape.ints(width, width)], 2, axis=0
+        )
+        if operator.separates_bias:
+            recurrent_bias = second_bias
         else:
-            product = tape.emit("Add", product, tape.emit("Add", halves[0], second))
+            input_bias = tape.emit("Add", input_bias, second_bias)
+        product = tape.emit("Add", product, input_bias)
     peepholes: tuple[str, ...] = ()
-    if plan.gates == 4 and call.input(7):
-        flat = _pick(tape, call.input(7), *which)
+    if call.node.op_type == "LSTM" and call.input(7):
+        flat = _of_direction(call, call.input(7), direction)
         peepholes = tape.emit_many("Split", [flat], 3, axis=0, num_outputs=3)
-    count = len(plan.activations)
-    names = [_ACTIVATIONS[name.lower()] for name in _named(call)]
-    chosen = names[which[0] * count : (which[0] + 1) * count] or list(plan.activations)
-    cell = Cell(tape, call, recurrent, apart, peepholes, tuple(chosen))
-    return cell, steps_of(tape, product, sequence[1], 0)
+    count = len(operator.activations)
+    named = [_ACTIVATIONS[name.lower()] for name in _activation_names(call)]
+    activations = named[direction * count : (direction + 1) * count] or operator.activations
+    cell = Cell(call, recurrent, recurrent_bias, peepholes, tuple(activations))
+    return cell, tape.unstack(product, length, 0)
 
 
-def _rnn_step(cell: Cell, x: str, state: list[str]) -> list[str]:
-    tape = cell.tape
-    total = tape.emit("Add", x, tape.emit("MatMul", state[0], cell.recurrent))
+def _rnn_step(cell: Cell, product: str, state: list[str]) -> list[str]:
+    """H' = f(X W^T + H R^T + B), with ``product`` X W^T + B."""
+    tape = cell.call.tape
+    total = tape.emit("Add", product, tape.emit("MatMul", state[0], cell.recurrent))
     return [tape.emit(cell.activations[0], total)]
 
 
-def _gru_step(cell: Cell, x: str, state: list[str]) -> list[str]:
-    """Gates are z, r, h; the reset acts on H or, linear before reset, on H R^T + b."""
-    tape, old, (gate, bend) = cell.tape, state[0], cell.activations
-    parts = tape.emit_many("Split", [x], 3, axis=-1, num_outputs=3)
+def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
+    """Z = f(X_z + H R_z^T), r = f(X_r + H R_r^T), h = g(X_h + (r H) R_h^T), H' = h + z (H - h).
+
+    X_z, X_r, X_h are the thirds of ``product``. With linear_before_reset, h = g(X_h + r (H R_h^T + b)).
+    """
+    tape, hidden, (f, g) = cell.call.tape, state[0], cell.activations
+    x_z, x_r, x_h = tape.emit_many("Split", [product], 3, axis=-1, num_outputs=3)
     weights = tape.emit_many("Split", [cell.recurrent], 3, axis=-1, num_outputs=3)
     biases: tuple[str, ...] = ("", "", "")
     if cell.recurrent_bias:
         biases = tape.emit_many("Split", [cell.recurrent_bias], 3, axis=0, num_outputs=3)
 
-    def product(values: str, index: int) -> str:
-        found = tape.emit("MatMul", values, weights[index])
-        return tape.emit("Add", found, biases[index]) if biases[index] else found
+    def recurrent_product(left: str, gate: int) -> str:
+        product = tape.emit("MatMul", left, weights[gate])
+        return tape.emit("Add", product, biases[gate]) if biases[gate] else product
 
-    update = tape.emit(gate, tape.emit("Add", parts[0], product(old, 0)))
-    reset = tape.emit(gate, tape.emit("Add", parts[1], product(old, 1)))
+    update = tape.emit(f, tape.emit("Add", x_z, recurrent_product(hidden, 0)))
+    reset = tape.emit(f, tape.emit("Add", x_r, recurrent_product(hidden, 1)))
     if cell.call.attribute("linear_before_reset", 0):
-        past = tape.emit("Mul", reset, product(old, 2))
+        past = tape.emit("Mul", reset, recurrent_product(hidden, 2))
     else:
-        past = product(tape.emit("Mul", reset, old), 2)
-    fresh = tape.emit(bend, tape.emit("Add", parts[2], past))
-    change = tape.emit("Mul", update, tape.emit("Sub", old, fresh))
-    return [tape.emit("Add", fresh, change)]
+        past = recurrent_product(tape.emit("Mul", reset, hidden), 2)
+    candidate = tape.emit(g, tape.emit("Add", x_h, past))
+    change = tape.emit("Mul", update, tape.emit("Sub", hidden, candidate))
+    return [tape.emit("Add", candidate, change)]
 
 
-def _lstm_step(cell: Cell, x: str, state: list[str]) -> list[str]:
-    """Gates are i, o, f, c; peepholes are of i, o, f."""
-    tape, (old, memory), (gate, bend, out) = cell.tape, state, cell.activations
-    total = tape.emit("Add", x, tape.emit("MatMul", old, cell.recurrent))
-    enter, leave, forget, fresh = tape.emit_many("Split", [total], 4, axis=-1, num_outputs=4)
+def _lstm_step(cell: Cell, product: str, state: list[str]) -> list[str]:
+    """With I, O, F, c the quarters of X W^T + H R^T + B: i = f(I + P_i C), f = f(F + P_f C),
+    C' = f C + i g(c), o = f(O + P_o C'), H' = o h(C').
 
-    def peeked(values: str, index: int, at: str) -> str:
+    With input_forget, f = 1 - i.
+    """  # noqa: D205 - one formula
+    tape, (hidden, memory), (f, g, h) = cell.call.tape, state, cell.activations
+    total = tape.emit("Add", product, tape.emit("MatMul", hidden, cell.recurrent))
+    x_i, x_o, x_f, x_c = tape.emit_many("Split", [total], 4, axis=-1, num_outputs=4)
+
+    def with_peephole(x: str, index: int, memory: str) -> str:
         if not cell.peepholes:
-            return values
-        return tape.emit("Add", values, tape.emit("Mul", at, cell.peepholes[index]))
+            return x
+        return tape.emit("Add", x, tape.emit("Mul", memory, cell.peepholes[index]))
 
-    entered = tape.emit(gate, peeked(enter, 0, memory))
+    input_gate = tape.emit(f, with_peephole(x_i, 0, memory))
     if cell.call.attribute("input_forget", 0):
         one = tape.scalar(1, cell.call.input(0))
-        kept = tape.emit("Sub", one, entered)
+        forget_gate = tape.emit("Sub", one, input_gate)
     else:
-        kept = tape.emit(gate, peeked(forget, 2, memory))
-    new = tape.emit(
+        forget_gate = tape.emit(f, with_peephole(x_f, 2, memory))
+    new_memory = tape.emit(
         "Add",
-        tape.emit("Mul", kept, memory),
-        tape.emit("Mul", entered, tape.emit(bend, fresh)),
+        tape.emit("Mul", forget_gate, memory),
+        tape.emit("Mul", input_gate, tape.emit(g, x_c)),
     )
-    left = tape.emit(gate, peeked(leave, 1, new))
-    return [tape.emit("Mul", left, tape.emit(out, new)), new]
+    output_gate = tape.emit(f, with_peephole(x_o, 1, new_memory))
+    return [tape.emit("Mul", output_gate, tape.emit(h, new_memory)), new_memory]
 
 
-def _initial(call: Call, index: int, batch_first: int) -> str:
-    """Return an initial state as [directions, batch, hidden], zeros where it is omitted."""
-    tape = call.tape
-    given = call.input(index)
-    if given:
-        return tape.emit("Transpose", given, perm=[1, 0, 2]) if batch_first else given
-    x, hidden = call.input(0), _hidden(call)
-    directions = 2 if call.attribute("direction", "forward") == "bidirectional" else 1
+def _initial_state(call: Call, index: int, batch_first: int) -> str:
+    """Return the initial state at an input as [directions, batch, hidden]; zeros if it is omitted."""
+    tape, name = call.tape, call.input(index)
+    if name:
+        return tape.emit("Transpose", name, perm=[1, 0, 2]) if batch_first else name
+    x, hidden = call.input(0), _hidden_size(call)
     axis = 0 if batch_first else 1
     batch = tape.shape(x)[axis]
     if isinstance(batch, int):
-        shape = tape.ints(directions, batch, hidden)
+        shape = tape.ints(_direction_count(call), batch, hidden)
     else:
         dim = tape.emit("Gather", tape.emit("Shape", x), tape.ints(axis))
-        shape = tape.emit("Concat", tape.ints(directions), dim, tape.ints(hidden), axis=0)
+        parts = (tape.ints(_direction_count(call)), dim, tape.ints(hidden))
+        shape = tape.emit("Concat", *parts, axis=0)
     return tape.emit("Expand", tape.scalar(0, x), shape)
 
 
@@ -204,40 +235,48 @@ _ACTIVATIONS = {
         *("Softplus", "Softsign", "Tanh"),
     )
 }
-"""Activations that are operators with the same defaults, by names in lower case.
+"""Activations that are operators with the same defaults, by their names in lower case.
 
-ThresholdedRelu is none: without a number of its own ONNX Runtime takes 0, the operator 1."""
-
-
-def _named(call: Call) -> list[str]:
-    """Return the activations as the node names them."""
-    given = call.attribute("activations", [])
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in given]
+ThresholdedRelu is missing: its default threshold is 0 in ONNX Runtime's RNN, and 1 as an operator."""
 
 
-def _hidden(call: Call) -> int:
-    """Return how wide the state is, from the weights where no attribute says so."""
-    given = call.attribute("hidden_size")
-    return int(given or call.tape.sizes(call.input(2), "a recurrence is unrolled")[-1])
+def _activation_names(call: Call) -> list[str]:
+    """Return the activations as the node names them; empty: the defaults."""
+    names = call.attribute("activations", [])
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
 
-def _pick(tape: Tape, name: str, direction: int, count: int) -> str:
-    """Return one direction's part of a tensor whose first axis is directions."""
+def _hidden_size(call: Call) -> int:
+    """Return the width of the state, from the shape of R if there is no attribute."""
+    size = call.attribute("hidden_size")
+    return int(size or call.tape.sizes(call.input(2), "a recurrence is unrolled")[-1])
+
+
+def _direction_count(call: Call) -> int:
+    return 2 if call.attribute("direction", "forward") == "bidirectional" else 1
+
+
+def _of_direction(call: Call, name: str, direction: int) -> str:
+    """Return one direction's slice of a tensor whose first axis has the directions."""
+    tape, count = call.tape, _direction_count(call)
     if count > 1:
         name = tape.emit_many("Split", [name], count, axis=0, num_outputs=count)[direction]
     return tape.emit("Squeeze", name, tape.ints(0))
 
 
-def _refuse_rare_forms(call: Call) -> None:
-    numbers = ("clip", "activation_alpha", "activation_beta")
-    rare = [name for name in numbers if call.attribute(name) is not None]
+def _reject_unsupported(call: Call) -> None:
+    """Raise ModelError if a node has clipping, sequence lengths, or activations with parameters."""
+    attributes = ("clip", "activation_alpha", "activation_beta")
+    unsupported = [name for name in attributes if call.attribute(name) is not None]
     if call.input(4):
-        rare.append("sequence lengths")
-    rare.extend(
-        f"activation {name}" for name in _named(call) if name.lower() not in _ACTIVATIONS
+        unsupported.append("sequence lengths")
+    unsupported.extend(
+        f"activation {name}"
+        for name in _activation_names(call)
+        if name.lower() not in _ACTIVATIONS
     )
-    if rare:
+    if unsupported:
         raise ModelError(
-            f"{call.node.op_type} {call.node.name or call.output()!r} has {', '.join(rare)}:"
+            f"{call.node.op_type} {call.label!r} has {', '.join(unsupported)}:"
             " it cannot be unrolled for its gradient"
         )

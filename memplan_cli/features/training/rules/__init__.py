@@ -1,8 +1,9 @@
-"""Gradient rules: one function an operator, a table ``RULES`` in each family's module.
+"""Gradient rules: one function per operator, one table ``RULES`` per family of operators.
 
-A rule is given a `Call` (a forward node, the gradients of its outputs, the tape) and returns
-the gradient of each input, ``""`` where there is none. It works on ONNX protos: gradients
-need attributes and tensors that the block IR leaves out.
+A rule is a function of a `Call` (a forward node, the gradients of its outputs, the tape). It writes
+gradient nodes to the tape and returns the gradient of each input, ``""`` for none. Its docstring is its
+formula; in code, ``dx`` is the gradient of input X. Rules work on ONNX protos: they need attributes,
+which `Program` does not have.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.features.training.rules import (
     activation,
-    batch,
     control,
     conv,
     elementwise,
-    functions,
     indexing,
     loss,
     matmul,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from memplan_cli.features.training.tape import Rule
 
 FAMILIES: Mapping[str, Mapping[str, Rule]] = {
-    "elementwise": {**elementwise.RULES, **functions.RULES},
+    "elementwise": elementwise.RULES,
     "activation": activation.RULES,
     "reduction": reduction.RULES,
     "matrix products": matmul.RULES,
@@ -40,7 +39,6 @@ FAMILIES: Mapping[str, Mapping[str, Rule]] = {
     "pooling": pooling.RULES,
     "resizing": resize.RULES,
     "normalization": normalization.RULES,
-    "batch normalization": batch.RULES,
     "loss": loss.RULES,
     "shape": shape.RULES,
     "indexing": indexing.RULES,
@@ -51,12 +49,16 @@ RULES: Mapping[str, Rule] = {
     kind: rule for family in FAMILIES.values() for kind, rule in family.items()
 }
 
-UNFELT_INPUTS: Mapping[str, frozenset[int]] = {
+INPUTS_WITHOUT_GRADIENT: Mapping[str, frozenset[int]] = {
     "CastLike": frozenset({1}),
     "OneHot": frozenset({0, 1}),
     "Range": frozenset({1}),
 }
-"""Inputs of operators with a rule that change nothing if they change a little: a type, a place, an end."""
+"""Float inputs that do not affect the output if they change a little: a dtype, an index, a limit."""
 
-RESULTS_WITH_RULES: Mapping[str, int] = {"If": 64, "SoftmaxCrossEntropyLoss": 2, "Split": 64}
-"""How many results a rule goes back from, where that is more than the first; 64 stands for all."""
+DIFFERENTIABLE_OUTPUTS: Mapping[str, int] = {
+    "If": 64,
+    "SoftmaxCrossEntropyLoss": 2,
+    "Split": 64,
+}
+"""How many outputs a rule supports, the first ones, if more than one; 64 stands for all."""

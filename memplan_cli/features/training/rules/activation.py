@@ -181,9 +181,9 @@ def dropout(call: Call) -> Gradients:
     training = call.constant_input(2)
     if not call.input(2) or (training is not None and not training.any()):
         return (call.dy,)
-    from memplan_cli.features.training.forward.tensors import Tensor
+    from memplan_cli.features.training.tensors import Tensor
 
-    mask = call.saved(1, Tensor(9, tape.tensor(x).shape))
+    mask = call.optional_output(1, Tensor(9, tape.tensor(x).shape))
     ratio = call.input(1) or tape.scalar(0.5, x)
     if call.input(1) and tape.dtype(ratio) != tape.dtype(x):
         ratio = tape.emit("Cast", ratio, to=tape.dtype(x))

@@ -1,4 +1,4 @@
-"""Gradients of broadcasting and its inverse: sum over what was repeated, repeat what was summed."""
+"""Gradient of broadcasting: sum over the axes along which an operand was repeated."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ if TYPE_CHECKING:
 
 
 def unbroadcast(tape: Tape, gradient: str, out: str, like: str) -> str:
-    """Sum a gradient shaped as ``out`` to the shape of ``like``, which was broadcast to it.
+    """Return a gradient summed to the shape of the forward tensor ``like``.
 
-    dX = sum of dY over every axis along which X was repeated. Axes are known beforehand
-    where shapes are; else they are found at run time.
+    The gradient has the shape of the forward tensor ``out``, to which ``like`` was broadcast:
+    dX = sum of dY over every axis along which X was repeated. If these axes are not known, nodes
+    compute them at run time.
     """
     target, full = tape.shape(like), tape.shape(out)
-    lead = len(full) - len(target)
+    added_rank = len(full) - len(target)
     axes = repeated_axes(target, full)
     if axes is None:
         return _unbroadcast_at_run_time(tape, gradient, out, like)
     if not axes:
         return gradient
-    if axes == tuple(range(lead)):
+    if axes == tuple(range(added_rank)):
         return tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=0)
     summed = tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=1)
-    if not lead:
+    if not added_rank:
         return summed
-    return tape.emit("Squeeze", summed, tape.ints(*range(lead)))
+    return tape.emit("Squeeze", summed, tape.ints(*range(added_rank)))
 
 
 def repeated_axes(target: Shape, full: Shape) -> tuple[int, ...] | None:
-    """Return the axes of ``full`` along which ``target`` is repeated; None: not known."""
-    lead = len(full) - len(target)
-    axes = list(range(lead))
-    for axis, (small, large) in enumerate(zip(target, full[lead:], strict=True), lead):
-        repeated = _is_repeated(small, large)
+    """Return the axes of ``full`` along which a tensor of shape ``target`` is repeated.
+
+    None if that depends on dims of unknown size. ([3, 1] in [2, 3, 4] is repeated along axes 0 and 2.)
+    """
+    added_rank = len(full) - len(target)
+    axes = list(range(added_rank))
+    for axis, (dim, full_dim) in enumerate(
+        zip(target, full[added_rank:], strict=True), added_rank
+    ):
+        repeated = _is_repeated(dim, full_dim)
         if repeated is None:
             return None
         if repeated:
@@ -43,19 +49,23 @@ def repeated_axes(target: Shape, full: Shape) -> tuple[int, ...] | None:
     return tuple(axes)
 
 
-def _is_repeated(small: Dim, large: Dim) -> bool | None:
-    if small == 1:
-        return large != 1
-    if isinstance(small, int):
+def _is_repeated(dim: Dim, full_dim: Dim) -> bool | None:
+    """Whether an axis of size ``dim`` is broadcast to ``full_dim``; None: depends on unknown sizes."""
+    if dim == 1:
+        return full_dim != 1
+    if isinstance(dim, int):
         return False
-    return None if small is None or small != large else False
+    return None if dim is None or dim != full_dim else False
 
 
 def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> str:
-    lead = tape.rank(out) - tape.rank(like)
+    """Write nodes that find the axes in which the shapes of both tensors differ, and sum over them."""
+    added_rank = tape.rank(out) - tape.rank(like)
     shape = tape.shape_of(like)
-    padded = tape.emit("Concat", tape.ints(*[1] * lead), shape, axis=0) if lead else shape
-    differs = tape.emit("Not", tape.emit("Equal", padded, tape.shape_of(out)))
+    padded_shape = shape
+    if added_rank:
+        padded_shape = tape.emit("Concat", tape.ints(*[1] * added_rank), shape, axis=0)
+    differs = tape.emit("Not", tape.emit("Equal", padded_shape, tape.shape_of(out)))
     axes = tape.emit("Reshape", tape.emit("NonZero", differs), tape.ints(-1))
     summed = tape.emit("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
     return tape.emit("Reshape", summed, shape, allowzero=1)

@@ -1,214 +1,348 @@
-"""Gradients of convolutions, as convolutions.
+"""Gradients of convolutions, as convolutions, and the geometry that pools share with them.
 
-No ConvGrad exists in standard ONNX: the gradient of the data is a transposed convolution,
-that of the kernel is a convolution of the data with the gradient, strides and dilations
-exchanged.
+Standard ONNX has no ConvGrad. The gradient of the data is a transposed convolution; that of the kernel
+is a convolution of the data with the gradient, strides and dilations exchanged.
+
+Along one axis, output o of a convolution reads the inputs ``o * stride + tap * dilation - begin``, where
+``tap`` counts the elements of the kernel and ``begin`` is the padding before the first input.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.rules.windows import Window, windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.program import Shape
     from memplan_cli.features.training.tape import Call, Rule, Tape
 
     Gradients = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One spatial axis of a convolution or pool.
+
+    Attributes:
+        kernel: elements of the kernel.
+        stride: inputs from one output to the next.
+        dilation: inputs from one element of the kernel to the next.
+        begin: padding before the first input.
+        end: padding behind the last input.
+        input_size: length of the input; None: unknown.
+        output_size: length of the output; None: unknown.
+        output_padding: the tail, if it is known without the sizes (that of a ConvTranspose).
+    """
+
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    input_size: int | None
+    output_size: int | None
+    output_padding: int | None = None
+
+    @property
+    def span(self) -> int:
+        """Inputs from the first to the last element of the kernel, both included."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def tail(self) -> int | None:
+        """Padded inputs at the end that no output reads; negative: outputs read beyond. None: unknown."""
+        if self.output_padding is not None:
+            return self.output_padding
+        if self.input_size is None or self.output_size is None:
+            return 0 if self.stride == 1 else None
+        read = (self.output_size - 1) * self.stride + self.span
+        return self.begin + self.input_size + self.end - read
+
+
+def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, ...]:
+    """Return the window of each spatial axis of a convolution or pool from ``data`` to ``result``.
+
+    Strides, dilations and padding are the attributes of the node; ``kernel`` has the spatial dims.
+
+    Raises:
+        ModelError: the kernel's size is not known, or the padding is SAME for unknown sizes.
+    """
+    rank = len(kernel)
+    strides = call.attribute("strides", [1] * rank)
+    dilations = call.attribute("dilations", [1] * rank)
+    pads = call.attribute("pads", [0] * (2 * rank))
+    auto_pad = call.attribute("auto_pad", "NOTSET")
+    input_sizes, output_sizes = (
+        [dim if isinstance(dim, int) else None for dim in call.tape.shape(name)[2:]]
+        for name in (data, result)
+    )
+    axes = []
+    for axis, taps in enumerate(kernel):
+        if not isinstance(taps, int):
+            raise ModelError(
+                f"the kernel of {call.node.op_type} {call.node.name!r} is dynamic"
+            )
+        begin, end = (0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + rank])
+        window = Window(
+            kernel=taps,
+            stride=strides[axis],
+            dilation=dilations[axis],
+            begin=begin,
+            end=end,
+            input_size=input_sizes[axis],
+            output_size=output_sizes[axis],
+        )
+        axes.append(
+            _with_same_padding(call, window) if auto_pad.startswith("SAME") else window
+        )
+    return tuple(axes)
+
+
+def _with_same_padding(call: Call, window: Window) -> Window:
+    """Return a window with the padding for which the output has ceil(input / stride) elements.
+
+    Raises:
+        ModelError: the padding depends on the input's size, which is not known.
+    """
+    size, stride = window.input_size, window.stride
+    if size is None:
+        if stride != 1:
+            raise ModelError(
+                f"{call.node.op_type} {call.node.name!r} pads to the same size, but"
+                " its input's size is not known",
+                hint="export the model with fixed image sizes, or with explicit pads",
+            )
+        size = window.span  # with stride 1 the padding is the same for all sizes
+    output_size = -(-size // stride)
+    total = max((output_size - 1) * stride + window.span - size, 0)
+    smaller, larger = total // 2, total - total // 2
+    if call.attribute("auto_pad") == "SAME_LOWER":
+        return replace(window, begin=larger, end=smaller)
+    return replace(window, begin=smaller, end=larger)
+
+
 def conv(call: Call) -> Gradients:
     """Y = X * W + B: dX = transposed conv of dY with W, dW = X * dY, dB = sum of dY."""
-    x, weight = call.input(0), call.input(1)
-    slides = windows(call, call.tape.shape(weight)[2:], x, call.output())
-    group = call.attribute("group", 1)
-    third = _bias_gradient(call) if call.wants(2) else ""
-    second = first = ""
+    x, w = call.input(0), call.input(1)
+    axes = windows(call, call.tape.shape(w)[2:], x, call.output())
+    dx = dw = db = ""
+    if call.wants(2):
+        db = _bias_gradient(call)
     if call.wants(1):
-        second = kernel_gradient(call, (x, x), (call.dy, call.output()), slides)
+        data = _Shaped(x, x)
+        dw = _kernel_gradient(call, data, _Shaped(call.dy, call.output()), axes)
     if call.wants(0):
-        first = spread_windows(call.tape, (call.dy, weight), x, slides, group)
-    return (first, second, third)
+        dx = transposed_conv(call.tape, call.dy, w, x, axes, call.attribute("group", 1))
+    return (dx, dw, db)
 
 
 def conv_transpose(call: Call) -> Gradients:
     """Y is the data gradient of a conv: dX = dY * W, dW = dY * X, dB = sum of dY."""
-    tape, x, weight, out = call.tape, call.input(0), call.input(1), call.output()
-    slides = _transposed_windows(call)
-    third = _bias_gradient(call) if call.wants(2) else ""
-    second = first = ""
+    tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
+    axes = _transposed_windows(call)
+    dx = dw = db = ""
+    if call.wants(2):
+        db = _bias_gradient(call)
     if call.wants(1):
-        second = kernel_gradient(call, (call.dy, out), (x, x), slides)
+        dw = _kernel_gradient(call, _Shaped(call.dy, y), _Shaped(x, x), axes)
     if call.wants(0):
-        first = tape.emit(
+        dx = tape.emit(
             "Conv",
             call.dy,
-            weight,
-            kernel_shape=[s.kernel for s in slides],
-            strides=[s.stride for s in slides],
-            dilations=[s.dilation for s in slides],
-            pads=_pads(slides),
+            w,
+            kernel_shape=[axis.kernel for axis in axes],
+            strides=[axis.stride for axis in axes],
+            dilations=[axis.dilation for axis in axes],
+            pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             group=call.attribute("group", 1),
         )
-        if any(s.tail is not None and s.tail >= s.stride for s in slides):
-            first = crop_to(tape, first, x)
-    return (first, second, third)
+        if any(axis.tail is not None and axis.tail >= axis.stride for axis in axes):
+            dx = _crop(tape, dx, x)
+    return (dx, dw, db)
 
 
-def spread_windows(
-    tape: Tape, operands: tuple[str, str], like: str, slides: tuple[Window, ...], group: int
+def _bias_gradient(call: Call) -> str:
+    """Return dB = sum of dY over all axes but the channels."""
+    axes = [0, *range(2, call.tape.rank(call.output()))]
+    return call.tape.emit("ReduceSum", call.dy, call.tape.ints(*axes), keepdims=0)
+
+
+def transposed_conv(
+    tape: Tape, dy: str, kernel: str, like: str, axes: tuple[Window, ...], group: int
 ) -> str:
-    """Add each output's gradient, times the kernel, to the inputs that it was made from.
+    """Return the data gradient of a convolution: each dY times the kernel, added to what Y read.
 
-    The result has the shape of ``like``; inputs at the end that no window read get zero by
-    output padding, and where sizes are unknown the surplus is cut off at run time.
+    ``axes`` are the windows of the convolution. The result has the spatial shape of the forward tensor
+    ``like``: inputs that no output read get 0 by output padding, and if sizes are unknown, the result is
+    cropped at run time.
     """
-    tails = [s.tail for s in slides]
-    exact = all(tail is not None for tail in tails)
-    ends, extra = [], []
-    for slide, tail in zip(slides, tails, strict=True):
-        unread = slide.stride - 1 if tail is None else tail - (min(0, tail))
-        ends.append(0 if tail is None else slide.end - min(tail, 0))
-        extra.append(unread)
-    crops = [max(e, 0) for e in ends]
-    spread = tape.emit(
+    end_pads, output_padding = [], []
+    for axis in axes:
+        if axis.tail is None:
+            end_pads.append(0)
+            output_padding.append(axis.stride - 1)
+        else:
+            end_pads.append(max(axis.end - min(axis.tail, 0), 0))
+            output_padding.append(max(axis.tail, 0))
+    result = tape.emit(
         "ConvTranspose",
-        *operands,
-        kernel_shape=[s.kernel for s in slides],
-        strides=[s.stride for s in slides],
-        dilations=[s.dilation for s in slides],
-        pads=[*(s.begin for s in slides), *crops],
-        output_padding=extra,
+        dy,
+        kernel,
+        kernel_shape=[axis.kernel for axis in axes],
+        strides=[axis.stride for axis in axes],
+        dilations=[axis.dilation for axis in axes],
+        pads=[*(axis.begin for axis in axes), *end_pads],
+        output_padding=output_padding,
         group=group,
     )
-    return spread if exact else crop_to(tape, spread, like)
+    has_exact_size = all(axis.tail is not None for axis in axes)
+    return result if has_exact_size else _crop(tape, result, like)
 
 
-def crop_to(tape: Tape, name: str, like: str) -> str:
-    """Cut the spatial axes of a tensor to those of a forward tensor."""
+def _crop(tape: Tape, name: str, like: str) -> str:
+    """Return a tensor cut at the end of each spatial axis to the size of a forward tensor."""
     rank = tape.rank(like)
     axes = list(range(2, rank))
     ends = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(rank))
     return tape.emit("Slice", name, tape.ints(*[0] * len(axes)), ends, tape.ints(*axes))
 
 
-def kernel_gradient(
-    call: Call, data: tuple[str, str], steps: tuple[str, str], slides: tuple[Window, ...]
+class _Shaped(NamedTuple):
+    """A tensor, and a forward tensor of the same shape (the tensor may be a gradient)."""
+
+    name: str
+    like: str
+
+
+def _kernel_gradient(
+    call: Call, data: _Shaped, result: _Shaped, axes: tuple[Window, ...]
 ) -> str:
-    """Return dW of a conv that reads ``data`` and gives ``steps`` (values, shape known of)."""
-    tape, weight, group = call.tape, call.input(1), call.attribute("group", 1)
-    if any(0 in tape.shape(known) for _, known in (data, steps)):
-        # A Conv that has nothing to add up leaves its result as memory was (ONNX Runtime).
-        return tape.zeros_like(weight)
-    if group == 1 and all(_is_point(slide) for slide in slides):
-        return _point_gradient(tape, data, steps, weight)
-    rank = len(slides) + 2
-    swap = [1, 0, *range(2, rank)]
+    """Return the kernel gradient of a convolution that reads ``data`` and whose output is ``result``.
+
+    One of both is a gradient. The kernel is input 1 of the call. It is a convolution of the data,
+    batch and channels exchanged, with the result.
+    """
+    tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
+    if any(0 in tape.shape(tensor.like) for tensor in (data, result)):
+        # ONNX Runtime leaves the output of a Conv of an empty batch uninitialised.
+        return tape.zeros_like(w)
+    if group == 1 and all(map(_is_point, axes)):
+        return _point_kernel_gradient(tape, data, result, w)
+    rank = len(axes) + 2
+    swapped = [1, 0, *range(2, rank)]
     if group == 1:
-        moved = tape.emit("Transpose", data[0], perm=swap)
+        moved = tape.emit("Transpose", data.name, perm=swapped)
     else:
-        moved = _grouped(tape, data, group, _channels(call))
-    ends, exact = [], True
-    for slide in slides:
-        tail = slide.tail
-        end = slide.end if tail is None else slide.end - tail
-        exact = exact and tail is not None and end >= 0
-        ends.append(end if tail is not None and end >= 0 else slide.end)
+        moved = _groups_to_batch(call, data, group)
+    # An end pad of end - tail gives exactly the taps of the kernel; it may be unknown or negative.
+    exact_ends = [None if axis.tail is None else axis.end - axis.tail for axis in axes]
+    end_pads = [
+        axis.end if end is None or end < 0 else end
+        for axis, end in zip(axes, exact_ends, strict=True)
+    ]
     product = tape.emit(
         "Conv",
         moved,
-        tape.emit("Transpose", steps[0], perm=swap),
-        strides=[s.dilation for s in slides],
-        dilations=[s.stride for s in slides],
-        pads=[*(s.begin for s in slides), *ends],
+        tape.emit("Transpose", result.name, perm=swapped),
+        strides=[axis.dilation for axis in axes],
+        dilations=[axis.stride for axis in axes],
+        pads=[*(axis.begin for axis in axes), *end_pads],
         group=group,
     )
-    if not exact:
-        zeros, kernel = [0] * len(slides), [s.kernel for s in slides]
-        axes = tape.ints(*range(2, rank))
-        product = tape.emit("Slice", product, tape.ints(*zeros), tape.ints(*kernel), axes)
-    return tape.emit("Transpose", product, perm=swap)
+    if any(end is None or end < 0 for end in exact_ends):
+        starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
+        spatial_axes = tape.ints(*range(2, rank))
+        product = tape.emit(
+            "Slice", product, tape.ints(*starts), tape.ints(*ends), spatial_axes
+        )
+    return tape.emit("Transpose", product, perm=swapped)
 
 
-def _point_gradient(
-    tape: Tape, data: tuple[str, str], steps: tuple[str, str], weight: str
-) -> str:
-    """A kernel of one tap is a matrix: dW = dY X^T over all positions."""
-    rank = tape.rank(weight)
-    swap = [1, 0, *range(2, rank)]
+def _is_point(axis: Window) -> bool:
+    """Whether output o reads input o and no other, without padding."""
+    is_unpadded = not (axis.begin or axis.end or axis.tail)
+    return axis.kernel == axis.stride == 1 and is_unpadded
+
+
+def _point_kernel_gradient(tape: Tape, data: _Shaped, result: _Shaped, w: str) -> str:
+    """Return dW = dY X^T over all positions, for a kernel of one element, which is a matrix."""
+    swapped = [1, 0, *range(2, tape.rank(w))]
     rows = [
-        tape.emit("Flatten", tape.emit("Transpose", name, perm=swap), axis=1)
-        for name in (steps[0], data[0])
+        tape.emit("Flatten", tape.emit("Transpose", name, perm=swapped), axis=1)
+        for name in (result.name, data.name)
     ]
-    return tape.reshape_like(tape.emit("Gemm", *rows, transB=1), weight)
+    return tape.reshape_like(tape.emit("Gemm", *rows, transB=1), w)
 
 
-def _grouped(tape: Tape, data: tuple[str, str], group: int, width: int) -> str:
-    """[N, G C, ...] -> [C, G N, ...] with ``width`` C: each group's channels become a batch."""
-    shape = tape.shape(data[1])
-    rank = len(shape)
-    if width == 1:
-        moved = tape.emit("Transpose", data[0], perm=[1, 0, *range(2, rank)])
+def _groups_to_batch(call: Call, data: _Shaped, group: int) -> str:
+    """Return data [N, G C, ...] as [C, G N, ...], for G groups of C channels.
+
+    C is the second axis of the kernel.
+
+    Raises:
+        ModelError: C is not known.
+    """
+    tape = call.tape
+    channels = tape.shape(call.input(1))[1]
+    if not isinstance(channels, int):
+        raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
+    rank = tape.rank(data.like)
+    if channels == 1:
+        moved = tape.emit("Transpose", data.name, perm=[1, 0, *range(2, rank)])
     else:
-        split = _with_front(tape, data[0], (0, group, width), data[1])
+        split = _with_leading_dims(tape, data.name, (0, group, channels), data.like)
         moved = tape.emit("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
-    return _with_front(tape, moved, (width, -1), data[1])
+    return _with_leading_dims(tape, moved, (channels, -1), data.like)
 
 
-def _with_front(tape: Tape, name: str, front: tuple[int, ...], like: str) -> str:
-    """Give a tensor other leading axes, and the spatial ones of a forward tensor."""
+def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) -> str:
+    """Reshape a tensor to ``dims`` followed by the spatial dims of the forward tensor ``like``."""
     shape = tape.shape(like)
     sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
     if len(sizes) == len(shape) - 2:
-        return tape.emit("Reshape", name, tape.ints(*front, *sizes))
-    lengths = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
-    whole = tape.emit("Concat", tape.ints(*front), lengths, axis=0)
-    return tape.emit("Reshape", name, whole)
-
-
-def _bias_gradient(call: Call) -> str:
-    axes = [0, *range(2, call.tape.rank(call.output()))]
-    return call.tape.emit("ReduceSum", call.dy, call.tape.ints(*axes), keepdims=0)
+        return tape.emit("Reshape", name, tape.ints(*dims, *sizes))
+    spatial = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
+    target = tape.emit("Concat", tape.ints(*dims), spatial, axis=0)
+    return tape.emit("Reshape", name, target)
 
 
 def _transposed_windows(call: Call) -> tuple[Window, ...]:
-    """Return the windows of the conv whose data gradient this is, from its output's size."""
-    tape, x, weight, out = call.tape, call.input(0), call.input(1), call.output()
-    found = windows(call, tape.shape(weight)[2:], out, x)
-    extra = call.attribute("output_padding", [0] * len(found))
-    mode = call.attribute("auto_pad", "NOTSET")
-    if not call.attribute("output_shape") and mode in ("NOTSET", "VALID"):
-        return tuple(replace(slide, unread=n) for slide, n in zip(found, extra, strict=True))
-    sizes, steps = tape.sizes(out), tape.sizes(x)
+    """Return the windows of the convolution from Y to X whose data gradient a ConvTranspose is.
+
+    Raises:
+        UnknownShapeError: the padding depends on the sizes of X and Y, which are not known.
+    """
+    tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
+    axes = windows(call, tape.shape(w)[2:], y, x)
+    output_padding = call.attribute("output_padding", [0] * len(axes))
+    auto_pad = call.attribute("auto_pad", "NOTSET")
+    if not call.attribute("output_shape") and auto_pad in ("NOTSET", "VALID"):
+        return tuple(
+            replace(axis, output_padding=padding)
+            for axis, padding in zip(axes, output_padding, strict=True)
+        )
+    input_sizes, output_sizes = tape.sizes(y), tape.sizes(x)
     resolved = []
-    for axis, slide in enumerate(found):
-        size, step = sizes[axis + 2], steps[axis + 2]
-        total = max((step - 1) * slide.stride + slide.span + extra[axis] - size, 0)
-        half = total // 2
-        begin = half if mode == "SAME_UPPER" else total - half
-        resolved.append(replace(slide, begin=begin, end=total - begin, size=size, steps=step))
+    for axis, padding, input_size, output_size in zip(
+        axes, output_padding, input_sizes[2:], output_sizes[2:], strict=True
+    ):
+        full_size = (output_size - 1) * axis.stride + axis.span + padding
+        total = max(full_size - input_size, 0)
+        begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        resolved.append(
+            replace(
+                axis,
+                begin=begin,
+                end=total - begin,
+                input_size=input_size,
+                output_size=output_size,
+            )
+        )
     return tuple(resolved)
-
-
-def _channels(call: Call) -> int:
-    """Return how many channels of the data each group reads: the weight's second axis."""
-    channels = call.tape.shape(call.input(1))[1]
-    if not isinstance(channels, int):
-        raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
-    return channels
-
-
-def _is_point(slide: Window) -> bool:
-    unpadded = not (slide.begin or slide.end or slide.tail)
-    return slide.kernel == slide.stride == 1 and unpadded
-
-
-def _pads(slides: tuple[Window, ...]) -> list[int]:
-    return [*(s.begin for s in slides), *(s.end for s in slides)]
 
 
 RULES: Mapping[str, Rule] = {

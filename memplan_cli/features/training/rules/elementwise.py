@@ -1,7 +1,8 @@
-"""Gradients of arithmetic and choices, element by element; operands may have been broadcast."""
+"""Gradients of element-wise arithmetic and functions; operands of arithmetic may be broadcast."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from memplan_cli.features.training.rules.broadcast import unbroadcast
@@ -34,187 +35,323 @@ def cast_like(call: Call) -> Gradients:
 
 def add(call: Call) -> Gradients:
     """Y = A + B (or a sum of many): dA = dY, dB = dY."""
-    return tuple(_to_input(call, i, call.dy) for i in range(len(call.node.input)))
+    return tuple(_input_gradient(call, i, call.dy) for i in range(len(call.node.input)))
 
 
 def mean(call: Call) -> Gradients:
     """Y = (A + B + ...) / n: each gets dY / n."""
-    count = len(call.node.input)
-    part = call.tape.emit("Div", call.dy, call.tape.scalar(count, call.input(0)))
-    return tuple(_to_input(call, i, part) for i in range(count))
+    n = len(call.node.input)
+    share = call.tape.emit("Div", call.dy, call.tape.scalar(n, call.input(0)))
+    return tuple(_input_gradient(call, i, share) for i in range(n))
 
 
 def sub(call: Call) -> Gradients:
     """Y = A - B: dA = dY, dB = -dY."""
-    second = ""
+    db = ""
     if call.wants(1):
-        second = call.tape.emit("Neg", _to_input(call, 1, call.dy))
-    return (_to_input(call, 0, call.dy), second)
+        db = call.tape.emit("Neg", _input_gradient(call, 1, call.dy))
+    return (_input_gradient(call, 0, call.dy), db)
 
 
 def mul(call: Call) -> Gradients:
     """Y = A B: dA = dY B, dB = dY A."""
-    first, second = call.input(0), call.input(1)
-    if first == second:
-        part = call.tape.emit("Mul", call.dy, first)
-        return (part, part)
-    return (_times(call, 0, second), _times(call, 1, first))
+    tape, a, b = call.tape, call.input(0), call.input(1)
+    if a == b:
+        product = tape.emit("Mul", call.dy, a)
+        return (product, product)
+    da = db = ""
+    if call.wants(0):
+        da = _input_gradient(call, 0, tape.emit("Mul", call.dy, b))
+    if call.wants(1):
+        db = _input_gradient(call, 1, tape.emit("Mul", call.dy, a))
+    return (da, db)
 
 
 def div(call: Call) -> Gradients:
     """Y = A / B: dA = dY / B, dB = -dA Y."""
     tape = call.tape
-    first = tape.emit("Div", call.dy, call.input(1))
-    second = ""
+    ratio = tape.emit("Div", call.dy, call.input(1))
+    db = ""
     if call.wants(1):
-        product = tape.emit("Mul", first, call.output())
-        second = tape.emit("Neg", _to_input(call, 1, product))
-    return (_to_input(call, 0, first), second)
+        product = tape.emit("Mul", ratio, call.output())
+        db = tape.emit("Neg", _input_gradient(call, 1, product))
+    return (_input_gradient(call, 0, ratio), db)
 
 
 def power(call: Call) -> Gradients:
     """Y = X ^ P: dX = dY P X^(P-1), dP = dY Y log X where X > 0, else 0."""
-    tape, base, exponent = call.tape, call.input(0), call.input(1)
-    known = tape.value(exponent)
-    second = ""
+    tape, x, p = call.tape, call.input(0), call.input(1)
+    dp = ""
     if call.wants(1):
-        zero = tape.scalar(0, base)
-        positive = tape.emit("Greater", base, zero)
-        logs = tape.emit("Log", tape.emit("Where", positive, base, tape.scalar(1, base)))
-        slope = tape.emit("Mul", call.output(), logs)
-        second = _to_input(call, 1, tape.emit("Mul", call.dy, slope))
-        if tape.dtype(exponent) != tape.dtype(base):
-            second = tape.emit("Cast", second, to=tape.dtype(exponent))
+        zero = tape.scalar(0, x)
+        is_positive = tape.emit("Greater", x, zero)
+        log_x = tape.emit("Log", tape.emit("Where", is_positive, x, tape.scalar(1, x)))
+        slope = tape.emit("Mul", call.output(), log_x)
+        dp = _input_gradient(call, 1, tape.emit("Mul", call.dy, slope))
+        if tape.dtype(p) != tape.dtype(x):
+            dp = tape.emit("Cast", dp, to=tape.dtype(p))
     if not call.wants(0):
-        return ("", second)
-    if known is not None and known.size == 1 and float(known.ravel()[0]) in _SMALL:
-        slope = _small_power(call, float(known.ravel()[0]))
-    else:
-        slope = _power_slope(call)
-    return (_to_input(call, 0, tape.emit("Mul", call.dy, slope)), second)
-
-
-_SMALL = (0.0, 1.0, 2.0, 3.0)
-"""Exponents whose slope is written without a Pow."""
+        return ("", dp)
+    slope = _power_slope(call)
+    return (_input_gradient(call, 0, tape.emit("Mul", call.dy, slope)), dp)
 
 
 def _power_slope(call: Call) -> str:
-    """P X^(P-1), with 0 X^0 where P is 0: X^-1 would make nothing of it at 0."""
-    tape, base, exponent = call.tape, call.input(0), call.input(1)
-    known, factor = tape.value(exponent), exponent
-    if tape.dtype(exponent) != tape.dtype(base):
-        factor = tape.emit("Cast", exponent, to=tape.dtype(base))
-    less = tape.emit("Sub", factor, tape.scalar(1, base))
-    if known is None or not known.all():
-        zero = tape.scalar(0, base)
-        less = tape.emit("Where", tape.emit("Equal", factor, zero), zero, less)
-    return tape.emit("Mul", factor, tape.emit("Pow", base, less))
+    """Return P X^(P-1), without Pow if P is 0, 1, 2 or 3.
 
-
-def _small_power(call: Call, exponent: float) -> str:
-    base, factor = call.input(0), call.tape.scalar(exponent, call.input(0))
-    if exponent in (0.0, 1.0):
-        return factor
-    less = base if exponent == 2.0 else call.tape.emit("Mul", base, base)
-    return call.tape.emit("Mul", less, factor)
+    Where P is 0 it is 0 X^0: at X = 0, 0 X^-1 would be NaN.
+    """
+    tape, x, p = call.tape, call.input(0), call.input(1)
+    exponents = tape.value(p)
+    if exponents is not None and exponents.size == 1:
+        exponent = float(exponents.ravel()[0])
+        if exponent in (0.0, 1.0):
+            return tape.scalar(exponent, x)
+        if exponent in (2.0, 3.0):
+            factor = tape.scalar(exponent, x)
+            base = x if exponent == 2.0 else tape.emit("Mul", x, x)
+            return tape.emit("Mul", base, factor)
+    if tape.dtype(p) != tape.dtype(x):
+        p = tape.emit("Cast", p, to=tape.dtype(x))
+    p_minus_1 = tape.emit("Sub", p, tape.scalar(1, x))
+    if exponents is None or not exponents.all():
+        zero = tape.scalar(0, x)
+        p_minus_1 = tape.emit("Where", tape.emit("Equal", p, zero), zero, p_minus_1)
+    return tape.emit("Mul", p, tape.emit("Pow", x, p_minus_1))
 
 
 def maximum(call: Call) -> Gradients:
     """Y = max(A, B, ...): dY goes to the operand that gave the maximum, to the first of equals."""
-    return _to_the_chosen(call, "GreaterOrEqual")
+    return _gradient_of_chosen_operand(call, "GreaterOrEqual")
 
 
 def minimum(call: Call) -> Gradients:
     """Y = min(A, B, ...): dY goes to the operand that gave the minimum, to the first of equals."""
-    return _to_the_chosen(call, "LessOrEqual")
+    return _gradient_of_chosen_operand(call, "LessOrEqual")
+
+
+def _gradient_of_chosen_operand(call: Call, comparison: str) -> Gradients:
+    """Return dY for the first operand for which ``comparison(operand, Y)`` holds, 0 for others.
+
+    Every element of Y equals an element of some operand, so the last operand gets the rest.
+    """
+    tape, operands = call.tape, list(call.node.input)
+    if len(operands) == 1:
+        return (call.dy,)
+    zero = tape.scalar(0, call.output())
+    gradients: list[str] = []
+    remaining_dy = call.dy
+    for index, operand in enumerate(operands[:-1]):
+        is_chosen = tape.emit(comparison, operand, call.output())
+        gradient = ""
+        if call.wants(index):
+            gradient = tape.emit("Where", is_chosen, remaining_dy, zero)
+        gradients.append(_input_gradient(call, index, gradient))
+        remaining_dy = tape.emit("Where", is_chosen, zero, remaining_dy)
+    last = len(operands) - 1
+    return (*gradients, _input_gradient(call, last, remaining_dy))
 
 
 def clip(call: Call) -> Gradients:
     """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X can be freed.
 
-    A bound gets the sum of dY where Y is that bound; high where they are one.
+    A bound gets the sum of dY where Y is that bound; high if both bounds are equal.
     """
-    tape, zero, rest = call.tape, call.tape.scalar(0, call.input(0)), call.dy
-    found = ["", "", ""]
-    for index, within in ((2, "Less"), (1, "Greater")):
+    tape, zero = call.tape, call.tape.scalar(0, call.input(0))
+    remaining_dy = call.dy
+    bound_gradients = {1: "", 2: ""}
+    for index, comparison in ((2, "Less"), (1, "Greater")):
         if not call.input(index):
             continue
-        kept = tape.emit(within, call.output(), call.input(index))
+        is_inside = tape.emit(comparison, call.output(), call.input(index))
         if call.wants(index):
-            part = tape.emit("Where", kept, zero, rest)
-            found[index] = _to_input(call, index, part)
-        rest = tape.emit("Where", kept, rest, zero)
-    return (rest if call.wants(0) else "", *found[1:])
+            at_bound = tape.emit("Where", is_inside, zero, remaining_dy)
+            bound_gradients[index] = _input_gradient(call, index, at_bound)
+        remaining_dy = tape.emit("Where", is_inside, remaining_dy, zero)
+    dx = remaining_dy if call.wants(0) else ""
+    return (dx, bound_gradients[1], bound_gradients[2])
 
 
 def where(call: Call) -> Gradients:
     """Y = A where C else B: dA = dY where C, dB = dY where not C."""
-    tape, condition = call.tape, call.input(0)
+    tape, c = call.tape, call.input(0)
     zero = tape.scalar(0, call.output())
-    first = second = ""
+    da = db = ""
     if call.wants(1):
-        first = _to_input(call, 1, tape.emit("Where", condition, call.dy, zero))
+        da = _input_gradient(call, 1, tape.emit("Where", c, call.dy, zero))
     if call.wants(2):
-        second = _to_input(call, 2, tape.emit("Where", condition, zero, call.dy))
-    return ("", first, second)
+        db = _input_gradient(call, 2, tape.emit("Where", c, zero, call.dy))
+    return ("", da, db)
 
 
 def modulo(call: Call) -> Gradients:
     """Y = A - B trunc(A / B): dA = dY, dB = -dY trunc(A / B)."""
     tape, a, b = call.tape, call.input(0), call.input(1)
-    second = ""
+    db = ""
     if call.wants(1):
-        turns = tape.emit("Div", tape.emit("Sub", a, call.output()), b)
-        product = tape.emit("Mul", call.dy, turns)
-        second = tape.emit("Neg", _to_input(call, 1, product))
-    return (_to_input(call, 0, call.dy), second)
+        quotient = tape.emit("Div", tape.emit("Sub", a, call.output()), b)
+        product = tape.emit("Mul", call.dy, quotient)
+        db = tape.emit("Neg", _input_gradient(call, 1, product))
+    return (_input_gradient(call, 0, call.dy), db)
 
 
-def _to_input(call: Call, index: int, gradient: str) -> str:
+def _input_gradient(call: Call, index: int, gradient: str) -> str:
+    """Return a gradient of Y's shape summed to the shape of an input; empty if it is not wanted."""
     if not call.wants(index):
         return ""
     return unbroadcast(call.tape, gradient, call.output(), call.input(index))
 
 
-def _times(call: Call, index: int, other: str) -> str:
-    if not call.wants(index):
-        return ""
-    return _to_input(call, index, call.tape.emit("Mul", call.dy, other))
+def negate(call: Call) -> Gradients:
+    """Y = -X: dX = -dY."""
+    return (call.tape.emit("Neg", call.dy),)
 
 
-def _to_the_chosen(call: Call, wins: str) -> Gradients:
-    tape, names = call.tape, list(call.node.input)
-    if len(names) == 1:
-        return (call.dy,)
-    zero = tape.scalar(0, call.output())
-    found: list[str] = []
-    rest = call.dy
-    for index, name in enumerate(names):
-        if index == len(names) - 1:
-            found.append(_to_input(call, index, rest))
-            break
-        chosen = tape.emit(wins, name, call.output())
-        part = tape.emit("Where", chosen, rest, zero) if call.wants(index) else ""
-        found.append(_to_input(call, index, part))
-        rest = tape.emit("Where", chosen, zero, rest)
-    return tuple(found)
+def absolute(call: Call) -> Gradients:
+    """Y = |X|: dX = dY sign X."""
+    return (call.tape.emit("Mul", call.dy, call.tape.emit("Sign", call.input(0))),)
+
+
+def sqrt(call: Call) -> Gradients:
+    """Y = sqrt X: dX = dY / 2 / Y."""
+    half_dy = call.tape.emit("Mul", call.dy, call.tape.scalar(0.5, call.input(0)))
+    return (call.tape.emit("Div", half_dy, call.output()),)
+
+
+def reciprocal(call: Call) -> Gradients:
+    """Y = 1 / X: dX = -dY Y^2."""
+    square = call.tape.emit("Mul", call.output(), call.output())
+    return (call.tape.emit("Neg", call.tape.emit("Mul", call.dy, square)),)
+
+
+def exp(call: Call) -> Gradients:
+    """Y = e^X: dX = dY Y."""
+    return (call.tape.emit("Mul", call.dy, call.output()),)
+
+
+def log(call: Call) -> Gradients:
+    """Y = log X: dX = dY / X."""
+    return (call.tape.emit("Div", call.dy, call.input(0)),)
+
+
+def sin(call: Call) -> Gradients:
+    """Y = sin X: dX = dY cos X."""
+    return (call.tape.emit("Mul", call.dy, call.tape.emit("Cos", call.input(0))),)
+
+
+def cos(call: Call) -> Gradients:
+    """Y = cos X: dX = -dY sin X."""
+    slope = call.tape.emit("Neg", call.tape.emit("Sin", call.input(0)))
+    return (call.tape.emit("Mul", call.dy, slope),)
+
+
+def tan(call: Call) -> Gradients:
+    """Y = tan X: dX = dY (1 + Y^2)."""
+    return (call.tape.emit("Mul", call.dy, _square_plus(call, call.output(), 1.0)),)
+
+
+def sinh(call: Call) -> Gradients:
+    """Y = sinh X: dX = dY cosh X, with cosh X = sqrt(1 + Y^2)."""
+    slope = call.tape.emit("Sqrt", _square_plus(call, call.output(), 1.0))
+    return (call.tape.emit("Mul", call.dy, slope),)
+
+
+def cosh(call: Call) -> Gradients:
+    """Y = cosh X: dX = dY sinh X."""
+    return (call.tape.emit("Mul", call.dy, call.tape.emit("Sinh", call.input(0))),)
+
+
+def asin(call: Call) -> Gradients:
+    """Y = asin X: dX = dY / sqrt(1 - X^2)."""
+    return (call.tape.emit("Div", call.dy, _root_of_one_minus_square(call)),)
+
+
+def acos(call: Call) -> Gradients:
+    """Y = acos X: dX = -dY / sqrt(1 - X^2)."""
+    ratio = call.tape.emit("Div", call.dy, _root_of_one_minus_square(call))
+    return (call.tape.emit("Neg", ratio),)
+
+
+def atan(call: Call) -> Gradients:
+    """Y = atan X: dX = dY / (1 + X^2)."""
+    return (call.tape.emit("Div", call.dy, _square_plus(call, call.input(0), 1.0)),)
+
+
+def asinh(call: Call) -> Gradients:
+    """Y = asinh X: dX = dY / sqrt(X^2 + 1)."""
+    root = call.tape.emit("Sqrt", _square_plus(call, call.input(0), 1.0))
+    return (call.tape.emit("Div", call.dy, root),)
+
+
+def acosh(call: Call) -> Gradients:
+    """Y = acosh X: dX = dY / sqrt(X^2 - 1)."""
+    root = call.tape.emit("Sqrt", _square_plus(call, call.input(0), -1.0))
+    return (call.tape.emit("Div", call.dy, root),)
+
+
+def atanh(call: Call) -> Gradients:
+    """Y = atanh X: dX = dY / (1 - X^2)."""
+    return (call.tape.emit("Div", call.dy, _one_minus_square(call)),)
+
+
+def erf(call: Call) -> Gradients:
+    """Y = erf X: dX = dY 2/sqrt(pi) e^(-X^2)."""
+    tape, x = call.tape, call.input(0)
+    bell = tape.emit("Exp", tape.emit("Neg", tape.emit("Mul", x, x)))
+    slope = tape.emit("Mul", bell, tape.scalar(2 / math.sqrt(math.pi), x))
+    return (tape.emit("Mul", call.dy, slope),)
+
+
+def _square_plus(call: Call, name: str, addend: float) -> str:
+    """Return the square of a tensor of X's element type, plus a constant."""
+    square = call.tape.emit("Mul", name, name)
+    return call.tape.emit("Add", square, call.tape.scalar(addend, call.input(0)))
+
+
+def _one_minus_square(call: Call) -> str:
+    """Return 1 - X^2."""
+    x = call.input(0)
+    return call.tape.emit("Sub", call.tape.scalar(1, x), call.tape.emit("Mul", x, x))
+
+
+def _root_of_one_minus_square(call: Call) -> str:
+    """Return sqrt(1 - X^2)."""
+    return call.tape.emit("Sqrt", _one_minus_square(call))
 
 
 RULES: Mapping[str, Rule] = {
+    "Abs": absolute,
+    "Acos": acos,
+    "Acosh": acosh,
     "Add": add,
+    "Asin": asin,
+    "Asinh": asinh,
+    "Atan": atan,
+    "Atanh": atanh,
     "Cast": cast,
     "CastLike": cast_like,
     "Clip": clip,
+    "Cos": cos,
+    "Cosh": cosh,
     "Div": div,
+    "Erf": erf,
+    "Exp": exp,
     "Identity": identity,
+    "Log": log,
     "Max": maximum,
     "Mean": mean,
     "Min": minimum,
     "Mod": modulo,
     "Mul": mul,
+    "Neg": negate,
     "Pow": power,
+    "Reciprocal": reciprocal,
+    "Sin": sin,
+    "Sinh": sinh,
+    "Sqrt": sqrt,
     "Sub": sub,
     "Sum": add,
+    "Tan": tan,
     "Where": where,
 }
 """The rule of each operator of this family."""

@@ -20,77 +20,79 @@ def softmax_cross_entropy(call: Call) -> Gradients:
     tensor is made: ScatterElements subtracts.
     """
     tape, x = call.tape, call.input(0)
-    logs = call.saved(1, tape.tensor(x))
-    second = call.gradients[1] if len(call.gradients) > 1 else ""
-    direct = ""
-    if second:
-        total = tape.emit("ReduceSum", second, tape.ints(1), keepdims=1)
-        direct = tape.emit("Sub", second, tape.emit("Mul", tape.emit("Exp", logs), total))
+    p = call.optional_output(1, tape.tensor(x))
+    dp = call.gradients[1] if len(call.gradients) > 1 else ""
+    dx_from_p = ""
+    if dp:
+        total = tape.emit("ReduceSum", dp, tape.ints(1), keepdims=1)
+        dx_from_p = tape.emit("Sub", dp, tape.emit("Mul", tape.emit("Exp", p), total))
     if not call.dy:
-        return (direct,)
-    weight = _row_weight(call)
-    spread = tape.emit("Mul", tape.emit("Exp", logs), weight)
-    less = tape.emit("Neg", weight)
-    gradient = tape.emit(
-        "ScatterElements", spread, _labels(call), less, axis=1, reduction="add"
+        return (dx_from_p,)
+    weight = _weighted_gradient(call)
+    spread = tape.emit("Mul", tape.emit("Exp", p), weight)
+    negative = tape.emit("Neg", weight)
+    dx = tape.emit(
+        "ScatterElements", spread, _label_indices(call), negative, axis=1, reduction="add"
     )
-    return (tape.emit("Add", gradient, direct) if direct else gradient,)
+    return (tape.emit("Add", dx, dx_from_p) if dx_from_p else dx,)
 
 
 def negative_log_likelihood(call: Call) -> Gradients:
     """L = -sum of w[t] X[t] / n: dX = -w[t] dL / n at the labels t, else 0."""
     tape = call.tape
-    less = tape.emit("Neg", _row_weight(call))
+    negative = tape.emit("Neg", _weighted_gradient(call))
     zeros = tape.zeros_like(call.input(0))
-    return (tape.emit("ScatterElements", zeros, _labels(call), less, axis=1),)
+    return (tape.emit("ScatterElements", zeros, _label_indices(call), negative, axis=1),)
 
 
-def _labels(call: Call) -> str:
-    """Return the labels as [N, 1, ...], ignored ones as class 0 (their weight is 0)."""
+def _label_indices(call: Call) -> str:
+    """Return the labels t, [N, ...], as [N, 1, ...]; ignored labels are 0, as their weight is 0."""
     tape, labels = call.tape, call.input(1)
     ignored = call.attribute("ignore_index")
     if ignored is not None:
         zero = tape.constant(0, tape.dtype(labels))
-        same = tape.emit("Equal", labels, tape.constant(ignored, tape.dtype(labels)))
-        labels = tape.emit("Where", same, zero, labels)
+        is_ignored = tape.emit("Equal", labels, tape.constant(ignored, tape.dtype(labels)))
+        labels = tape.emit("Where", is_ignored, zero, labels)
     return tape.emit("Unsqueeze", labels, tape.ints(1))
 
 
-def _row_weight(call: Call) -> str:
-    """Return w[t] dL / n of each label as [N, 1, ...]."""
+def _weighted_gradient(call: Call) -> str:
+    """Return w[t] dL / n of each label as [N, 1, ...].
+
+    n is the sum of all w[t] if the reduction is a mean, otherwise 1. Without class weights w is 1, and
+    it is 0 for ignored labels.
+    """
     tape, x, labels = call.tape, call.input(0), call.input(1)
-    reduction = call.attribute("reduction", "mean")
+    is_mean = call.attribute("reduction", "mean") == "mean"
     ignored = call.attribute("ignore_index")
     if not call.input(2) and ignored is None:
-        dy, like = call.dy, labels
-        if reduction == "none":
-            return tape.emit("Unsqueeze", dy, tape.ints(1))
-        if reduction == "mean":
-            dy = _averaged(call, dy)
-        flat = tape.emit("Expand", dy, tape.shape_of(like))
-        return tape.emit("Unsqueeze", flat, tape.ints(1))
-    safe = tape.emit("Squeeze", _labels(call), tape.ints(1))
+        if call.attribute("reduction", "mean") == "none":
+            return tape.emit("Unsqueeze", call.dy, tape.ints(1))
+        share = _divided_by_label_count(call) if is_mean else call.dy
+        expanded = tape.emit("Expand", share, tape.shape_of(labels))
+        return tape.emit("Unsqueeze", expanded, tape.ints(1))
+    valid_labels = tape.emit("Squeeze", _label_indices(call), tape.ints(1))
     if call.input(2):
-        weight = tape.emit("Gather", call.input(2), safe, axis=0)
+        weight = tape.emit("Gather", call.input(2), valid_labels, axis=0)
     else:
         weight = tape.emit("Expand", tape.scalar(1, x), tape.shape_of(labels))
     if ignored is not None:
-        same = tape.emit("Equal", labels, tape.constant(ignored, tape.dtype(labels)))
-        weight = tape.emit("Where", same, tape.scalar(0, x), weight)
-    dy = call.dy
-    if reduction == "mean":
-        dy = tape.emit("Div", dy, tape.emit("ReduceSum", weight, keepdims=0))
-    return tape.emit("Unsqueeze", tape.emit("Mul", weight, dy), tape.ints(1))
+        is_ignored = tape.emit("Equal", labels, tape.constant(ignored, tape.dtype(labels)))
+        weight = tape.emit("Where", is_ignored, tape.scalar(0, x), weight)
+    share = call.dy
+    if is_mean:
+        share = tape.emit("Div", share, tape.emit("ReduceSum", weight, keepdims=0))
+    return tape.emit("Unsqueeze", tape.emit("Mul", weight, share), tape.ints(1))
 
 
-def _averaged(call: Call, dy: str) -> str:
-    """Divide by the number of labels."""
+def _divided_by_label_count(call: Call) -> str:
+    """Return dL / n for n labels."""
     tape, x, labels = call.tape, call.input(0), call.input(1)
     sizes = tape.tensor(labels).sizes
     if sizes is not None:
-        return tape.divided(dy, prod(sizes), x)
+        return tape.divide(call.dy, prod(sizes), x)
     count = tape.emit("ReduceProd", tape.shape_of(labels), keepdims=0)
-    return tape.divided_at_run_time(dy, count, x)
+    return tape.divide_by_tensor(call.dy, count, x)
 
 
 RULES: Mapping[str, Rule] = {

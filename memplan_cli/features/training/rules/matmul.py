@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.features.training.forward.tensors import Tensor
 from memplan_cli.features.training.rules.broadcast import repeated_axes, unbroadcast
+from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,7 @@ def _summed(tape: Tape, product: str, like: str, full: Shape) -> str:
     temporary = tape.pool.fresh(f"{product}:shape")
     tape.tensors[temporary] = Tensor(tape.dtype(like), full)
     if axes is None:
-        tape.shapes[temporary] = tape.emit("Shape", product)
+        tape.shape_tensors[temporary] = tape.emit("Shape", product)
     return unbroadcast(tape, product, temporary, like)
 
 

@@ -1,20 +1,26 @@
 """Gradients of normalisations.
 
-With x^ = (X - m) / s over some axes and G the gradient of x^,
-dX = (G - mean G - x^ mean(G x^)) / s. What is kept is X, m and 1/s, never x^.
+All normalise X over some axes: Xn = (X - m) / s, with mean m and standard deviation s. With G the
+gradient of Xn, dX = (G - mean G - Xn mean(G Xn)) / s, where the means are over the same axes. Only X, m
+and 1 / s are kept from the forward pass, never Xn.
+
+Channels are on axis 1. A tensor per channel, such as a scale, is a vector [C]; to broadcast with X it
+is reshaped to a *channel column* [1, C, 1, ...].
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.forward.tensors import Tensor
 from memplan_cli.features.training.rules.broadcast import unbroadcast
-from memplan_cli.features.training.rules.reduction import nonzero
+from memplan_cli.features.training.rules.reduction import infinity_for_zero
+from memplan_cli.features.training.tape import Phase, set_phase
+from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,143 +32,289 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A tensor's mean and 1 / standard deviation over some axes, which they keep as 1."""
+    """Mean m and reciprocal standard deviation 1 / s over ``axes``, which have size 1 in both."""
 
     mean: str
-    inverse: str
+    reciprocal: str
     axes: tuple[int, ...]
 
 
 def layer_normalization(call: Call) -> Gradients:
-    """Y = x^ S + B over the last axes: dS = sum of dY x^, dB = sum of dY."""
+    """Y = Xn S + B over the last axes: dS = sum of dY Xn, dB = sum of dY."""
     tape, x, scale = call.tape, call.input(0), call.input(1)
     rank = tape.rank(x)
     start = call.attribute("axis", -1) % rank
     axes = tuple(range(start, rank))
     if tape.dtype(x) == TensorProto.FLOAT:
         shape = (*tape.shape(x)[:start], *[1] * (rank - start))
-        kept = Tensor(TensorProto.FLOAT, shape)
-        statistics = Statistics(call.saved(1, kept), call.saved(2, kept), axes)
-    else:  # the node gives its statistics in float32 only
+        tensor = Tensor(TensorProto.FLOAT, shape)
+        mean = call.optional_output(1, tensor)
+        statistics = Statistics(mean, call.optional_output(2, tensor), axes)
+    else:  # the node outputs its statistics in float32 only
         statistics = _statistics(call, x, axes)
-    hat = _normalised(tape, x, statistics)
-    third = second = first = ""
+    xn = _normalized(tape, x, statistics)
+    dx = dscale = dbias = ""
     if call.wants(2):
-        third = unbroadcast(tape, call.dy, call.output(), call.input(2))
+        dbias = unbroadcast(tape, call.dy, call.output(), call.input(2))
     if call.wants(1):
-        second = unbroadcast(tape, tape.emit("Mul", call.dy, hat), call.output(), scale)
+        dscale = unbroadcast(tape, tape.emit("Mul", call.dy, xn), call.output(), scale)
     if call.wants(0):
-        first = _through(tape, tape.emit("Mul", call.dy, scale), hat, statistics)
-    return (first, second, third)
+        dx = _input_gradient(tape, tape.emit("Mul", call.dy, scale), xn, statistics)
+    return (dx, dscale, dbias)
 
 
 def instance_normalization(call: Call) -> Gradients:
-    """Y = x^ S + B over the positions of each channel of each sample."""
+    """Y = Xn S + B over the positions of each channel of each sample."""
     tape, x = call.tape, call.input(0)
     axes = tuple(range(2, tape.rank(x)))
     statistics = _statistics(call, x, axes)
-    hat = _normalised(tape, x, statistics)
-    third, second = _channel_gradients(call, hat)
-    first = ""
+    xn = _normalized(tape, x, statistics)
+    dscale, dbias = _channel_gradients(call, xn)
+    dx = ""
     if call.wants(0):
-        weighted = tape.emit("Mul", call.dy, as_channels(tape, call.input(1), x))
-        first = _through(tape, weighted, hat, statistics)
-    return (first, second, third)
+        g = tape.emit("Mul", call.dy, _as_channel_column(tape, call.input(1), x))
+        dx = _input_gradient(tape, g, xn, statistics)
+    return (dx, dscale, dbias)
+
+
+_SCALE_PER_CHANNEL_OPSET = 21
+"""From this opset S and B of a GroupNormalization have one number per channel, before per group."""
 
 
 def group_normalization(call: Call) -> Gradients:
-    """Y = x^ S + B over the positions and channels of each group of each sample."""
-    if call.tape.opset < _SCALE_BY_CHANNEL:
-        return _scaled_by_group(call)
+    """Y = Xn S + B over the positions and channels of each group of each sample."""
+    if call.tape.opset < _SCALE_PER_CHANNEL_OPSET:
+        return _group_normalization_scaled_by_group(call)
     tape, x = call.tape, call.input(0)
-    groups = tape.ints(0, call.attribute("num_groups"), -1)
-    grouped = tape.emit("Reshape", x, groups)
-    statistics = _statistics(call, grouped, (2,))
-    hat = _normalised(tape, grouped, statistics)
-    third, second = _channel_gradients(call, tape.reshape_like(hat, x))
-    first = ""
+    grouped_shape = tape.ints(0, call.attribute("num_groups"), -1)
+    grouped_x = tape.emit("Reshape", x, grouped_shape)
+    statistics = _statistics(call, grouped_x, (2,))
+    xn = _normalized(tape, grouped_x, statistics)
+    dscale, dbias = _channel_gradients(call, tape.reshape_like(xn, x))
+    dx = ""
     if call.wants(0):
-        weighted = tape.emit("Mul", call.dy, as_channels(tape, call.input(1), x))
-        split = tape.emit("Reshape", weighted, groups)
-        first = tape.reshape_like(_through(tape, split, hat, statistics), x)
-    return (first, second, third)
+        g = tape.emit("Mul", call.dy, _as_channel_column(tape, call.input(1), x))
+        grouped_g = tape.emit("Reshape", g, grouped_shape)
+        dx = tape.reshape_like(_input_gradient(tape, grouped_g, xn, statistics), x)
+    return (dx, dscale, dbias)
 
 
-_SCALE_BY_CHANNEL = 21
-"""The opset from which S and B of a GroupNormalization have a number a channel, not a group."""
-
-
-def _scaled_by_group(call: Call) -> Gradients:
-    """As an instance normalisation of [N, groups, all in a group]."""
+def _group_normalization_scaled_by_group(call: Call) -> Gradients:
+    """Y = Xn S + B as an instance normalisation of X as [N, groups, elements of a group]."""
     tape, x = call.tape, call.input(0)
-    groups = tape.ints(0, call.attribute("num_groups"), -1)
-    grouped, dy = (tape.emit("Reshape", name, groups) for name in (x, call.dy))
-    statistics = _statistics(call, grouped, (2,))
-    hat = _normalised(tape, grouped, statistics)
-    first = second = third = ""
+    grouped_shape = tape.ints(0, call.attribute("num_groups"), -1)
+    grouped_x, dy = (tape.emit("Reshape", name, grouped_shape) for name in (x, call.dy))
+    statistics = _statistics(call, grouped_x, (2,))
+    xn = _normalized(tape, grouped_x, statistics)
+    dx = dscale = dbias = ""
     if call.wants(2):
-        third = tape.emit("ReduceSum", dy, tape.ints(0, 2), keepdims=0)
+        dbias = tape.emit("ReduceSum", dy, tape.ints(0, 2), keepdims=0)
     if call.wants(1):
-        product = tape.emit("Mul", dy, hat)
-        second = tape.emit("ReduceSum", product, tape.ints(0, 2), keepdims=0)
+        product = tape.emit("Mul", dy, xn)
+        dscale = tape.emit("ReduceSum", product, tape.ints(0, 2), keepdims=0)
     if call.wants(0):
         column = tape.emit("Reshape", call.input(1), tape.ints(1, -1, 1))
-        weighted = tape.emit("Mul", dy, column)
-        first = tape.reshape_like(_through(tape, weighted, hat, statistics), x)
-    return (first, second, third)
+        g = tape.emit("Mul", dy, column)
+        dx = tape.reshape_like(_input_gradient(tape, g, xn, statistics), x)
+    return (dx, dscale, dbias)
 
 
 def rms_normalization(call: Call) -> Gradients:
-    """Y = x^ S, x^ = X / r, r^2 = mean X^2 + e: dX = (G - x^ mean(G x^)) / r, dS = sum of dY x^."""
-    refuse_several_types(call)
+    """Y = Xn S, Xn = X / r, r^2 = mean X^2 + e: dX = (G - Xn mean(G Xn)) / r, dS = sum of dY Xn."""
+    _reject_mixed_types(call)
     tape, x, scale = call.tape, call.input(0), call.input(1)
     rank = tape.rank(x)
     axes = tape.ints(*range(call.attribute("axis", -1) % rank, rank))
     mean = tape.emit("ReduceMean", tape.emit("Mul", x, x), axes, keepdims=1)
-    shifted = tape.emit("Add", mean, tape.scalar(call.attribute("epsilon", 1e-5), x))
-    inverse = tape.emit("Reciprocal", tape.emit("Sqrt", shifted))
-    hat = tape.emit("Mul", x, inverse)
-    second = first = ""
+    reciprocal = _reciprocal_root(call, mean, x)
+    xn = tape.emit("Mul", x, reciprocal)
+    dx = dscale = ""
     if call.wants(1):
-        second = unbroadcast(tape, tape.emit("Mul", call.dy, hat), call.output(), scale)
+        dscale = unbroadcast(tape, tape.emit("Mul", call.dy, xn), call.output(), scale)
     if call.wants(0):
-        weighted = tape.emit("Mul", call.dy, scale)
-        share = tape.emit("ReduceMean", tape.emit("Mul", weighted, hat), axes, keepdims=1)
-        rest = tape.emit("Sub", weighted, tape.emit("Mul", hat, share))
-        first = tape.emit("Mul", rest, inverse)
-    return (first, second)
+        g = tape.emit("Mul", call.dy, scale)
+        mean_product = tape.emit("ReduceMean", tape.emit("Mul", g, xn), axes, keepdims=1)
+        difference = tape.emit("Sub", g, tape.emit("Mul", xn, mean_product))
+        dx = tape.emit("Mul", difference, reciprocal)
+    return (dx, dscale)
 
 
 def mean_variance_normalization(call: Call) -> Gradients:
-    """Y = x^ over some axes, by default all but the channels."""
+    """Y = Xn over some axes, by default all but the channels."""
     tape, x = call.tape, call.input(0)
     axes = tuple(axis % tape.rank(x) for axis in call.attribute("axes", (0, 2, 3)))
-    statistics = _statistics(call, x, axes, 1e-18)  # the definition adds 1e-9 to s
-    return (_through(tape, call.dy, _normalised(tape, x, statistics), statistics),)
+    statistics = _statistics(call, x, axes, 1e-18)  # the standard adds 1e-9 to s
+    return (_input_gradient(tape, call.dy, _normalized(tape, x, statistics), statistics),)
 
 
 def lp_normalization(call: Call) -> Gradients:
     """Y = X / |X|_p along an axis: dX = (dY - N sum of dY Y) / |X|_p, N = Y (p 2) or sign X (p 1)."""
     tape, x, y = call.tape, call.input(0), call.output()
     axis = tape.ints(call.attribute("axis", -1))
-    order = call.attribute("p", 2)
-    norm = nonzero(call, tape.emit(f"ReduceL{order}", x, axis, keepdims=1))
+    p = call.attribute("p", 2)
+    norm = infinity_for_zero(call, tape.emit(f"ReduceL{p}", x, axis, keepdims=1))
     total = tape.emit("ReduceSum", tape.emit("Mul", call.dy, y), axis, keepdims=1)
-    slope = y if order == 2 else tape.emit("Sign", x)
-    rest = tape.emit("Sub", call.dy, tape.emit("Mul", slope, total))
-    return (tape.emit("Div", rest, norm),)
+    slope = y if p == 2 else tape.emit("Sign", x)
+    difference = tape.emit("Sub", call.dy, tape.emit("Mul", slope, total))
+    return (tape.emit("Div", difference, norm),)
 
 
-def refuse_several_types(call: Call) -> None:
-    """Stop where X, scale or statistics are of different element types.
+def batch_normalization(call: Call) -> Gradients:
+    """Y = Xn S + B over all but axis 1: dS = sum of dY Xn, dB = sum of dY.
+
+    Outside training mode, m and s are inputs: dX = dY S / s, dm = -dB S / s, d(s^2) = -dS S / (2 s^2).
 
     Raises:
-        ModelError: naming the node.
+        ModelError: X has no channels, or not all inputs are of one element type.
     """
+    _reject_mixed_types(call)
+    if call.tape.rank(call.input(0)) < 2:
+        raise ModelError(
+            f"BatchNormalization {call.label!r} of a tensor without"
+            " channels has no gradient rule"
+        )
+    if call.attribute("training_mode", 0):
+        return _batch_normalization_in_training(call)
+    tape, x, scale = call.tape, call.input(0), call.input(1)
+    axes = _axes_but_channels(tape, x)
+    reciprocal = _reciprocal_root(call, call.input(4), call.input(4))
+    dx = dscale = dbias = dmean = dvariance = ""
+    if call.wants(2) or call.wants(3):
+        dbias = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
+    if call.wants(1) or call.wants(4):
+        centred = tape.emit("Sub", x, _as_channel_column(tape, call.input(3), x))
+        product = tape.emit("Mul", call.dy, centred)
+        total = tape.emit("ReduceSum", product, axes, keepdims=0)
+        dscale = tape.emit("Mul", total, reciprocal)
+    if call.wants(0):
+        factor = _as_channel_column(tape, tape.emit("Mul", scale, reciprocal), x)
+        dx = tape.emit("Mul", call.dy, factor)
+    if call.wants(3):
+        product = tape.emit("Mul", dbias, tape.emit("Mul", scale, reciprocal))
+        dmean = tape.emit("Neg", product)
+    if call.wants(4):
+        slope = tape.emit("Mul", scale, tape.emit("Mul", reciprocal, reciprocal))
+        factor = tape.emit("Mul", slope, tape.scalar(-0.5, scale))
+        dvariance = tape.emit("Mul", dscale, factor)
+    return (dx, dscale, dbias, dmean, dvariance)
+
+
+def _batch_normalization_in_training(call: Call) -> Gradients:
+    """Y = Xn S + B with the statistics of the batch, which are kept from the forward pass.
+
+    With centred X - m: dS = sum(dY (X - m)) / s, dX = (dY - (X - m) mean(dY (X - m)) / s^2 - mean dY) S / s.
+    """
+    tape, x = call.tape, call.input(0)
+    axes = _axes_but_channels(tape, x)
+    mean, reciprocal, factor = _replace_forward_batch_normalization(call)
+    dy_sum = tape.emit("ReduceSum", call.dy, axes, keepdims=1)
+    centred = tape.emit("Sub", x, mean)
+    product = tape.emit("Mul", call.dy, centred)
+    product_sum = tape.emit("ReduceSum", product, axes, keepdims=1)
+    vector = tape.ints(-1)
+    dx = dscale = dbias = ""
+    if call.wants(2):
+        dbias = tape.emit("Reshape", dy_sum, vector)
+    if call.wants(1):
+        dscale = tape.emit("Reshape", tape.emit("Mul", product_sum, reciprocal), vector)
+    if call.wants(0):
+        square = tape.emit("Mul", reciprocal, reciprocal)
+        slope = tape.emit("Mul", _mean_per_channel(tape, product_sum, x), square)
+        difference = tape.emit("Sub", call.dy, tape.emit("Mul", centred, slope))
+        difference = tape.emit("Sub", difference, _mean_per_channel(tape, dy_sum, x))
+        dx = tape.emit("Mul", difference, factor)
+    return (dx, dscale, dbias)
+
+
+def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
+    """Replace the forward node by single operators, so that the backward pass can read its statistics.
+
+    Returns m, 1 / s and S / s, each as a channel column.
+    """
+    tape, x = call.tape, call.input(0)
+    axes, nodes = _axes_but_channels(tape, x), list[NodeProto]()
+
+    def emit(kind: str, *inputs: str, **attributes: object) -> str:
+        nodes.append(tape.make_node(kind, inputs, 1, **attributes))
+        return str(nodes[-1].output[0])
+
+    def column(name: str) -> str:
+        return emit("Reshape", name, tape.ints(*_channel_column_shape(tape, x)))
+
+    mean = emit("ReduceMean", x, axes, keepdims=1)
+    centred = emit("Sub", x, mean)
+    if tape.dtype(x) == TensorProto.FLOAT16:  # a sum of squares would overflow
+        variance = emit("ReduceMean", emit("Mul", centred, centred), axes, keepdims=1)
+    else:
+        squares = emit("ReduceSumSquare", centred, axes, keepdims=1)
+        variance = emit("Div", squares, _elements_per_channel(tape, x))
+    shifted = emit("Add", variance, tape.scalar(call.attribute("epsilon", 1e-5), x))
+    reciprocal = emit("Reciprocal", emit("Sqrt", shifted))
+    factor = emit("Mul", reciprocal, column(call.input(1)))
+    scaled = emit("Mul", centred, factor)
+    emit("Add", scaled, column(call.input(2)))
+    nodes[-1].output[0] = call.output()
+    nodes.extend(_running_statistic_nodes(call, mean, variance))
+    for node in nodes:
+        set_phase(node, Phase.FORWARD)
+    tape.replacements[call.output()] = nodes
+    return mean, reciprocal, factor
+
+
+def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
+    """Return nodes for the forward node's outputs 1 and 2.
+
+    New running statistic = old momentum + that of the batch (1 - momentum).
+    """
+    tape, nodes = call.tape, list[NodeProto]()
+    momentum = call.attribute("momentum", 0.9)
+    for index, statistic in ((1, mean), (2, variance)):
+        if not call.output(index):
+            continue
+        old = call.input(index + 2)
+        vector = tape.make_node("Reshape", [statistic, tape.ints(-1)])
+        old_part = tape.make_node("Mul", [old, tape.scalar(momentum, old)])
+        new_part = tape.make_node("Mul", [vector.output[0], tape.scalar(1 - momentum, old)])
+        total = tape.make_node("Add", [old_part.output[0], new_part.output[0]])
+        total.output[0] = call.output(index)
+        nodes.extend((vector, old_part, new_part, total))
+    return nodes
+
+
+def _mean_per_channel(tape: Tape, total: str, x: str) -> str:
+    """Return a sum over the elements of each channel of X, divided by their number."""
+    sizes = tape.tensor(x).sizes
+    if sizes is not None:
+        return tape.divide(total, prod(sizes[:1] + sizes[2:]), x)
+    return tape.divide_by_tensor(total, _element_count(tape, x), x)
+
+
+def _elements_per_channel(tape: Tape, x: str) -> str:
+    """Return the number of elements of a channel of X, batch included, as a scalar of X's type."""
+    sizes = tape.tensor(x).sizes
+    if sizes is not None:
+        return tape.scalar(prod(sizes[:1] + sizes[2:]), x)
+    number = tape.make_node("Cast", [_element_count(tape, x)], to=tape.dtype(x))
+    tape.add_to_forward(x, number)
+    return str(number.output[0])
+
+
+def _element_count(tape: Tape, x: str) -> str:
+    """Return the number of elements of a channel of X as an int64 scalar, from forward nodes."""
+    axes = tape.ints(0, *range(2, tape.rank(x)))
+    lengths = tape.make_node("Gather", [tape.shape_of(x), axes])
+    count = tape.make_node("ReduceProd", [lengths.output[0]], keepdims=0)
+    for node in (lengths, count):
+        tape.add_to_forward(x, node)
+    return str(count.output[0])
+
+
+def _reject_mixed_types(call: Call) -> None:
+    """Raise ModelError if X, scale or statistics are of different element types."""
     types = {call.tape.dtype(name) for name in call.node.input if name} - {0}
     if len(types) > 1:
         raise ModelError(
-            f"{call.node.op_type} {call.node.name or call.output()!r} takes several element"
+            f"{call.node.op_type} {call.label!r} takes several element"
             " types: it has no gradient rule for that"
         )
 
@@ -170,56 +322,71 @@ def refuse_several_types(call: Call) -> None:
 def _statistics(
     call: Call, name: str, axes: tuple[int, ...], epsilon: float | None = None
 ) -> Statistics:
-    """Compute again in the backward pass what the forward node does not give."""
-    tape, x, over = call.tape, call.input(0), call.tape.ints(*axes)
-    mean = tape.emit("ReduceMean", name, over, keepdims=1)
+    """Compute statistics of X, or of ``name``, which is X reshaped, in the backward pass.
+
+    ``epsilon`` is added to s^2; None: the node's attribute.
+    """
+    tape, x, axes_tensor = call.tape, call.input(0), call.tape.ints(*axes)
+    mean = tape.emit("ReduceMean", name, axes_tensor, keepdims=1)
     centred = tape.emit("Sub", name, mean)
-    variance = tape.emit("ReduceMean", tape.emit("Mul", centred, centred), over, keepdims=1)
-    small = call.attribute("epsilon", 1e-5) if epsilon is None else epsilon
-    shifted = tape.emit("Add", variance, tape.scalar(small, x))
-    return Statistics(mean, tape.emit("Reciprocal", tape.emit("Sqrt", shifted)), axes)
+    squares = tape.emit("Mul", centred, centred)
+    variance = tape.emit("ReduceMean", squares, axes_tensor, keepdims=1)
+    return Statistics(mean, _reciprocal_root(call, variance, x, epsilon), axes)
 
 
-def _normalised(tape: Tape, name: str, statistics: Statistics) -> str:
-    return tape.emit("Mul", tape.emit("Sub", name, statistics.mean), statistics.inverse)
+def _reciprocal_root(
+    call: Call, variance: str, like: str, epsilon: float | None = None
+) -> str:
+    """Return 1 / sqrt(variance + epsilon); None: the node's epsilon. ``like`` has the variance's type."""
+    tape = call.tape
+    if epsilon is None:
+        epsilon = call.attribute("epsilon", 1e-5)
+    shifted = tape.emit("Add", variance, tape.scalar(epsilon, like))
+    return tape.emit("Reciprocal", tape.emit("Sqrt", shifted))
 
 
-def _through(tape: Tape, gradient: str, hat: str, statistics: Statistics) -> str:
-    """(G - mean G - x^ mean(G x^)) / s."""
+def _normalized(tape: Tape, name: str, statistics: Statistics) -> str:
+    """Return Xn = (X - m) / s."""
+    return tape.emit("Mul", tape.emit("Sub", name, statistics.mean), statistics.reciprocal)
+
+
+def _input_gradient(tape: Tape, g: str, xn: str, statistics: Statistics) -> str:
+    """Return dX = (G - mean G - Xn mean(G Xn)) / s."""
     axes = tape.ints(*statistics.axes)
-    share = tape.emit("ReduceMean", tape.emit("Mul", gradient, hat), axes, keepdims=1)
-    mean = tape.emit("ReduceMean", gradient, axes, keepdims=1)
-    rest = tape.emit("Sub", gradient, tape.emit("Mul", hat, share))
-    return tape.emit("Mul", tape.emit("Sub", rest, mean), statistics.inverse)
+    mean_product = tape.emit("ReduceMean", tape.emit("Mul", g, xn), axes, keepdims=1)
+    mean = tape.emit("ReduceMean", g, axes, keepdims=1)
+    difference = tape.emit("Sub", g, tape.emit("Mul", xn, mean_product))
+    return tape.emit("Mul", tape.emit("Sub", difference, mean), statistics.reciprocal)
 
 
-def _channel_gradients(call: Call, hat: str) -> tuple[str, str]:
-    """Return dB and dS of per-channel scale and bias."""
-    tape, axes = call.tape, other_axes(call.tape, call.input(0))
-    third = second = ""
+def _channel_gradients(call: Call, xn: str) -> tuple[str, str]:
+    """Return dS and dB of a scale and bias per channel, [C] each."""
+    tape, axes = call.tape, _axes_but_channels(call.tape, call.input(0))
+    dscale = dbias = ""
     if call.wants(2):
-        third = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
+        dbias = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
     if call.wants(1):
-        second = tape.emit("ReduceSum", tape.emit("Mul", call.dy, hat), axes, keepdims=0)
-    return third, second
+        dscale = tape.emit("ReduceSum", tape.emit("Mul", call.dy, xn), axes, keepdims=0)
+    return dscale, dbias
 
 
-def other_axes(tape: Tape, name: str) -> str:
-    """Return all axes but that of the channels, as a constant."""
-    return tape.ints(0, *range(2, tape.rank(name)))
+def _axes_but_channels(tape: Tape, x: str) -> str:
+    """Return an int64 constant with all axes of X but 1."""
+    return tape.ints(0, *range(2, tape.rank(x)))
 
 
-def column_of(tape: Tape, like: str) -> list[int]:
-    """Return the shape of one number a channel that broadcasts to a tensor."""
-    return [1, -1, *[1] * (tape.rank(like) - 2)]
+def _channel_column_shape(tape: Tape, x: str) -> list[int]:
+    """Return [1, -1, 1, ...] of the rank of X."""
+    return [1, -1, *[1] * (tape.rank(x) - 2)]
 
 
-def as_channels(tape: Tape, vector: str, like: str) -> str:
-    """Give one number a channel the shape that broadcasts to a tensor."""
-    return tape.emit("Reshape", vector, tape.ints(*column_of(tape, like)))
+def _as_channel_column(tape: Tape, vector: str, x: str) -> str:
+    """Return a vector [C] as [1, C, 1, ...] of the rank of X."""
+    return tape.emit("Reshape", vector, tape.ints(*_channel_column_shape(tape, x)))
 
 
 RULES: Mapping[str, Rule] = {
+    "BatchNormalization": batch_normalization,
     "GroupNormalization": group_normalization,
     "InstanceNormalization": instance_normalization,
     "LayerNormalization": layer_normalization,

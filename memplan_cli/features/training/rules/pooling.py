@@ -9,10 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.forward.tensors import Tensor
-from memplan_cli.features.training.rules.conv import spread_windows
-from memplan_cli.features.training.rules.windows import Window, windows
+from memplan_cli.features.training.rules.conv import Window, transposed_conv, windows
 from memplan_cli.features.training.tape import UnknownShapeError
+from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +35,10 @@ def max_pool(call: Call) -> Gradients:
     tape, x = call.tape, call.input(0)
     if call.attribute("storage_order", 0):
         raise UnknownShapeError(f"MaxPool {call.node.name!r} counts in column-major order")
-    indices = call.saved(1, Tensor(TensorProto.INT64, tape.tensor(call.output()).shape))
+    shape = tape.tensor(call.output()).shape
+    indices = call.optional_output(1, Tensor(TensorProto.INT64, shape))
     flat = tape.ints(-1)
-    spread = tape.emit(
+    dx = tape.emit(
         "ScatterElements",
         _flat_zeros(tape, x),
         tape.emit("Reshape", indices, flat),
@@ -46,22 +46,77 @@ def max_pool(call: Call) -> Gradients:
         axis=0,
         reduction="add",
     )
-    return (tape.reshape_like(spread, x),)
+    return (tape.reshape_like(dx, x),)
+
+
+def _flat_zeros(tape: Tape, like: str) -> str:
+    """Return a vector of zeros with as many elements as a forward tensor."""
+    sizes = tape.tensor(like).sizes
+    if sizes is not None:
+        return tape.emit("Expand", tape.scalar(0, like), tape.ints(prod(sizes)))
+    count = tape.emit("ReduceProd", tape.shape_of(like), tape.ints(0), keepdims=1)
+    return tape.emit("Expand", tape.scalar(0, like), count)
 
 
 def average_pool(call: Call) -> Gradients:
     """Y = mean over each window: dX = sum of dY / n over the windows that read X.
 
-    The sum is a transposed convolution with ones, each channel by itself.
+    The sum is a transposed convolution with a kernel of ones, each channel by itself.
     """
     tape, x = call.tape, call.input(0)
     kernel = tuple(call.attribute("kernel_shape"))
-    slides = windows(call, kernel, x, call.output())
-    share = tape.emit("Div", call.dy, _counts(call, slides))
+    axes = windows(call, kernel, x, call.output())
+    share = tape.emit("Div", call.dy, _window_counts(call, axes))
     ones = tape.constant(np.ones((1, 1, *kernel)), tape.dtype(x))
-    alone = _channels_as_batch(tape, share, call.output())
-    spread = spread_windows(tape, (alone, ones), x, slides, 1)
-    return (tape.reshape_like(spread, x),)
+    share = _channels_to_batch(tape, share, call.output())
+    dx = transposed_conv(tape, share, ones, x, axes, 1)
+    return (tape.reshape_like(dx, x),)
+
+
+def _channels_to_batch(tape: Tape, name: str, like: str) -> str:
+    """Reshape a tensor of the shape of ``like``, [N, C, ...], to [N C, 1, ...]."""
+    shape = tape.shape(like)
+    if all(isinstance(dim, int) for dim in shape[2:]):
+        sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
+        return tape.emit("Reshape", name, tape.ints(-1, 1, *sizes))
+    spatial = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
+    target = tape.emit("Concat", tape.ints(-1, 1), spatial, axis=0)
+    return tape.emit("Reshape", name, target)
+
+
+def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:
+    """Return n of each mean as a constant [1, 1, outputs, ...], or as a scalar if all n are equal.
+
+    Raises:
+        UnknownShapeError: n differs between windows, and the sizes are not known.
+    """
+    tape, x = call.tape, call.input(0)
+    counts_padding = bool(call.attribute("count_include_pad", 0))
+    ceil_mode = call.attribute("ceil_mode", 0)
+    has_padding = any(axis.begin or axis.end for axis in axes)
+    if not ceil_mode and (counts_padding or not has_padding):
+        return tape.scalar(prod(axis.kernel for axis in axes), x)
+    if any(axis.input_size is None or axis.output_size is None for axis in axes):
+        raise UnknownShapeError(
+            f"the size of {x!r} is not known, and its padded averages count unevenly",
+            hint="export the model with fixed image sizes",
+        )
+    counts: NDArray[np.float64] = np.ones(())
+    for axis in axes:
+        begin, end = (axis.begin, axis.end) if counts_padding else (0, 0)
+        counts = counts[..., None] * _axis_counts(axis, begin, end)
+    return tape.constant(counts[None, None], tape.dtype(x))
+
+
+def _axis_counts(axis: Window, begin: int, end: int) -> NDArray[np.float64]:
+    """Return how many elements each output reads along an axis, ``begin`` and ``end`` paddings included."""
+    input_size, output_size = axis.input_size or 0, axis.output_size or 0
+    counts = []
+    for output in range(output_size):
+        first = output * axis.stride - axis.begin
+        taps = range(first, first + axis.span, axis.dilation)
+        counts.append(sum(-begin <= tap < input_size + end for tap in taps))
+    return np.array(counts, np.float64)
 
 
 def global_average_pool(call: Call) -> Gradients:
@@ -69,11 +124,11 @@ def global_average_pool(call: Call) -> Gradients:
     tape, x = call.tape, call.input(0)
     sizes = tape.tensor(x).sizes
     if sizes is not None:
-        share = tape.divided(call.dy, prod(sizes[2:]), x)
+        share = tape.divide(call.dy, prod(sizes[2:]), x)
     else:
-        part = tape.emit("Slice", tape.shape_of(x), tape.ints(2), tape.ints(tape.rank(x)))
-        count = tape.emit("ReduceProd", part, keepdims=0)
-        share = tape.divided_at_run_time(call.dy, count, x)
+        spatial = tape.emit("Slice", tape.shape_of(x), tape.ints(2), tape.ints(tape.rank(x)))
+        count = tape.emit("ReduceProd", spatial, keepdims=0)
+        share = tape.divide_by_tensor(call.dy, count, x)
     return (tape.emit("Expand", share, tape.shape_of(x)),)
 
 
@@ -86,7 +141,7 @@ def global_max_pool(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, tape.emit("Div", call.dy, count)),)
 
 
-_POOLS_OF_BFLOAT16 = 22
+_BFLOAT16_POOL_OPSET = 22
 """The opset from which AveragePool takes bfloat16."""
 
 
@@ -95,102 +150,46 @@ def local_response(call: Call) -> Gradients:
     dX = dY S^-b - 2ab/n X P(dY Y / S).
 
     Raises:
-        ModelError: X is of bfloat16, of which no pool takes means before opset 22.
+        ModelError: X is of bfloat16, which AveragePool does not take before opset 22.
     """  # noqa: D205 - one formula
     tape, x = call.tape, call.input(0)
-    if tape.dtype(x) == TensorProto.BFLOAT16 and tape.opset < _POOLS_OF_BFLOAT16:
+    if tape.dtype(x) == TensorProto.BFLOAT16 and tape.opset < _BFLOAT16_POOL_OPSET:
         raise ModelError(
-            f"LRN {call.node.name or call.output()!r} is of bfloat16: its gradient takes means"
-            f" that need opset {_POOLS_OF_BFLOAT16}"
+            f"LRN {call.label!r} is of bfloat16: its gradient takes means"
+            f" that need opset {_BFLOAT16_POOL_OPSET}"
         )
-    size, bias = call.attribute("size"), call.attribute("bias", 1.0)
+    size, k = call.attribute("size"), call.attribute("bias", 1.0)
     alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
-    before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
-    square = tape.emit("Mul", x, x)
-    mean = _channel_mean(call, square, (size, before, behind))
-    scaled = tape.emit("Mul", mean, tape.scalar(alpha, x))
-    base = tape.emit("Add", scaled, tape.scalar(bias, x))
-    direct = tape.emit("Mul", call.dy, tape.emit("Pow", base, tape.scalar(-beta, x)))
-    ratio = tape.emit("Div", tape.emit("Mul", call.dy, call.output()), base)
-    spread = _channel_mean(call, ratio, (size, behind, before))
-    scaled = tape.emit("Mul", spread, tape.scalar(2 * alpha * beta, x))
-    return (tape.emit("Sub", direct, tape.emit("Mul", x, scaled)),)
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    mean = _mean_of_channels(call, tape.emit("Mul", x, x), before, after)
+    scaled_mean = tape.emit("Mul", mean, tape.scalar(alpha, x))
+    s = tape.emit("Add", scaled_mean, tape.scalar(k, x))
+    direct = tape.emit("Mul", call.dy, tape.emit("Pow", s, tape.scalar(-beta, x)))
+    ratio = tape.emit("Div", tape.emit("Mul", call.dy, call.output()), s)
+    p = _mean_of_channels(call, ratio, after, before)
+    scaled_p = tape.emit("Mul", p, tape.scalar(2 * alpha * beta, x))
+    return (tape.emit("Sub", direct, tape.emit("Mul", x, scaled_p)),)
 
 
-def _channel_mean(call: Call, name: str, window: tuple[int, int, int]) -> str:
-    """Mean over neighbouring channels, those beyond the edge counted as zero.
+def _mean_of_channels(call: Call, name: str, before: int, after: int) -> str:
+    """Return the mean of each channel with ``before`` channels before and ``after`` behind it.
 
-    [N, C, ...] is read as images [N, 1, C, positions], of which AveragePool takes columns.
+    Channels beyond the edge count as zeros. A tensor of X's shape [N, C, ...] is reshaped to images
+    [N, 1, C, positions], of which AveragePool takes columns.
     """
     tape, x = call.tape, call.input(0)
-    size, before, behind = window
-    channels = tape.sizes(x)[1] if tape.tensor(x).sizes else tape.shape(x)[1]
+    channels = tape.shape(x)[1]
     if not isinstance(channels, int):
         raise UnknownShapeError(f"the number of channels of {x!r} is not known")
     image = tape.emit("Reshape", name, tape.ints(0, 1, channels, -1))
     mean = tape.emit(
         "AveragePool",
         image,
-        kernel_shape=[size, 1],
-        pads=[before, 0, behind, 0],
+        kernel_shape=[before + 1 + after, 1],
+        pads=[before, 0, after, 0],
         count_include_pad=1,
     )
     return tape.reshape_like(mean, x)
-
-
-def _flat_zeros(tape: Tape, like: str) -> str:
-    sizes = tape.tensor(like).sizes
-    if sizes is not None:
-        return tape.emit("Expand", tape.scalar(0, like), tape.ints(prod(sizes)))
-    total = tape.emit("ReduceProd", tape.shape_of(like), tape.ints(0), keepdims=1)
-    return tape.emit("Expand", tape.scalar(0, like), total)
-
-
-def _channels_as_batch(tape: Tape, name: str, like: str) -> str:
-    shape = tape.shape(like)
-    if all(isinstance(dim, int) for dim in shape[2:]):
-        sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
-        return tape.emit("Reshape", name, tape.ints(-1, 1, *sizes))
-    lengths = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
-    return tape.emit("Reshape", name, tape.emit("Concat", tape.ints(-1, 1), lengths, axis=0))
-
-
-def _counts(call: Call, slides: tuple[Window, ...]) -> str:
-    """Return how many elements each mean is of, as a scalar where all agree."""
-    tape, x = call.tape, call.input(0)
-    if call.attribute("count_include_pad", 0):
-        reach = [(s.begin, s.end) for s in slides]
-    else:
-        reach = [(0, 0)] * len(slides)
-    padded = any(s.begin or s.end for s in slides) or call.attribute("ceil_mode", 0)
-    if not padded or (
-        call.attribute("count_include_pad", 0) and not call.attribute("ceil_mode", 0)
-    ):
-        return tape.scalar(prod(s.kernel for s in slides), x)
-    if any(s.size is None or s.steps is None for s in slides):
-        raise UnknownShapeError(
-            f"the size of {x!r} is not known, and its padded averages count unevenly",
-            hint="export the model with fixed image sizes",
-        )
-    per_axis = [_axis_counts(s, edge) for s, edge in zip(slides, reach, strict=True)]
-    counts = per_axis[0]
-    for axis in per_axis[1:]:
-        counts = counts[..., None] * axis
-    return tape.constant(counts[None, None], tape.dtype(x))
-
-
-def _axis_counts(slide: Window, reach: tuple[int, int]) -> NDArray[np.float64]:
-    size, steps = slide.size or 0, slide.steps or 0
-    counts = [
-        sum(
-            -reach[0]
-            <= step * slide.stride + tap * slide.dilation - slide.begin
-            < size + reach[1]
-            for tap in range(slide.kernel)
-        )
-        for step in range(steps)
-    ]
-    return np.array(counts, np.float64)
 
 
 RULES: Mapping[str, Rule] = {

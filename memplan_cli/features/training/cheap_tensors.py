@@ -1,0 +1,163 @@
+"""Recomputation of cheap forward tensors in the backward pass, so that fewer tensors are kept.
+
+A normalisation of single operators leaves X - m, (X - m) / s and more for its gradient, each as
+large as X. They follow from X and small tensors by one or two element-wise operators, so they are
+computed again where the backward pass reads them, and only X is kept.
+
+    forward    X ---- D = X - m ---- H = D / s        D and H are freed here
+    backward   X ---- D' ---- H'                      computed again, right before their use
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.operators import Family, operator
+from memplan_cli.features.training.rules.broadcast import repeated_axes
+from memplan_cli.features.training.tape import Phase, set_phase
+from memplan_cli.onnx_io.graph_editor import consumers, producer_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from onnx import NodeProto
+
+    from memplan_cli.features.training.tape import Tape
+
+_CHEAP = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Not", "Sub"})
+"""Element-wise operators that cost about as much as reading their operands."""
+
+_KEEPS_OPERAND = frozenset({Family.CONTRACTION, Family.CONVOLUTION, Family.MATRIX_PRODUCT})
+"""Readers, besides Transpose, whose operands are kept: they are inputs of such an operator in the
+forward pass too."""
+
+_MAX_CHAIN = 4
+"""Most operators in a row that are computed again."""
+
+
+def recompute_cheap_tensors(
+    forward: Sequence[NodeProto],
+    backward: Sequence[NodeProto],
+    outputs: Collection[str],
+    tape: Tape,
+) -> list[NodeProto]:
+    """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
+
+    A tensor that the backward pass reads is computed again from its root, the large tensor at
+    the begin of its chain of cheap operators, if the root is alive anyway or replaces several tensors.
+
+    Args:
+        forward: The forward pass in order.
+        backward: The backward pass in order; its nodes are changed to read the copies.
+        outputs: Forward tensors that are alive at the end anyway.
+        tape: Has the shapes of tensors; records types and names of the copies.
+    """
+    producers = producer_nodes(forward)
+    readers = {name: by for name, by in consumers(backward).items() if name in producers}
+    reads = _BackwardReads(producers, readers, tape)
+    chains = {name: reads.chain(name) for name in readers if not reads.is_kept(name)}
+    by_root: dict[str, list[str]] = {}
+    for name, chain in chains.items():
+        by_root.setdefault(chain[-1], []).append(name)
+    recomputed: set[str] = set()
+    for root, names in by_root.items():
+        candidates = [name for name in names if name != root and name not in outputs]
+        root_is_alive = reads.is_kept(root) or root in readers or root in outputs
+        if len(candidates) > 1 or (candidates and root_is_alive):
+            recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
+    return _with_copies(backward, recomputed, producers, tape)
+
+
+@dataclass(frozen=True, slots=True)
+class _BackwardReads:
+    """The forward tensors that the backward pass reads.
+
+    Attributes:
+        producers: the forward node that produces each tensor; graph inputs and weights have none.
+        readers: the backward nodes that read each of these tensors.
+        tape: has the shapes of forward tensors.
+    """
+
+    producers: Mapping[str, NodeProto]
+    readers: Mapping[str, Sequence[NodeProto]]
+    tape: Tape
+
+    def is_kept(self, name: str) -> bool:
+        """Whether a tensor is alive in the backward pass even if all cheap tensors are recomputed."""
+        if name not in self.producers:
+            return True
+        return any(map(_keeps_operand, self.readers.get(name, ())))
+
+    def chain(self, name: str) -> list[str]:
+        """Return a tensor, the large tensor that it is computed from, and so on up to the root."""
+        chain = [name]
+        while len(chain) <= _MAX_CHAIN:
+            source = self._cheap_source(chain[-1])
+            if not source:
+                break
+            chain.append(source)
+            if self.is_kept(source):
+                break
+        return chain
+
+    def _cheap_source(self, name: str) -> str:
+        """Return the large input of the cheap node that produces a tensor.
+
+        Empty if its producer is not cheap, or does not have exactly one large input.
+        """
+        node = self.producers.get(name)
+        if node is None or node.op_type not in _CHEAP or node.domain:
+            return ""
+        large = [
+            source for source in dict.fromkeys(node.input) if self._is_large(source, name)
+        ]
+        return str(large[0]) if len(large) == 1 else ""
+
+    def _is_large(self, name: str, result: str) -> bool:
+        """Whether a tensor is as large as the result of a node that may broadcast it."""
+        shape, full = self.tape.tensor(name).shape, self.tape.tensor(result).shape
+        if name not in self.producers:
+            return shape == full
+        return shape is None or full is None or not repeated_axes(shape, full)
+
+
+def _keeps_operand(reader: NodeProto) -> bool:
+    traits = operator(reader)
+    return traits.family in _KEEPS_OPERAND or traits.name == "Transpose"
+
+
+def _with_copies(
+    backward: Sequence[NodeProto],
+    recomputed: Collection[str],
+    producers: Mapping[str, NodeProto],
+    tape: Tape,
+) -> list[NodeProto]:
+    """Return the backward nodes, which are changed to read copies of the recomputed tensors.
+
+    A copy of a tensor's producer is placed before the first node that reads the tensor.
+    """
+    result: list[NodeProto] = []
+    copies: dict[str, str] = {}
+
+    def copy_of(name: str) -> str:
+        """Return the name of a tensor in the backward pass, after adding copies of its producers."""
+        if name not in recomputed:
+            return name
+        if name not in copies:
+            node = deepcopy(producers[name])
+            for index, source in enumerate(node.input):
+                node.input[index] = copy_of(source)
+            copies[name] = node.output[0] = tape.pool.fresh(f"{name}/again")
+            node.name = tape.pool.fresh(f"{node.name or node.op_type}/again")
+            set_phase(node, Phase.BACKWARD)
+            tape.copy_type(copies[name], name)
+            result.append(node)
+        return copies[name]
+
+    for node in backward:
+        for index, name in enumerate(node.input):
+            node.input[index] = copy_of(name)
+        result.append(node)
+    return result

@@ -1,1 +1,0 @@
-"""The forward model as the gradient rules want it: tensors, parameters, initial values."""
