@@ -28,7 +28,7 @@ from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, TrainStep, make_train_step
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,7 +133,7 @@ def recomputed(step: TrainStep) -> TrainStep:
     program = read_program(step.model).program
     phases = find_phases(program, loss=step.loss)
     budget = int(SHARE * peak_of(step.model))
-    found = search_recomputation(program, Terms(_sizes(program)), phases, budget)
+    found = search_recomputation(program, PlannedVars(_sizes(program)), phases, budget)
     model = onnx.ModelProto()
     model.CopyFrom(step.model)
     del model.graph.node[:]

@@ -32,9 +32,9 @@ from memplan_cli.ordering.block_search import RESTORE_WORK, BlockOrder, order_bl
 from memplan_cli.ordering.cut_bounds import cut_bound
 from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.list_orders import SCHEDULERS
+from memplan_cli.ordering.records import Ordering, PlannedVars
 from memplan_cli.ordering.source_order import relax_order
 from memplan_cli.ordering.task_graph import displacement
-from memplan_cli.ordering.terms import Ordering, Terms
 from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def best_order(
         time_limit: Seconds after which no new search begins and a running one stops.
         progress: Called with a line about the best order so far.
     """
-    meter = _Meter(Terms(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
+    meter = _Meter(PlannedVars(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
     facts = meter.facts(program)
     tell = progress or silent
     budget = WorkBudget(_scaled_work(work, program), time_limit)
@@ -119,7 +119,7 @@ def best_order(
 
 
 def simple_orders(
-    program: Program, terms: Terms, schedulers: Mapping[str, Scheduler] = SCHEDULERS
+    program: Program, terms: PlannedVars, schedulers: Mapping[str, Scheduler] = SCHEDULERS
 ) -> Iterator[tuple[str, Program]]:
     """Yield the program in the order of each scheduler but the file's, with the scheduler's name.
 
@@ -158,7 +158,7 @@ class _Meter:
         numbers: bytes of each variable with that number.
     """
 
-    terms: Terms
+    terms: PlannedVars
     numbers: Mapping[VarId, int]
 
     def facts(self, program: Program) -> StorageFacts:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 
 _NO_TENSOR = -1
@@ -70,7 +70,7 @@ class SubgraphMemory:
 
 
 def storage_facts(
-    program: Program, terms: Terms, numbers: Mapping[VarId, int]
+    program: Program, terms: PlannedVars, numbers: Mapping[VarId, int]
 ) -> StorageFacts:
     """Find the views of a program and the bytes to count for each variable.
 

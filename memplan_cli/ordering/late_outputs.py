@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.program import Program
-    from memplan_cli.ordering.terms import Ordering, Terms
+    from memplan_cli.ordering.records import Ordering, PlannedVars
 
 SHARES = (1, 4, 512)
 """Searches count outputs whole, or one byte of so many: the less, the lower the live peak.
@@ -37,7 +37,7 @@ _GIVEN = 11
 """A live peak that is not proved may rise by one part in two to the power of so many."""
 
 
-def fewer_resident(program: Program, found: Ordering, terms: Terms) -> Program | None:
+def fewer_resident(program: Program, found: Ordering, terms: PlannedVars) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
     Args:
@@ -58,7 +58,7 @@ def fewer_resident(program: Program, found: Ordering, terms: Terms) -> Program |
     return best if _gains(resident, least) else None
 
 
-def peak(program: Program, terms: Terms) -> int:
+def peak(program: Program, terms: PlannedVars) -> int:
     """Return the live peak of a program under the given sizes and rules of sharing."""
     return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
 
@@ -67,7 +67,7 @@ def _gains(resident: int, least: int) -> bool:
     return resident - least > resident >> _WORTH
 
 
-def _orders(program: Program, ordered: Program, terms: Terms) -> Iterator[Program]:
+def _orders(program: Program, ordered: Program, terms: PlannedVars) -> Iterator[Program]:
     for share, start in zip(SHARES, (ordered, ordered, program), strict=True):
         results = {var: _part(size, share) for var, size in terms.results.items()}
         counted = replace(terms, results=results).resident
@@ -81,7 +81,7 @@ def _part(size: Size, share: int) -> Size:
     return Size(-(-size.coefficient // share))
 
 
-def _searched(program: Program, terms: Terms) -> Program:
+def _searched(program: Program, terms: PlannedVars) -> Program:
     work = min(WORK, WORK_PER_OP * len(program.body.ops))
     found = best_order(
         program, terms.sizes, pinned=terms.pinned, aliasing=terms.aliasing, work=work

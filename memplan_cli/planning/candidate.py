@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.ordering.terms import Ordering, Terms
+    from memplan_cli.ordering.records import Ordering, PlannedVars
     from memplan_cli.settings.settings import Settings
 
 FILE = "file"
@@ -82,7 +82,7 @@ class PlanningTask:
     """
 
     program: Program
-    terms: Terms
+    terms: PlannedVars
     phases: Phases
     settings: Settings
     runtime: Runtime | None = None

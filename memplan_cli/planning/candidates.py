@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.errors import SettingsError
-from memplan_cli.ordering.terms import Ordering
+from memplan_cli.ordering.records import Ordering
 from memplan_cli.planning.candidate import FILE, Candidate
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import NewWeight
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Runtime, Source
     from memplan_cli.planning.choose import EvaluatedCandidate
@@ -124,7 +124,7 @@ class _Context:
         recorded = self.source.recorded_phases
         return find_phases(program, loss=self.settings.loss, recorded=recorded)
 
-    def terms(self, program: Program, scope: Scope) -> Terms:
+    def terms(self, program: Program, scope: Scope) -> PlannedVars:
         """Return the sizes and the sharing of bytes by which orders are searched."""
         patterns = self.settings.donate
         donated = self.rewrites.donated_outputs(program, patterns) if patterns else ()

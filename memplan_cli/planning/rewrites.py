@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.report import LiveTensor
     from memplan_cli.core.results.rewrites import ConstantTensor, NewWeight
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.candidate import Candidate, PlanningTask, Source
     from memplan_cli.settings.settings import Settings
 
@@ -70,7 +70,7 @@ class Rewrites:
     foldable_tensors: Callable[
         [Program, Settings, VarId | None, Sequence[LiveTensor]], tuple[ConstantTensor, ...]
     ] = lambda _program, _settings, _loss, _tensors: ()
-    chunk: Callable[[Program, Terms, Settings, Source, Progress], Chunking] = (
+    chunk: Callable[[Program, PlannedVars, Settings, Source, Progress], Chunking] = (
         lambda program, _terms, _settings, _source, _progress: Chunking(program)
     )
     recompute: Mapping[str, Callable[[PlanningTask], Candidate]] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _why_unknown(var: Var) -> str:
 
 def terms_of(
     program: Program, scope: Scope, settings: Settings, donated: Collection[VarId] = ()
-) -> Terms:
+) -> PlannedVars:
     """Return the sizes and the sharing of bytes by which orders and rewrites are searched.
 
     Args:
@@ -107,4 +107,6 @@ def terms_of(
         for var, size in result_sizes(program).items()
         if var not in donated
     }
-    return Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level), results)
+    return PlannedVars(
+        scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level), results
+    )

@@ -15,7 +15,7 @@ from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 from shared_models import draw_inputs, filled, gradient_tensors, load
 from training_runs import session_of
 
@@ -63,7 +63,7 @@ def recomputed_peak(name: str, share: float) -> int:
     theirs, ours = _programs(name)
     budget = int(share * live_peak(theirs, _sizes(theirs)))
     phases = find_phases(ours, loss="loss")
-    return search_recomputation(ours, Terms(_sizes(ours)), phases, budget).chosen.peak
+    return search_recomputation(ours, PlannedVars(_sizes(ours)), phases, budget).chosen.peak
 
 
 def _programs(name: str) -> tuple[Program, Program]:

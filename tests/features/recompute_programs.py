@@ -6,7 +6,7 @@ from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.features.recompute.search import Recomputation, search_recomputation
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 Line = tuple[str, str, str]
 
@@ -31,10 +31,10 @@ def program(inputs: str, outputs: str, *lines: Line) -> Program:
     return Program("test", Block(given, _ids(outputs), ops), table)
 
 
-def terms(tested: Program, pinned: str = "") -> Terms:
+def terms(tested: Program, pinned: str = "") -> PlannedVars:
     """Plan every intermediate, one byte an element."""
     sizes = {var: Size(_length(var)) for var in intermediates(tested)}
-    return Terms(sizes, _ids(pinned))
+    return PlannedVars(sizes, _ids(pinned))
 
 
 def bytes_of(var: str) -> int:

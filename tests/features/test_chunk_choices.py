@@ -22,7 +22,7 @@ from memplan_cli.features.chunking.region import boundary_bytes, growth_stages, 
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.writing.chunked import chunked_model
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,9 @@ def test_an_op_before_with_subgraphs_changes_no_choice() -> None:
     pick = """If (c) <then_branch = t () => (float[512,16] one) {a = Exp(x) one = Neg(a)},
         else_branch = e () => (float[512,16] two) {b = Neg(x) two = Exp(b)}>"""
     graphs = [graph_of(parse(text.replace("HEAD", head))) for head in ("Exp(x)", pick)]
-    plain, nested = (search(each, Terms(sizes_of(each.program)), 0.25) for each in graphs)
+    plain, nested = (
+        search(each, PlannedVars(sizes_of(each.program)), 0.25) for each in graphs
+    )
     assert [each.count for each in plain.choices] == [each.count for each in nested.choices]
     assert plain.peak == nested.peak <= 0.25 * plain.before
 
@@ -125,7 +127,7 @@ def test_a_number_of_pieces_that_cannot_be_is_passed_by() -> None:
             )
         )
     )
-    found = search(graph, Terms(sizes_of(graph.program)), 0.4)
+    found = search(graph, PlannedVars(sizes_of(graph.program)), 0.4)
     assert found.peak <= 0.4 * found.before
 
 
@@ -137,7 +139,7 @@ def test_what_lowers_other_steps_than_the_fullest_is_left_whole() -> None:
     )
     result = make.node("Add", beside, mixed)
     graph = graph_of(make.model({"x": (1, 8, 16, 16)}, result))
-    found = search(graph, Terms(sizes_of(graph.program)), 0.5)
+    found = search(graph, PlannedVars(sizes_of(graph.program)), 0.5)
     assert found.peak == found.before == 3 * 8 * 16 * 16 * 4
     assert not found.choices
 

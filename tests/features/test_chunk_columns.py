@@ -25,7 +25,7 @@ from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.onnx_io.writing.chunked import chunked_model
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
@@ -93,7 +93,7 @@ def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
 def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
     model = step_of(512, 8, 200)
     graph = graph_of(model)
-    terms = Terms(sizes_of(graph.program)).resident
+    terms = PlannedVars(sizes_of(graph.program)).resident
     budget = 2 * 4 * 512 * 200
     plain = search(graph, terms, budget)
     assert plain.peak > budget
@@ -109,7 +109,7 @@ def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
 
 def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
     graph = graph_of(language_model(64, 8, 128))
-    terms = Terms(sizes_of(graph.program)).resident
+    terms = PlannedVars(sizes_of(graph.program)).resident
     found = search(graph, terms, 1.0)
     assert search_with_copies(graph, terms, found, 1) is found
 

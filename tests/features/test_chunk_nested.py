@@ -14,7 +14,7 @@ from memplan_cli.features.chunking.nested import search_nested
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     from memplan_cli.features.chunking.search import SearchResult
@@ -28,7 +28,7 @@ def of_heads(length: int = 384, heads: int = 6) -> onnx.ModelProto:
 
 def found_twice(model: onnx.ModelProto, share: float) -> tuple[SearchResult, SearchResult]:
     graph = graph_of(model)
-    terms = Terms(sizes_of(graph.program))
+    terms = PlannedVars(sizes_of(graph.program))
     budget = int(live_peak(graph.program, terms.sizes) * share)
     flat = search(graph, terms, budget)
     return flat, search_nested(graph, terms, flat, budget)

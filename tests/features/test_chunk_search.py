@@ -18,7 +18,7 @@ from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import SearchResult, search
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     import onnx
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def searched(model: onnx.ModelProto, share: float) -> SearchResult:
     graph = graph_of(model)
-    terms = Terms(sizes_of(graph.program))
+    terms = PlannedVars(sizes_of(graph.program))
     before = live_peak(graph.program, terms.sizes)
     return search(graph, terms, int(before * share))
 
@@ -94,7 +94,7 @@ def test_what_is_made_only_whole_is_whole_for_an_op_in_pieces() -> None:
 def test_what_the_graph_gives_is_a_bound() -> None:
     model = two_readers()
     graph = graph_of(model)
-    terms = Terms(sizes_of(graph.program), results=result_sizes(graph.program)).resident
+    terms = PlannedVars(sizes_of(graph.program), results=result_sizes(graph.program)).resident
     bound = lower_bound(graph, terms.sizes, SHARE_SAFELY)
     assert bound.op == ""
     assert bound.bytes == 3 * 32 * 32 * 4

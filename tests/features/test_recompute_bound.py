@@ -12,7 +12,7 @@ from memplan_cli.core.program import Program, VarId
 from memplan_cli.features.recompute.bound import Bound
 from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.values import find_values
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 
 def test_the_bound_is_what_one_op_needs() -> None:
@@ -151,7 +151,7 @@ def test_what_a_branch_reads_may_be_gone_when_the_ifs_output_is_there() -> None:
         tested = nested(top, sizes={"a": 100, "r": 100, "s": 100, "y": 100, "b": 1})
         sizes = var_sizes(tested)
         assert live_peak(tested, sizes) == peak
-        bound = Bound(tested, Terms(sizes))
+        bound = Bound(tested, PlannedVars(sizes))
         assert bound.least <= peak
         assert not bound.excludes(peak)
         assert bound.below(peak) <= peak
@@ -164,4 +164,4 @@ def test_an_ifs_output_that_is_kept_keeps_nothing_out_by_what_its_branches_read(
     sizes = var_sizes(tested)
     peak = live_peak(tested, sizes)
     assert peak == 101
-    assert not Bound(tested, Terms(sizes)).excludes(peak)
+    assert not Bound(tested, PlannedVars(sizes)).excludes(peak)

@@ -15,7 +15,7 @@ from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.recompute.checkpoints import Checkpointed, recompute_segments
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 BACKWARD = ("gd", "gc", "gb", "ga")
 
@@ -113,7 +113,7 @@ def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
     # Ten bytes each, what dies is written over. All kept: a b c d. With b: b c d, then a'.
     # With d alone the segment is the whole forward part: gd a' b' c'. With both: b gd c'.
     tested = net()
-    ten = Terms({var: Size(10) for var in intermediates(tested)})
+    ten = PlannedVars({var: Size(10) for var in intermediates(tested)})
     found = recompute_segments(tested, ten, names.split(), phases(tested))
     assert live_peak(found.program, found.sizes) == peak
 

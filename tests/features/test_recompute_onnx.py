@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.late_outputs import peak
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 Arrays = dict[str, np.ndarray]
@@ -42,14 +42,14 @@ def filled(name: str, folder: Path) -> Path:
     return path
 
 
-def planned(path: Path) -> tuple[Program, Terms]:
+def planned(path: Path) -> tuple[Program, PlannedVars]:
     program = read_program(load_model(path)).program
     sizes = {
         var: size
         for var in intermediates(program)
         if (size := size_of(program.vars[var].shape, program.vars[var].dtype)) is not None
     }
-    return program, Terms(sizes, results=result_sizes(program))
+    return program, PlannedVars(sizes, results=result_sizes(program))
 
 
 def written(path: Path, program: Program) -> Path:

@@ -13,7 +13,7 @@ from memplan_cli.features.recompute.solve import (
     live_at,
     without_needless_copies,
 )
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 SKIPS = program(
     "x",
@@ -34,7 +34,7 @@ def with_every_copy() -> Trial:
     values = Solver(SKIPS, own).values
     made = [set(reads[-1:]) if len(reads) > 2 else set() for reads in values.accesses]
     copied = write_copies(values, made, own.sizes)
-    alone = Terms(copied.sizes, own.pinned, own.aliasing)
+    alone = PlannedVars(copied.sizes, own.pinned, own.aliasing)
     peak = int(live_at(copied.program, alone).max())
     work = sum(op_cost(op, copied.program.vars).work for op in copied.copies)
     return Trial(copied, peak, work)

@@ -15,10 +15,10 @@ from memplan_cli.features.recompute.bound import Bound, resident_bound
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 
-def counted(tested: Program) -> Terms:
+def counted(tested: Program) -> PlannedVars:
     """Return terms in which what the graph gives has bytes too."""
     results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
     return replace(terms(tested), results=results)

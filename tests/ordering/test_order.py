@@ -12,7 +12,7 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.terms import Ordering
+from memplan_cli.ordering.records import Ordering
 
 Sizes = dict[VarId, Size]
 

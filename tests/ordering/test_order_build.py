@@ -16,7 +16,7 @@ from memplan_cli.ordering.block_graph import (
     storage_facts,
     task_graph,
 )
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 NOBODY = Block((), (), ())
 
@@ -81,7 +81,7 @@ def test_views_are_one_tensor_with_what_they_show() -> None:
     vars_ = {VarId(n): Var(VarId(n), "uint8", None, Origin.OP) for n in names}
     sizes = {VarId("a"): Size(4), VarId("v"): Size(4)}
     numbers = {VarId("a"): 4, VarId("v"): 4}
-    facts = storage_facts(Program("p", block, vars_), Terms(sizes), numbers)
+    facts = storage_facts(Program("p", block, vars_), PlannedVars(sizes), numbers)
     graph = task_graph(block, facts, {})
     assert graph.defines == ((0,), (), ())
     assert graph.accesses == ((0,), (0,), (0,))
@@ -125,7 +125,7 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     tested = builders.program(top, sizes={"t": 5, "u": 6, "r": 20, "s": 20, "y": 20})
     sizes = builders.var_sizes(tested)
     numbers = {var: size.coefficient for var, size in sizes.items()}
-    facts = storage_facts(tested, Terms(sizes), numbers)
+    facts = storage_facts(tested, PlannedVars(sizes), numbers)
     assert facts.from_branches == {"s", "y"}
     assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
     found = best_order(tested, sizes)

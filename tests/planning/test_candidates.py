@@ -9,7 +9,7 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.ordering import best_order as order
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.terms import Ordering, Terms
+from memplan_cli.ordering.records import Ordering, PlannedVars
 from memplan_cli.planning.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.planning.candidates import for_runtime
 from memplan_cli.settings.settings import Settings
@@ -69,7 +69,7 @@ def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _for_runtime() -> Candidate:
-    terms = Terms(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
+    terms = PlannedVars(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
     runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
     task = PlanningTask(BRANCHES, terms, Phases(), Settings(), runtime)
     return for_runtime(task, runtime, Candidate(BRANCHES, terms.sizes))

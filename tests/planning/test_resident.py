@@ -12,7 +12,7 @@ from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.late_outputs import fewer_resident, peak
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ EARLY = """g (float[64] x) => (float[64] early, float[1] z) {
     z = ReduceSum(c) }"""
 
 
-def terms_of(program: Program) -> Terms:
+def terms_of(program: Program) -> PlannedVars:
     results = result_sizes(program)
-    return Terms(var_sizes(program, *results), (), SHARE_SAFELY, results)
+    return PlannedVars(var_sizes(program, *results), (), SHARE_SAFELY, results)
 
 
 def test_resident_counts_outputs_from_their_producer_to_the_end() -> None:

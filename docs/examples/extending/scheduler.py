@@ -11,7 +11,7 @@ from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import simple_orders
 from memplan_cli.ordering.list_orders import SCHEDULERS
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 from memplan_cli.planning.candidate import Candidate
 from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
@@ -47,7 +47,7 @@ def planned(model: Path, settings: Settings) -> dict[str, int]:
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
     found: dict[str, int] = {}
-    for name, ordered in simple_orders(program, Terms(scope.sizes), EXTENDED):
+    for name, ordered in simple_orders(program, PlannedVars(scope.sizes), EXTENDED):
         (evaluated,) = choose([Candidate(ordered, scope.sizes, name)], limits)
         found[name], *_ = evaluated.cost
     return found

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.certificate import Certificate, RecomputeProof
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import Caches
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
@@ -279,7 +279,7 @@ def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
     from memplan_cli.features.certificates.certify import certificate_of
     from memplan_cli.features.recompute.bound import Bound
 
-    def prove_recompute(program: Program, terms: Terms, bound: int) -> RecomputeProof:
+    def prove_recompute(program: Program, terms: PlannedVars, bound: int) -> RecomputeProof:
         return Bound(program, terms).witness(bound)
 
     report, original = planned.plan.report, None

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import ArenaFacts, Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.planner import PlannedProgram
 
-ProveRecompute = Callable[["Program", "Terms", int], RecomputeProof]
+ProveRecompute = Callable[["Program", "PlannedVars", int], RecomputeProof]
 """The proof that no order of a program, with any copies, has a live peak below a bound."""
 
 _MAX_COUNTS = 50_000_000
@@ -69,7 +69,7 @@ def _order(
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
     """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs."""
     from memplan_cli.ordering.block_graph import storage_facts
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.ordering.witnesses import nested_witness
 
     plan, program = planned.plan, planned.program
@@ -79,7 +79,7 @@ def _order(
     tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
     sizes = _sizes(program, tensor_bytes, bounds)
     pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
-    terms = Terms(sizes, pinned, aliasing_of(plan.report.level))
+    terms = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
     facts = storage_facts(program, terms, tensor_bytes)
     return nested_witness(program.body, facts, bound)
 
@@ -192,10 +192,10 @@ def _recompute(
     if original is None:
         why = "the program without copies is not at hand"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
     tensors = [tensor for tensor in planned.plan.tensors if tensor.id in original.vars]
     pinned = frozenset(VarId(tensor.id) for tensor in tensors if tensor.pinned is not None)
     sizes = _sizes(original, (VarId(tensor.id) for tensor in tensors), bounds)
-    terms = Terms(sizes, pinned, aliasing_of(planned.plan.report.level))
+    terms = PlannedVars(sizes, pinned, aliasing_of(planned.plan.report.level))
     return prove_recompute(original, terms, bound)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Attribute, Program
     from memplan_cli.features.chunking.axes.split import Dims, Node
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 _MIN_BUDGET_SHARE = 4
 """Tensors of less than this part of the budget are not computed twice."""
@@ -51,7 +51,7 @@ _SUFFIX = "__columns"
 
 
 def search_with_copies(
-    graph: Graph, terms: Terms, without_copies: SearchResult, budget: int
+    graph: Graph, terms: PlannedVars, without_copies: SearchResult, budget: int
 ) -> SearchResult:
     """Return the result of a search in which products read copies, if its peak is lower.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memplan_cli.features.chunking.search import Choice
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 _ACCEPTED_ADDED_WORK = 0.1
 """Share of added work up to which a result that meets the budget is kept."""
@@ -41,7 +41,7 @@ _DIVISORS = (2, 4, 6, 8)
 
 
 def search_nested(
-    graph: Graph, terms: Terms, one_axis: SearchResult, budget: int
+    graph: Graph, terms: PlannedVars, one_axis: SearchResult, budget: int
 ) -> SearchResult:
     """Return the best of a search result and its variants in which chunks are cut again.
 
@@ -60,7 +60,7 @@ def search_nested(
 
 
 def _cut_again(
-    graph: Graph, terms: Terms, one_axis: SearchResult, budget: int, divisor: int
+    graph: Graph, terms: PlannedVars, one_axis: SearchResult, budget: int, divisor: int
 ) -> SearchResult | None:
     """Give regions ``divisor`` times fewer chunks, and search for regions inside the chunks."""
     outer = Search(graph, terms, budget).with_measured_choices(

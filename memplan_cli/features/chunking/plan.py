@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.features.chunking.search import Choice, SearchResult
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.candidate import Source
     from memplan_cli.settings.settings import Settings
 
 
 def chunk(
-    program: Program, terms: Terms, settings: Settings, source: Source, progress: Progress
+    program: Program,
+    terms: PlannedVars,
+    settings: Settings,
+    source: Source,
+    progress: Progress,
 ) -> Chunking:
     """Rewrite a program so that regions are computed in chunks until its live peak fits the budget.
 
@@ -71,7 +75,7 @@ def chunk(
     )
 
 
-def _require_fixed_sizes(program: Program, terms: Terms, settings: Settings) -> None:
+def _require_fixed_sizes(program: Program, terms: PlannedVars, settings: Settings) -> None:
     """Refuse a program whose sizes are not all numbers: a chunk is cut at fixed indices.
 
     Raises:

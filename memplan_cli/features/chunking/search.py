@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.chunking.graph import Graph
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 _MAX_SEEDS = 3
 """Largest tensors of the peak op that regions are grown from."""
@@ -150,7 +150,7 @@ class SearchResult:
     bound: Bound
 
 
-def search(graph: Graph, terms: Terms, budget: float) -> SearchResult:
+def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
     """Return a program whose live peak meets a budget or comes near it.
 
     If the direct search misses the budget, laxer budgets are met first, one after the other: a
@@ -235,7 +235,7 @@ class Search:
         max_written_ops: ops after which no more trials are written.
     """
 
-    def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
+    def __init__(self, graph: Graph, terms: PlannedVars, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
         self.max_written_ops, self._written_ops = _MAX_WRITTEN_OPS, 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}

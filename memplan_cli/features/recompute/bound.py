@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.recompute.values import Values
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 _MAX_KEPT_VALUES = 16
 """Values that are examined: those whose producers touch the most bytes."""
@@ -53,7 +53,7 @@ class Bound:
             and all pinned vars.
     """
 
-    def __init__(self, program: Program, terms: Terms) -> None:
+    def __init__(self, program: Program, terms: PlannedVars) -> None:
         values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
         self._values = values
         self._touched = [
@@ -304,7 +304,7 @@ def _touched_by_copy(values: Values, value: int) -> set[int]:
     return _touched_values(values, op, place) - (omitted - {value})
 
 
-def _overwritten_bytes(values: Values, op: Op, terms: Terms) -> int:
+def _overwritten_bytes(values: Values, op: Op, terms: PlannedVars) -> int:
     """Return the bytes of an op's first output if it may be written over an input, else 0."""
     if not op.outputs or op.outputs[0] not in values.value_of:
         return 0
@@ -323,7 +323,7 @@ def _first_output(op: Op) -> str:
     return next((str(var) for var in op.outputs if var), "")
 
 
-def resident_bound(interior: Bound, terms: Terms) -> int:
+def resident_bound(interior: Bound, terms: PlannedVars) -> int:
     """Return a lower bound of intermediates and outputs together, for any order and any copies.
 
     An output stays to the end. So the producer of the last output has all outputs live, beside

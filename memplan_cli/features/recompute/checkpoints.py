@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.recompute.values import Values
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Checkpointed:
 
 
 def recompute_segments(
-    program: Program, terms: Terms, names: Sequence[str], phases: Phases
+    program: Program, terms: PlannedVars, names: Sequence[str], phases: Phases
 ) -> Checkpointed:
     """Return a training step in which each segment runs again before its backward part.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.ordering.terms import Terms
+    from memplan_cli.ordering.records import PlannedVars
 
 _ORDER_WORK = 100_000
 """Search steps for one order."""
@@ -92,7 +92,7 @@ class Recomputation:
 
 def search_recomputation(
     program: Program,
-    terms: Terms,
+    terms: PlannedVars,
     phases: Phases,
     budget: int | None = None,
     progress: Callable[[str], None] | None = None,
@@ -150,7 +150,7 @@ class _Search:
     def __init__(
         self,
         program: Program,
-        terms: Terms,
+        terms: PlannedVars,
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
@@ -318,7 +318,9 @@ class _Search:
         sizes = self._terms.sizes
         return {var: bytes_of(sizes, var) for var in sizes if var not in light_vars}
 
-    def _ordered(self, program: Program, terms: Terms, work: int = _ORDER_WORK) -> Program:
+    def _ordered(
+        self, program: Program, terms: PlannedVars, work: int = _ORDER_WORK
+    ) -> Program:
         """Return a program in the best order found with a limited number of search steps."""
         return best_order(
             program,

@@ -25,7 +25,7 @@ from memplan_cli.features.recompute.build import (
 )
 from memplan_cli.features.recompute.greedy import DropSchedule, GreedyChooser
 from memplan_cli.features.recompute.values import find_values
-from memplan_cli.ordering.terms import Terms
+from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,13 +65,13 @@ class Trial:
         """Return a sort key: the excess over a budget, then the work, then the peak."""
         return max(self.peak, budget), self.work, self.peak
 
-    def in_order(self, program: Program, terms: Terms) -> Trial:
+    def in_order(self, program: Program, terms: PlannedVars) -> Trial:
         """Return the trial with its ops in the order of ``program``."""
         peak = int(live_at(program, terms).max(initial=0))
         return replace(self, written=replace(self.written, program=program), peak=peak)
 
 
-def live_at(program: Program, terms: Terms) -> NDArray[np.int64]:
+def live_at(program: Program, terms: PlannedVars) -> NDArray[np.int64]:
     """Return the most bytes live during each op of the top block."""
     _, arenas = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
     op_steps = [step for step in steps(program) if step.block is program.body]
@@ -91,7 +91,7 @@ class Solver:
         values: the values of the program.
     """
 
-    def __init__(self, program: Program, terms: Terms) -> None:
+    def __init__(self, program: Program, terms: PlannedVars) -> None:
         self._terms = terms
         self.values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
         self._live = live_at(program, terms)
@@ -155,7 +155,9 @@ def _work_of_copies(written: RecomputedProgram) -> int:
     return sum(op_cost(op, variables).work for op in written.copies)
 
 
-def without_needless_copies(trial: Trial, base: Program, terms: Terms, budget: int) -> Trial:
+def without_needless_copies(
+    trial: Trial, base: Program, terms: PlannedVars, budget: int
+) -> Trial:
     """Return a trial without copies that its peak does not need, tried with most work first.
 
     Args:
@@ -175,12 +177,12 @@ def without_needless_copies(trial: Trial, base: Program, terms: Terms, budget: i
     return trial
 
 
-def _without_if_fits(trial: Trial, copy: Op, terms: Terms, max_peak: int) -> Trial:
+def _without_if_fits(trial: Trial, copy: Op, terms: PlannedVars, max_peak: int) -> Trial:
     """Return the trial without a copy if its peak stays within a limit, else the trial."""
     written = _without_copy(trial.written, copy)
     if written is None:
         return trial
-    own_terms = Terms(written.sizes, terms.pinned, terms.aliasing)
+    own_terms = PlannedVars(written.sizes, terms.pinned, terms.aliasing)
     peak = int(live_at(written.program, own_terms).max(initial=0))
     work = _work_of_copies(written)
     needs_more_for_nothing = work >= trial.work and peak > trial.peak

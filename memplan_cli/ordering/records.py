@@ -1,0 +1,70 @@
+"""Input and result of the searches for an order.
+
+The records are kept apart from the searches, so that a plan in the file's order loads none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, SHARE_VIEWS, Aliasing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from memplan_cli.analysis.storage import Measured
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVars:
+    """The variables whose bytes count in a program's live peak, and how they share bytes.
+
+    Attributes:
+        sizes: Bytes of each planned variable.
+        pinned: Planned variables that keep storage of their own for the whole run.
+        aliasing: The rules by which variables share bytes.
+        results: Bytes of the graph outputs that are not planned, without donated outputs.
+    """
+
+    sizes: Mapping[VarId, Size]
+    pinned: Collection[VarId] = ()
+    aliasing: Aliasing = SHARE_SAFELY
+    results: Mapping[VarId, Size] = field(default_factory=dict)
+
+    @property
+    def resident(self) -> PlannedVars:
+        """The variables that a runtime allocates: graph outputs count, and only views share bytes.
+
+        The live peak of these is the number of *resident* bytes.
+        """
+        sizes = {**self.sizes, **self.results}
+        return replace(self, sizes=sizes, aliasing=SHARE_VIEWS, results={})
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """The order chosen for a program, and how it compares.
+
+    Attributes:
+        program: The same ops in the chosen order, subgraphs too; the original program if no order
+            is better.
+        candidates: The live peak in bytes that each method reached; empty if sizes are symbolic.
+        chosen: The method that found the order.
+        bound: Bytes that no order's live peak is below; None if not computed.
+        proved: Whether the live peak of the chosen order is ``bound``.
+        measured: Storage and live bytes of the chosen order; None if the search has not measured
+            them.
+        looser: Returns the program in an order that is further from the file's and leaves more
+            room beside the fullest steps, mostly with the same peak; None if there is none.
+    """
+
+    program: Program
+    candidates: Mapping[str, int]
+    chosen: str
+    bound: int | None
+    proved: bool
+    measured: Measured | None = field(default=None, repr=False, compare=False)
+    looser: Callable[[], Program] | None = field(default=None, repr=False, compare=False)
