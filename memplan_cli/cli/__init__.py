@@ -1,4 +1,8 @@
-"""The command line: options -> one workflow -> one renderer -> an exit code."""
+"""The command line: a group that imports a command when it is called, and maps errors to exit codes.
+
+Exit codes are 0 (done), 1 (a check failed), 2 (the command could not work), and 128 plus the number
+of the signal that ended the command.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,23 @@ from typing import Any
 
 import click
 
-from memplan_cli.cli.common import Output, printable
+from memplan_cli.cli.output import Output, printable
 from memplan_cli.core.interrupts import interrupted_by, last_interrupt
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
-Table = Mapping[str, tuple[str, str]]
-"""Command -> its module, which holds a function of that name, and one line of help."""
+CommandTable = Mapping[str, tuple[str, str]]
+"""Commands by name: the module with the function of that name, and one line of help."""
 
-COMMANDS: Table = {
+COMMANDS: CommandTable = {
     "optimize": (
         "memplan_cli.cli.commands.optimize",
-        "Reorder a model to lower its peak memory, and verify it.",
+        "Write a model in the order that needs least memory, and verify it.",
     ),
     "report": (
         "memplan_cli.cli.commands.report",
-        "Show a memory plan, or plan a model and show that.",
+        "Show a memory plan, or plan a model and show the plan.",
     ),
     "validate": (
         "memplan_cli.cli.commands.validate",
@@ -35,11 +39,11 @@ COMMANDS: Table = {
     ),
     "verify-certificate": (
         "memplan_cli.cli.commands.verify_certificate",
-        "Check the bounds of a plan without the search that found them.",
+        "Check the proofs of a plan's bounds.",
     ),
     "gate": (
         "memplan_cli.cli.commands.gate",
-        "Fail when a model exceeds a memory budget or baseline.",
+        "Fail if a model exceeds a memory limit or a baseline.",
     ),
     "diff": (
         "memplan_cli.cli.commands.diff",
@@ -48,15 +52,15 @@ COMMANDS: Table = {
     "why": ("memplan_cli.cli.commands.why", "Explain the peak memory, or one tensor."),
     "fit": (
         "memplan_cli.cli.commands.fit",
-        "Find the largest batch size (or other dim) that fits.",
+        "Find the largest batch size (or other dimension) that fits.",
     ),
     "settings": (
         "memplan_cli.cli.commands.settings",
-        "Recommend runtime options that need least memory.",
+        "Recommend the runtime settings that need least memory.",
     ),
     "soak": (
         "memplan_cli.cli.commands.soak",
-        "Serve many requests of changing size, and show the memory.",
+        "Run many requests of varying size, and show the memory.",
     ),
     "simulate": (
         "memplan_cli.cli.commands.simulate",
@@ -64,52 +68,60 @@ COMMANDS: Table = {
     ),
     "train-step": (
         "memplan_cli.cli.commands.train_step",
-        "Generate a training step from a forward model.",
+        "Write a training step for a forward model.",
     ),
-    "pack": ("memplan_cli.cli.commands.pack", "Pack buffers of a CSV file into one arena."),
-    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one table row each."),
+    "pack": (
+        "memplan_cli.cli.commands.pack",
+        "Pack the buffers of a CSV file into one arena.",
+    ),
+    "sweep": (
+        "memplan_cli.cli.commands.sweep",
+        "Plan many models, and print a table of them.",
+    ),
     "doctor": (
         "memplan_cli.cli.commands.doctor",
-        "Diagnose the installation and its providers.",
+        "Show the installed versions, and which providers work.",
     ),
     "schema": (
         "memplan_cli.cli.commands.schema",
-        "Print the JSON schema of a file memplan writes.",
+        "Print the JSON schema of a file.",
     ),
 }
 """The commands, in the order in which the help lists them."""
 
+_MAX_MESSAGE = 1000
+"""Characters of an error message; names from a model can be long."""
 
-_LONGEST = 1000
-"""Characters of a message."""
-
-_ENDED = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal is gone"}
-"""Signals in people's words."""
+_SIGNAL_TEXTS = {
+    "SIGINT": "interrupted",
+    "SIGTERM": "terminated",
+    "SIGHUP": "the terminal was closed",
+}
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-"""An option's name in a sentence."""
+"""The name of an option within a sentence."""
 
-_LATER = 10
-"""Time limits, of the usual length, that a hint offers."""
+_SUGGESTED_TIMEOUT = 10 * DEFAULT_TIMEOUT
 
+_MAX_LISTED_COMMANDS = 3
+"""Commands that an error message lists before it counts the others."""
 
-_MOST_COMMANDS = 3
-"""Commands that a message names."""
-
-_DECIDED = frozenset(
+_FIXED_BY_PLAN = frozenset(
     ("validate", name) for name in ("--dim", "--shape", "--bounds", "--inputs", "--input")
 )
-"""Options that a command lacks because a plan has said what they say."""
+"""Commands without an option because the plan file contains the value."""
 
 
-class _Failure(click.ClickException):
+class _CommandError(click.ClickException):
+    """The command could not work; the message is complete."""
+
     exit_code = 2
 
 
-class _Commands(click.Group):
-    """Loads a command when it is called, and turns our errors into exit codes: here only."""
+class _CommandGroup(click.Group):
+    """Imports a command's module when the command is called, and maps errors to exit codes."""
 
-    def __init__(self, *args: Any, table: Table, **extra: Any) -> None:  # noqa: ANN401 - click's
+    def __init__(self, *args: Any, table: CommandTable, **extra: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*args, **extra)
         self.table = table
 
@@ -144,123 +156,137 @@ class _Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().main(*args, **extra)
-        except KeyboardInterrupt as error:  # outside a command: click would call it a failure
-            raise _ended(error) from None
+        except KeyboardInterrupt as error:
+            # Outside `invoke`, for example while arguments are parsed. click would exit with 1.
+            raise _exit_of_signal(error) from None
         except OSError as error:
-            # Neither the help nor a message of ours could be written: nothing more can be.
+            # The help or an error message could not be written.
             with suppress(OSError):
                 click.echo(f"Error: the text cannot be written: {error.strerror}", err=True)
-            raise SystemExit(_Failure.exit_code) from error
+            raise SystemExit(_CommandError.exit_code) from error
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return self._invoke(ctx)
-        except _Failure:
-            ended = last_interrupt()
-            if ended:  # what failed is what the signal ended
-                raise _ended(ended) from None
+        except _CommandError:
+            # A signal may end a worker or a library call first, which then reports an error.
+            signal = last_interrupt()
+            if signal:
+                raise _exit_of_signal(signal) from None
             raise
 
-    def _elsewhere(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
-        """Say which commands have an option that the one asked for lacks; else what click says."""
-        having = [
-            name
-            for name in self.table
-            for command in [self.get_command(ctx, name)]
-            if command and any(error.option_name in each.opts for each in command.params)
-        ]
-        if not having:
-            return error
-        of = (error.ctx.info_name if error.ctx else "") or ""
-        if (of, error.option_name) in _DECIDED:
-            why = "it runs at what `memplan optimize` planned for"
-        else:
-            left = len(having) - _MOST_COMMANDS
-            rest = f" and {left} more" if left > 0 else ""
-            why = f"{', '.join(having[:_MOST_COMMANDS])}{rest} {'have' if len(having) > 1 else 'has'} it"
-        return click.UsageError(f"{of} has no option {error.option_name}: {why}", error.ctx)
-
     def _invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        """Run a command, and turn its exceptions into those that click prints.
+
+        Exit code 1 means that a check failed, so that an unexpected exception is exit code 2.
+        """
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            raise self._elsewhere(ctx, error) from error
+            raise self._option_error(ctx, error) from error
         except KeyboardInterrupt as error:
             _show_traceback(ctx)
-            raise _ended(error) from None
+            raise _exit_of_signal(error) from None
         except MemplanError as error:
             _show_traceback(ctx)
-            late = isinstance(error, RuntimeTimeoutError)
-            told = _in_time(ctx) if late else _of_command(ctx, error.hint)
-            hint = f"\nHint: {told}" if told else ""
-            named = ctx.ensure_object(Output).named
-            raise _Failure(f"{_told(named(str(error)))}{_told(named(hint))}") from error
+            if isinstance(error, RuntimeTimeoutError):
+                hint = _timeout_hint(ctx)
+            else:
+                hint = _applicable_hint(ctx, error.hint)
+            shown = ctx.ensure_object(Output).without_hidden_folder
+            message = _shortened(shown(str(error)))
+            raise _CommandError(
+                message + (f"\nHint: {_shortened(shown(hint))}" if hint else "")
+            ) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except OSError as error:
             _show_traceback(ctx)
-            raise _Failure(_told(_refused(error))) from error
+            if error.filename is None:
+                raise _CommandError(_bug_message(error)) from error
+            file = os.fsdecode(error.filename)[: _MAX_MESSAGE // 2]
+            raise _CommandError(_shortened(f"{file}: {error.strerror}")) from error
         except Exception as error:
-            # Exit code 1 says that a check failed: a bug of ours must not say that.
             _show_traceback(ctx)
-            text = _told(f"{type(error).__name__}: {error}")
-            raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+            raise _CommandError(_bug_message(error)) from error
         finally:
             ctx.ensure_object(Output).end_progress()
 
+    def _option_error(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
+        """Return an error that names the commands that have an unknown option, if there are any."""
+        option = error.option_name
+        owners = [
+            name
+            for name in self.table
+            if (command := self.get_command(ctx, name))
+            and any(option in parameter.opts for parameter in command.params)
+        ]
+        if not owners:
+            return error
+        command_name = (error.ctx.info_name if error.ctx else "") or ""
+        if (command_name, option) in _FIXED_BY_PLAN:
+            reason = "the plan of `memplan optimize` contains the value"
+        else:
+            hidden = len(owners) - _MAX_LISTED_COMMANDS
+            more = f" and {hidden} more" if hidden > 0 else ""
+            verb = "have" if len(owners) > 1 else "has"
+            reason = f"{', '.join(owners[:_MAX_LISTED_COMMANDS])}{more} {verb} it"
+        return click.UsageError(f"{command_name} has no option {option}: {reason}", error.ctx)
 
-def _ended(error: KeyboardInterrupt) -> SystemExit:
-    """Say what ended the command, and return its exit: 128 and the signal's number."""
-    ended = interrupted_by(error)
+
+def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
+    """Print which signal ended the command, and return the exit: 128 plus the signal's number."""
+    signal = interrupted_by(error)
     with suppress(OSError):
-        click.echo(f"memplan: {_ENDED.get(ended.name, ended.name)}", err=True)
-    return SystemExit(ended.exit_code)
+        click.echo(f"memplan: {_SIGNAL_TEXTS.get(signal.name, signal.name)}", err=True)
+    return SystemExit(signal.exit_code)
 
 
-def _options(ctx: click.Context) -> frozenset[str]:
-    """Return the options of the command that runs."""
+def _option_names(ctx: click.Context) -> frozenset[str]:
+    """Return the option names of the running command; ``ctx`` is the context of the group."""
     group, name = ctx.command, ctx.invoked_subcommand or ""
     command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
-    params = () if command is None else command.params
-    return frozenset(word for p in params for word in (*p.opts, *p.secondary_opts))
+    parameters = () if command is None else command.params
+    return frozenset(name for p in parameters for name in (*p.opts, *p.secondary_opts))
 
 
-def _of_command(ctx: click.Context, hint: str) -> str:
-    """Return what of a hint the command that runs can take up.
+def _applicable_hint(ctx: click.Context, hint: str) -> str:
+    """Return the clauses of a hint that apply to the running command.
 
-    The rooms below offer what some command has: clauses stand between ``; ``, and one with
-    an option that this command lacks is left out. A clause with a whole command stays.
+    Errors are raised without knowing the command. Their hints are clauses, separated by ``; ``. A
+    clause is left out if it names an option that this command lacks, unless the clause contains a
+    whole command line.
     """
-    known = _options(ctx)
+    names = _option_names(ctx)
     clauses = [
         clause
         for clause in hint.split("; ")
-        if "memplan " in clause or known.issuperset(_OPTION.findall(clause))
+        if "memplan " in clause or names.issuperset(_OPTION.findall(clause))
     ]
     return "; ".join(clauses)
 
 
-def _in_time(ctx: click.Context) -> str:
-    """Return what to do about a time-out; only this layer knows a command's options."""
-    if "--timeout" in _options(ctx):
-        return f"--timeout {_LATER * DEFAULT_TIMEOUT:g} gives it more"
-    return "is there a Loop that never ends? The limit of this command is fixed"
+def _timeout_hint(ctx: click.Context) -> str:
+    """Return what to do if a process exceeded its time limit."""
+    if "--timeout" in _option_names(ctx):
+        return f"--timeout {_SUGGESTED_TIMEOUT:g} allows more time"
+    return "this command has a fixed time limit; check the model for a Loop that never ends"
 
 
-def _refused(error: OSError) -> str:
-    """Say what the system refuses: of a file that has a name it is no bug of ours."""
-    if error.filename is not None:
-        return f"{os.fsdecode(error.filename)[: _LONGEST // 2]}: {error.strerror}"
-    return f"memplan failed: {type(error).__name__}: {error}\nHint: --debug shows where"
+def _bug_message(error: Exception) -> str:
+    """Return the message for an exception that memplan did not expect."""
+    text = _shortened(f"{type(error).__name__}: {error}")
+    return f"memplan failed: {text}\nHint: --debug shows a traceback"
 
 
-def _told(text: str) -> str:
-    """Make a message fit for a terminal, whatever names from files are in it."""
-    shown = printable(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 4]} ..."
+def _shortened(text: str) -> str:
+    """Return a text for a terminal: printable, and at most `_MAX_MESSAGE` characters long."""
+    text = printable(text)
+    return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 4]} ..."
 
 
 def _show_traceback(ctx: click.Context) -> None:
+    """Remove the progress line, and print the current exception's traceback with ``--debug``."""
     output = ctx.ensure_object(Output)
     output.end_progress()
     if output.debug:
@@ -269,11 +295,13 @@ def _show_traceback(ctx: click.Context) -> None:
         click.echo(traceback.format_exc(), err=True)
 
 
-def command_line(table: Table) -> click.Group:
-    """Return the command line that has the commands of a table."""
+def command_line(table: CommandTable) -> click.Group:
+    """Return the command line with the commands of a table."""
 
     @click.group(
-        cls=_Commands, table=table, context_settings={"help_option_names": ["-h", "--help"]}
+        cls=_CommandGroup,
+        table=table,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     @click.version_option(VERSION, prog_name="memplan")
     @click.pass_context

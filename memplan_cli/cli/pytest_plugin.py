@@ -1,4 +1,4 @@
-"""Limits for the memory of ONNX models, in a project's own tests.
+"""A pytest plugin: limits for the memory of ONNX models in a project's own tests.
 
 ```python
 @pytest.mark.limit_onnx_memory("512MiB", model="detector.onnx", dims={"batch": 8})
@@ -17,13 +17,14 @@ def test_process():
     pass
 ```
 
-``dims``, ``level``, ``inputs`` (files, or values by name) and ``config`` are settings of the
-plan, as options of `memplan report` are; files are named from pytest's root folder. ``metric``
-is what the limit is of; ``process`` limits the process that runs the model, as predicted.
+``limit`` limits ``metric``, a number of the report, which is ``planned`` by default. ``process``
+limits the predicted memory of the process that runs the model. ``dims``, ``level``, ``inputs``
+(files, or values by name) and ``config`` are settings of the plan, as for `memplan report`. File
+names are relative to pytest's root folder.
 
-Several marks on one test, or on its class or module, all hold. A mark that checks nothing, or
-binds a dim that its model does not have, is a failure. What a model needs is what
-`memplan report` says: it is planned, and run only for sizes that nothing else tells.
+All marks of a test, its class and its module apply. A mark that checked no model fails the test, and
+so does a mark that binds a dim that its model does not have. The model is planned; it is run only if
+data decides sizes.
 """
 
 from __future__ import annotations
@@ -45,64 +46,65 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import Report
 
 Measure = Callable[[Path | str], "Report"]
+"""What the fixture `onnx_memory` is: it plans a model, checks the limits, and returns the report."""
 
 _MARK = "limit_onnx_memory"
 _SIGNATURE = (
     f"{_MARK}(limit=None, model=None, dims=None, metric='planned', level=None, config=None, "
-    "inputs=None, process=None): fail when a model needs more"
+    "inputs=None, process=None): fail if a model needs more memory"
 )
 _KEYWORDS = (
     "limit", "model", "dims", "metric", "level", "config", "inputs", "process",
 )  # fmt: skip
 
-_PROCESS = "process.run"
-"""What ``process`` limits: the highest of the process, loading and runs included."""
+_PROCESS_METRIC = "process.run"
+"""The metric that ``process`` limits: the peak of the process while it loads and runs the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a mark asks for.
+    """One limit of a mark.
 
     Attributes:
-        written: the size, as the mark says it.
-        rules: the size and the metric, judged as those of a gate.
-        model: the model that is meant; None: every model of the test.
-        options: settings of the plan by name, as options give them.
+        size_text: the size as it stands in the mark.
+        rules: the size and the metric, in the form of the rules of ``memplan gate``.
+        model: the model to check; None: every model that the test passes to `onnx_memory`.
+        options: settings of the plan by name.
         config: a settings file.
     """
 
-    written: str
+    size_text: str
     rules: Mapping[str, Any]
     model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Path | None = None
 
-    def with_options_of(self, other: Limit) -> Limit:
-        """Return the limit at what another mark says of a model, where it says nothing itself."""
+    def with_defaults_of(self, other: Limit) -> Limit:
+        """Return this limit with the other's settings where this one has none."""
         dims = {**(other.options.get("dims") or {}), **(self.options.get("dims") or {})}
         options = {**other.options, **self.options, **({"dims": dims} if dims else {})}
         return replace(self, options=options, config=self.config or other.config)
 
 
 @dataclass(frozen=True, slots=True)
-class _Checks:
-    """The limits of one test, and the places of those that a model was compared with."""
+class _TestLimits:
+    """The limits of one test; ``checked`` collects the indices of those that were checked."""
 
     limits: tuple[Limit, ...]
-    done: set[int] = field(default_factory=set)
+    checked: set[int] = field(default_factory=set)
 
 
-_CHECKS = pytest.StashKey[_Checks]()
+_TEST_LIMITS = pytest.StashKey[_TestLimits]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", _SIGNATURE)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Fail a test with the message of an error of ours, once and without a traceback."""
+def _errors_as_failures() -> Iterator[None]:
+    """Turn a `MemplanError` into a test failure with its message and without a traceback."""
     try:
         yield
     except MemplanError as error:
@@ -113,124 +115,127 @@ def _told() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Check the models that marks name, run the test, and refuse limits that checked nothing.
-
-    A mark without a model holds for every model of the test, whoever names it.
-    """
-    with _told():
-        checks = _checks(item)
-        _hold_named(checks, item.config.rootpath)
+    """Check the models named by marks, run the test, and fail if a limit checked no model."""
+    with _errors_as_failures():
+        test = _limits_of_test(item)
+        _check_named_models(test, item.config.rootpath)
     yield
-    unused = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
+    unused = [limit for i, limit in enumerate(test.limits) if i not in test.checked]
     if unused:
         pytest.fail(
-            f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
-            "onnx_memory fixture",
+            f"{_MARK} of {unused[0].size_text} checked no model: name one in the mark, or use "
+            "the fixture onnx_memory",
             pytrace=False,
         )
 
 
-def _hold_named(checks: _Checks, root: Path) -> None:
-    """Hold the models that marks name against their limits.
+def _check_named_models(test: _TestLimits, root: Path) -> None:
+    """Check the models that marks name, and record the limits in ``test.checked``.
+
+    A limit without a model applies to every model that another mark of the test names.
 
     Raises:
-        MemplanError: a model, a limit or a dim is wrong, or a size is not known.
+        MemplanError: a model, a limit or a dim is wrong, or a size is unknown.
     """
-    named = [limit for limit in checks.limits if limit.model is not None]
-    for at, limit in enumerate(checks.limits):
-        for other in named if limit.model is None else [limit]:
-            _checked_against(limit.with_options_of(other), root / str(other.model))
-            checks.done.add(at)
+    with_model = [limit for limit in test.limits if limit.model is not None]
+    for i, limit in enumerate(test.limits):
+        for named in with_model if limit.model is None else [limit]:
+            _check_model(limit.with_defaults_of(named), root / str(named.model))
+            test.checked.add(i)
 
 
 @pytest.fixture
 def onnx_memory(request: pytest.FixtureRequest) -> Measure:
-    """Plan a model and return its report; with marks on the test, hold it to their limits.
+    """Return a function that plans a model, checks the limits of the test, and returns the report.
 
-    Limits that name a model of their own are left out, unless all of them do.
+    Limits that name another model are skipped, unless all limits of the test name one.
     """
 
     def measure(model: Path | str) -> Report:
-        with _told():
-            checks = _checks(request.node)
-            places = range(len(checks.limits))
-            own = [at for at in places if checks.limits[at].model is None] or places
-            reports = [_checked_against(checks.limits[at], Path(model)) for at in own]
-            checks.done.update(own)
+        with _errors_as_failures():
+            test = _limits_of_test(request.node)
+            indices = range(len(test.limits))
+            without_model = [i for i in indices if test.limits[i].model is None]
+            applicable = without_model or indices
+            reports = [_check_model(test.limits[i], Path(model)) for i in applicable]
+            test.checked.update(applicable)
             return reports[0] if reports else _plan(Path(model), _request(None, {})).report
 
     return measure
 
 
-def _checks(item: pytest.Item) -> _Checks:
-    """Return the limits of a test, closest first; the same ones whoever asks."""
-    if _CHECKS not in item.stash:
+def _limits_of_test(item: pytest.Item) -> _TestLimits:
+    """Return the limits of a test, those of the closest mark first; kept in the item's stash."""
+    if _TEST_LIMITS not in item.stash:
         root = item.config.rootpath
-        limits = [limit for mark in item.iter_markers(_MARK) for limit in _limits(mark, root)]
-        item.stash[_CHECKS] = _Checks(tuple(limits))
-    return item.stash[_CHECKS]
+        marks = item.iter_markers(_MARK)
+        limits = tuple(limit for mark in marks for limit in _limits_of_mark(mark, root))
+        item.stash[_TEST_LIMITS] = _TestLimits(limits)
+    return item.stash[_TEST_LIMITS]
 
 
-def _limits(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
-    """Yield what a mark asks for: a limit of its metric, one of the process, or both.
+def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
+    """Yield the limit of the mark's metric, of the process, or both.
 
     Raises:
-        SettingsError: it has a keyword that there is not, or a value that is none.
+        SettingsError: a keyword is unknown, or a value is wrong.
     """
     from memplan_cli.api.gate import read_rules
     from memplan_cli.settings.sources import read_overrides
 
-    given = _keywords(mark)
-    model, metric = given.get("model"), given.get("metric", "planned")
+    arguments = _arguments(mark)
+    model, config = arguments.get("model"), arguments.get("config")
     if not isinstance(model, str | Path | None):
-        raise SettingsError(f"model is a path, and not {model!r}")
-    config = given.get("config")
+        raise SettingsError(f"model must be a path, not {model!r}")
     common = Limit(
-        "",
-        {},
-        None if model is None else str(model),
-        _options(given, root),
-        None if config is None else root / config,
+        size_text="",
+        rules={},
+        model=None if model is None else str(model),
+        options=_plan_options(arguments, root),
+        config=None if config is None else root / config,
     )
     read_overrides(common.options)
-    limits = ((given.get("limit"), metric), (given.get("process"), _PROCESS))
-    for size, of in limits:
+    sizes = (
+        (arguments.get("limit"), arguments.get("metric", "planned")),
+        (arguments.get("process"), _PROCESS_METRIC),
+    )
+    for size, metric in sizes:
         if size is not None:
-            rules = read_rules({"max_memory": size, "metric": of})
-            yield replace(common, written=str(size), rules=rules)
+            rules = read_rules({"max_memory": size, "metric": metric})
+            yield replace(common, size_text=str(size), rules=rules)
 
 
-def _keywords(mark: pytest.Mark) -> dict[str, Any]:
-    """Return what a mark says, by keyword.
+def _arguments(mark: pytest.Mark) -> dict[str, Any]:
+    """Return the arguments of a mark by keyword, without those that are None.
 
     Raises:
-        SettingsError: it says nothing, something twice, or what there is not.
+        SettingsError: a keyword is unknown or given twice, or there is no limit.
     """
     from memplan_cli.core.selection import nearest
 
-    wrong = next((name for name in mark.kwargs if name not in _KEYWORDS), None)
-    if wrong is not None:
+    unknown = next((name for name in mark.kwargs if name not in _KEYWORDS), None)
+    if unknown is not None:
         raise SettingsError(
-            f"there is no keyword {wrong!r}; the mark is {_SIGNATURE}",
-            hint=nearest(wrong, _KEYWORDS),
+            f"there is no keyword {unknown!r}; the mark is {_SIGNATURE}",
+            hint=nearest(unknown, _KEYWORDS),
         )
     if len(mark.args) > 1 or (mark.args and "limit" in mark.kwargs):
         raise SettingsError(
-            f"one limit is given in place, and the rest by keyword: {_SIGNATURE}"
+            f"only one limit may stand without a keyword; the mark is {_SIGNATURE}"
         )
-    said = {**dict(zip(_KEYWORDS, mark.args, strict=False)), **mark.kwargs}
-    given = {name: value for name, value in said.items() if value is not None}
-    if "limit" not in given and "process" not in given:
+    by_keyword = {**dict(zip(_KEYWORDS, mark.args, strict=False)), **mark.kwargs}
+    arguments = {name: value for name, value in by_keyword.items() if value is not None}
+    if "limit" not in arguments and "process" not in arguments:
         raise SettingsError(f"there is no limit; the mark is {_SIGNATURE}")
-    if "metric" in given and "limit" not in given:
-        raise SettingsError("metric says what a limit is of, and there is none")
-    return given
+    if "metric" in arguments and "limit" not in arguments:
+        raise SettingsError("metric names what limit applies to, and there is no limit")
+    return arguments
 
 
-def _options(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings of a mark by name; files are found from pytest's root folder."""
-    options = {name: given[name] for name in ("dims", "level") if name in given}
-    inputs = given.get("inputs")
+def _plan_options(arguments: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the settings in a mark by name; file names become relative to ``root``."""
+    options = {name: arguments[name] for name in ("dims", "level") if name in arguments}
+    inputs = arguments.get("inputs")
     if isinstance(inputs, Mapping):
         options["input"] = inputs
     elif isinstance(inputs, str | Path):
@@ -246,37 +251,39 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
     return Request(config, dict(options))
 
 
-def _checked_against(limit: Limit, model: Path) -> Report:
+def _check_model(limit: Limit, model: Path) -> Report:
+    """Plan a model, fail the test if the model exceeds the limit, and return the report."""
     from memplan_cli.api.gate import with_metrics
     from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
     from memplan_cli.reporting.snapshot import snapshot_of
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
-    known = snapshot_of(plan, str(model))
-    snapshot = with_metrics(known, plan, model, rules.metrics, request)
-    verdict = judge(snapshot, None, rules)
-    for result in verdict.results:
+    planned = snapshot_of(plan, str(model))
+    snapshot = with_metrics(planned, plan, model, rules.metrics, request)
+    for result in judge(snapshot, None, rules).results:
         if result.fails:
-            pytest.fail(f"{model}: {result.message}\n{_at_peak(plan.report)}", pytrace=False)
+            peak = _peak_text(plan.report)
+            pytest.fail(f"{model}: {result.message}\n{peak}", pytrace=False)
         warnings.warn(f"{model}: {result.message}", stacklevel=2)
     return plan.report
 
 
 def _plan(model: Path, request: Request) -> Plan:
-    """Plan a model at dims that it has: a limit at others would say nothing.
+    """Plan a model.
 
     Raises:
-        MemplanError: the model, a setting or the name of a dim is wrong.
+        MemplanError: the model or a setting is wrong, or the model does not have a dim.
     """
     from memplan_cli.api.model_or_plan import planned, reject_unused_settings
 
-    named = (*(["config"] if request.config else []), *request.overrides)
-    reject_unused_settings((model,), [name.removesuffix("s") for name in named])
+    settings = (*(["config"] if request.config else []), *request.overrides)
+    reject_unused_settings((model,), [name.removesuffix("s") for name in settings])
     return planned(model, request)
 
 
-def _at_peak(report: Report) -> str:
+def _peak_text(report: Report) -> str:
+    """Return the assumed dims and the largest tensors that are live at the peak."""
     from memplan_cli.core.quantities import format_size
     from memplan_cli.reporting.escape import terminal
     from memplan_cli.reporting.hints import assumed_dims
@@ -284,7 +291,7 @@ def _at_peak(report: Report) -> str:
     if report.peak is None:
         return ""
     assumed = assumed_dims(report)
-    lines = [f"assumed dims={assumed}; the mark may say otherwise"] if assumed else []
+    lines = [f"assumed dims={assumed}; dims= in the mark binds them"] if assumed else []
     lines += [f"live at the peak, {terminal(report.peak.node)}:"]
     lines += [
         f"  {format_size(size):>12}  {terminal(name)}"

@@ -1,1 +1,1 @@
-"""What other tools load of memplan: Olive's pass and optimum's command."""
+"""Plug-ins for other tools: a pass for Olive and a command for optimum."""

@@ -1,10 +1,10 @@
-"""`MemplanOptimize`, a pass of Olive: what ``memplan optimize`` does, within a workflow.
+"""`MemplanOptimize`, a pass of Olive that does what ``memplan optimize`` does.
 
     python -m memplan_cli.integrations.olive > package_config.json
     olive run --config workflow.json --package-config package_config.json
 
-Olive knows the passes of one package configuration. What this module prints is the installed
-Olive's own with `MemplanOptimize` in it.
+Olive finds passes by name in a package configuration. This module prints the configuration of the
+installed Olive with `MemplanOptimize` added.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
-_LEVELS = {
+_OPTIMIZATION_LEVELS = {
     "ORT_DISABLE_ALL": 0,
     "ORT_ENABLE_BASIC": 1,
     "ORT_ENABLE_EXTENDED": 2,
     "ORT_ENABLE_LAYOUT": 3,
     "ORT_ENABLE_ALL": 99,
 }
-_MODES = {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1}
+_EXECUTION_MODES = {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1}
 
 
 class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
-    """Plan a model's memory, write it in the order that needs least, and prove it."""
+    """Writes a model in the node order that needs least memory, and verifies its outputs."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: Any) -> dict[str, Any]:  # noqa: ANN401 - Olive's
-        """Return the parameters: each setting of memplan by its name, and how to prove."""
+        """Return the parameters: every setting of memplan, a settings file, and the validation."""
         del accelerator_spec
         settings = {
-            one.name: PassConfigParam(
+            setting.name: PassConfigParam(
                 type_=Any,
                 default_value=None,
-                description=f"memplan's setting {one.name}, as in a settings file.",
+                description=f"memplan's setting {setting.name}, as in a settings file.",
             )
-            for one in fields(Settings)
+            for setting in fields(Settings)
         }
         own = {
             "settings_file": PassConfigParam(
@@ -82,17 +82,16 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
         config: Any = None,  # noqa: ANN401 - Olive's
         disable_search: Any = False,  # noqa: ANN401, FBT002 - Olive's signature
     ) -> Any:  # noqa: ANN401 - Olive's
-        """Return the configuration; a name that Olive would ignore is refused.
+        """Return the configuration of the pass. Unknown names are errors; Olive ignores them.
 
         Raises:
-            ValueError: naming it.
+            ValueError: a name is not a parameter of the pass.
         """
-        known = cls._default_config(accelerator_spec)
-        wrong = next((name for name in config or {} if name not in known), None)
-        if wrong is not None:
-            raise ValueError(
-                f"memplan: the pass has no parameter {wrong!r}. {nearest(wrong, known)}".strip()
-            )
+        parameters = cls._default_config(accelerator_spec)
+        unknown = next((name for name in config or {} if name not in parameters), None)
+        if unknown is not None:
+            hint = nearest(unknown, parameters)
+            raise ValueError(f"memplan: the pass has no parameter {unknown!r}. {hint}".strip())
         return super().get_config_params(accelerator_spec, config, disable_search)
 
     def _run_for_config(
@@ -101,37 +100,33 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
         config: Any,  # noqa: ANN401 - Olive's configuration of this pass
         output_model_path: str,
     ) -> Any:  # noqa: ANN401 - Olive's handler
-        """Optimise one model.
+        """Optimise one model, and return a handler of the written model.
 
         Raises:
-            ValueError: memplan refuses it, or the written model is none to use. Olive ends
-                the workflow with its message.
+            ValueError: memplan refuses the model, or its outputs changed. Olive ends the workflow
+                with the message.
         """
-        # Olive calls a model that it saves so, and a plan has the name of its model.
+        # Olive saves a model under this name, and the plan contains the name of its model.
         out = Path(resolve_onnx_path(output_model_path, "model.onnx"))
-        given = {name: getattr(config, name) for name in _names()}
+        settings = {field.name: getattr(config, field.name) for field in fields(Settings)}
         try:
-            done = optimize(
+            optimized = optimize(
                 model.model_path,
                 config=config.settings_file,
                 out=out,
                 check=_check(config.validation, self.accelerator_spec),
-                **{name: value for name, value in given.items() if value is not None},
+                **{name: value for name, value in settings.items() if value is not None},
             )
         except MemplanError as error:
             hint = f"; {error.hint}" if error.hint else ""
             raise ValueError(f"memplan: {error}{hint}") from error
-        if not done.passed:
-            raise ValueError(f"memplan: {_why_not(done)}")
-        return _handler(model, done, out)
-
-
-def _names() -> tuple[str, ...]:
-    return tuple(one.name for one in fields(Settings))
+        if not optimized.passed:
+            raise ValueError(f"memplan: {_failure_reason(optimized)}")
+        return _output_handler(model, optimized, out)
 
 
 def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Olive's
-    """Return how the written model is proved, on the provider that Olive works for."""
+    """Return how the written model is verified, on Olive's execution provider; None: not at all."""
     if depth == "none":
         return None
     if depth not in {"outputs", "full"}:
@@ -140,55 +135,67 @@ def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Oliv
     return Check(provider, depth="outputs" if depth == "outputs" else "full")
 
 
-def _why_not(done: Optimized) -> str:
+def _failure_reason(optimized: Optimized) -> str:
     """Return why nothing was written."""
-    report = done.plan.report
-    if missed := over_budget(report):
-        return f"{missed}: nothing was written"
-    found = report.validation.differences if report.validation else ()
-    names = ", ".join(one.output for one in found[:5])
-    return f"outputs are not the original's, so nothing was written: {names}"
+    report = optimized.plan.report
+    if budget_message := over_budget(report):
+        return f"{budget_message}: nothing was written"
+    differences = report.validation.differences if report.validation else ()
+    names = ", ".join(difference.output for difference in differences[:5])
+    return f"outputs differ from those of the original, so nothing was written: {names}"
 
 
-def _handler(model: Any, done: Optimized, out: Path) -> Any:  # noqa: ANN401 - Olive's handlers
-    """Return what Olive goes on with: the model, its weights and its plan, one folder."""
+def _output_handler(model: Any, optimized: Optimized, out: Path) -> Any:  # noqa: ANN401 - Olive's handlers
+    """Return Olive's handler of the written model.
+
+    The plan and further files become additional files of the handler. Its inference settings are
+    those of the input model with memplan's session settings added.
+
+    Args:
+        model: the handler of the input model.
+        optimized: the result of memplan.
+        out: the written model.
+    """
     attributes = dict(model.model_attributes or {})
-    beside = [str(path) for path in done.written if path not in {out, *done.data_files}]
+    model_files = {out, *optimized.data_files}
+    other_files = [str(path) for path in optimized.written if path not in model_files]
     attributes["additional_files"] = sorted(
-        {*(attributes.get("additional_files") or ()), *beside}
+        {*(attributes.get("additional_files") or ()), *other_files}
     )
-    runtime = done.plan.report.runtime
+    runtime = optimized.plan.report.runtime
     settings = None if runtime is None else runtime.settings
     inference = dict(model.inference_settings or {})
     if settings is not None:
-        said = inference.get("session_options") or {}
-        inference["session_options"] = {**said, **session_options(settings)}
+        existing = inference.get("session_options") or {}
+        inference["session_options"] = {**existing, **session_options(settings)}
     return ONNXModelHandler(
-        model_path=str(out.parent if done.data_files else out),
-        onnx_file_name=out.name if done.data_files else None,
+        model_path=str(out.parent if optimized.data_files else out),
+        onnx_file_name=out.name if optimized.data_files else None,
         model_attributes=attributes,
         inference_settings=inference or None,
     )
 
 
 def session_options(settings: RuntimeSettings) -> dict[str, Any]:
-    """Return what of the runtime's settings Olive sets on its sessions, as it writes them.
+    """Return the settings that Olive can set on its sessions, in Olive's form.
 
-    Orders of execution, patterns, arenas, run options and buffers are left: Olive has no
-    names for them. `memplan.load` on the file sets all.
+    Execution order, memory pattern, arena, run options and bound buffers are missing, because Olive
+    has no names for them. `memplan.load` applies all settings of a file.
     """
     session = settings.session
-    found: dict[str, Any] = {}
-    if session.get("graph_optimization_level") in _LEVELS:
-        found["graph_optimization_level"] = _LEVELS[str(session["graph_optimization_level"])]
-    if session.get("execution_mode") in _MODES:
-        found["execution_mode"] = _MODES[str(session["execution_mode"])]
+    options: dict[str, Any] = {}
+    if session.get("graph_optimization_level") in _OPTIMIZATION_LEVELS:
+        options["graph_optimization_level"] = _OPTIMIZATION_LEVELS[
+            str(session["graph_optimization_level"])
+        ]
+    if session.get("execution_mode") in _EXECUTION_MODES:
+        options["execution_mode"] = _EXECUTION_MODES[str(session["execution_mode"])]
     entries = {key: str(value) for key, value in settings.session_config.items()}
-    return {**found, **({"extra_session_config": entries} if entries else {})}
+    return {**options, **({"extra_session_config": entries} if entries else {})}
 
 
 def package_config() -> dict[str, Any]:
-    """Return the installed Olive's package configuration with the pass of memplan in it."""
+    """Return the installed Olive's package configuration with memplan's pass added."""
     spec = find_spec("olive")
     folder = Path(str(spec.origin)).parent if spec else Path()
     data: dict[str, Any] = json.loads((folder / "olive_config.json").read_text("utf-8"))

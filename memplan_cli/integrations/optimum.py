@@ -1,7 +1,7 @@
 """``optimum-cli memplan``: every command of memplan under the command line of optimum.
 
-``optimum-cli memplan optimize model.onnx`` is ``memplan optimize model.onnx``: the same options,
-messages and exit codes. The distribution memplan-optimum makes it known to optimum.
+``optimum-cli memplan optimize model.onnx`` is ``memplan optimize model.onnx``, with the same options,
+messages and exit codes. The distribution memplan-optimum registers the command with optimum.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _HELP = "Know the memory of an ONNX model before it runs, and make it smaller."
 
 
 class MemplanCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # optimum has no types
-    """What comes after ``optimum-cli memplan`` is read by memplan itself."""
+    """The command ``optimum-cli memplan``, which passes its arguments to memplan unread."""
 
     COMMAND = CommandInfo(name="memplan", help=_HELP)
 
     @staticmethod
     def parse_args(parser: ArgumentParser) -> None:
-        """Take all words that follow, options included."""
+        """Add one argument to a parser: all following words, options included."""
         parser.description = (
-            f"{_HELP} All commands of memplan: `optimum-cli memplan optimize --help`."
+            f"{_HELP} The commands are those of memplan: `optimum-cli memplan --help`."
         )
         parser.add_argument(
             "words",
             nargs=REMAINDER,
             metavar="COMMAND ...",
-            help="A command of memplan and its arguments, as in `optimize model.onnx`.",
+            help="A command of memplan and its arguments, for example `optimize model.onnx`.",
         )
 
     def run(self) -> None:
-        """Run memplan's own command line, and end as it ends."""
+        """Run memplan's command line, which ends the process with its exit code."""
         from memplan_cli.__main__ import main
 
         words = list(self.args.words) or ["--help"]

@@ -8,6 +8,7 @@ import click
 import pytest
 
 from memplan_cli.cli import main
+from memplan_cli.api.schema import SCHEMA_NAMES
 from memplan_cli.features.training.losses import LOSSES
 from memplan_cli.features.training.optimizers import OPTIMIZERS
 from memplan_cli.reporting import RENDERERS
@@ -61,6 +62,14 @@ def test_every_format_that_there_is_can_be_asked_for(
 def test_every_loss_and_update_rule_can_be_asked_for() -> None:
     assert choices("train-step", "loss_fn") == set(LOSSES)
     assert choices("train-step", "optimizer") == set(OPTIMIZERS)
+
+
+def test_help_of_schema_lists_every_schema() -> None:
+    command = main.get_command(click.Context(main), "schema")
+    assert command is not None
+    assert set(SCHEMA_NAMES) <= set(
+        str(command.help).replace(",", " ").replace(";", " ").split()
+    )
 
 
 def test_every_allocator_can_be_simulated() -> None:

@@ -139,7 +139,7 @@ def test_print_log_in_json_is_a_list_of_the_same_lines(model: Path) -> None:
         (("--exclude", "nobody_*"), "matches no tensor"),
         (("--loss", "lost"), "lost"),
         (("--dim", "batch"), "NAME=N"),
-        (("--dim", "batch=-1"), "from 0 on"),
+        (("--dim", "batch=-1"), "N is 0 or more"),
         (("--dim", "batch=x"), "NAME=N"),
         (("--dim", "batch=²"), "NAME=N"),
         (("--dim", "batch=1", "--dim", "batch=2"), "--dim gives 'batch' twice"),

@@ -164,7 +164,7 @@ def test_a_device_takes_everything() -> None:
 )
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(words: str) -> None:
     refused(*words.split(), "none/x.py", said="there is no folder none to write into")
-    refused(*words.split(), "", said="a file needs a name")
+    refused(*words.split(), "", said="the name of the file is empty")
     Path("there").mkdir()
     done = memplan(*words.split(), "there")
     assert done.exit_code == 2

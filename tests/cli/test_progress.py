@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.cli import progress
-from memplan_cli.cli.common import Output
-from memplan_cli.cli.progress import Display
+from memplan_cli.cli import output as cli_output
+from memplan_cli.cli.output import Output, ProgressDisplay
 from memplan_cli.core.progress import Counted, Detail
 
 if TYPE_CHECKING:
@@ -30,40 +29,40 @@ class Drawn:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(progress, "QUICK", 0.0)
+    monkeypatch.setattr(cli_output, "PROGRESS_DELAY", 0.0)
     return []
 
 
 def test_a_log_gets_a_line_a_stage(seen: list[str]) -> None:
-    display = Display(seen.append)
+    display = ProgressDisplay(seen.append)
     for text in ("planning", "planning", Detail("sweep 7"), "ordering"):
-        display.tell(text)
+        display.show(text)
     display.stop()
     assert seen == ["memplan: planning (0 s)", "memplan: ordering (0 s)"]
 
 
 def test_a_log_counts_parts_seldom(seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    display = Display(seen.append)
-    display.tell(Counted("planning models", 1, 9))
-    display.tell(Counted("planning models", 2, 9))
-    monkeypatch.setattr(progress, "_SELDOM", -1.0)
-    display.tell(Counted("planning models", 3, 9))
+    display = ProgressDisplay(seen.append)
+    display.show(Counted("planning models", 1, 9))
+    display.show(Counted("planning models", 2, 9))
+    monkeypatch.setattr(cli_output, "LOG_INTERVAL", -1.0)
+    display.show(Counted("planning models", 3, 9))
     assert [line.removeprefix("memplan: planning models, ") for line in seen] == [
         "1 of 9 (0 s)", "3 of 9 (0 s)"
     ]  # fmt: skip
 
 
 def test_what_searches_find_is_shown_to_those_who_debug(seen: list[str]) -> None:
-    Display(seen.append, details=True).tell(Detail("sweep 7"))
+    ProgressDisplay(seen.append, details=True).show(Detail("sweep 7"))
     assert seen == ["memplan: sweep 7"]
 
 
 def test_a_terminal_has_one_line_that_goes(seen: list[str]) -> None:
-    display = Display(seen.append, lambda said: Drawn(said, seen))
-    display.tell("planning")
-    display.tell(Counted("ordering", 1, 2))
+    display = ProgressDisplay(seen.append, lambda said: Drawn(said, seen))
+    display.show("planning")
+    display.show(Counted("ordering", 1, 2))
     display.note("warning: a dim is free")
-    display.tell("packing")
+    display.show("packing")
     display.stop()
     assert seen == [
         "on: memplan: planning (0 s)", "off", "warning: a dim is free",
@@ -73,18 +72,18 @@ def test_a_terminal_has_one_line_that_goes(seen: list[str]) -> None:
 
 def test_a_quick_command_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(progress, "QUICK", 60.0)
-    display = Display(seen.append)
-    display.tell("planning")
+    monkeypatch.setattr(cli_output, "PROGRESS_DELAY", 60.0)
+    display = ProgressDisplay(seen.append)
+    display.show("planning")
     display.stop()
     assert seen == []
 
 
 def test_a_stage_that_lasts_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "QUICK", 0.05)
+    monkeypatch.setattr(cli_output, "PROGRESS_DELAY", 0.05)
     seen: list[str] = []
-    display = Display(seen.append)
-    display.tell("packing")
+    display = ProgressDisplay(seen.append)
+    display.show("packing")
     assert display._timer is not None
     display._timer.join()
     assert len(seen) == 1

@@ -8,19 +8,19 @@ import click
 import pytest
 
 from memplan_cli.cli import COMMANDS, main
-from memplan_cli.cli.reference import reference, replaced
+from memplan_cli.cli.reference import reference, with_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def test_page_holds_the_reference_as_it_is() -> None:
     text = PAGE.read_text()
-    assert replaced(text) == text, "run `python -m memplan_cli.cli.reference`"
+    assert with_reference(text) == text, "run `python -m memplan_cli.cli.reference`"
 
 
 def test_page_that_misses_an_option_is_noticed() -> None:
     text = PAGE.read_text().replace("`--replay`", "`--reply`")
-    assert replaced(text) != text
+    assert with_reference(text) != text
 
 
 def test_table_of_the_page_names_every_command() -> None:

@@ -92,7 +92,7 @@ def test_what_is_written_does_not_say_where_standard_input_was_kept(
         ("report -", b"", "stdin.onnx is empty"),
         ("report -", b"no model", "stdin.onnx is not an ONNX model"),
         ("report -", b"{}", "stdin.json"),
-        ("diff - -", b"x", "read once"),
+        ("diff - -", b"x", "read only once"),
         ("settings -", b"\x08", "stdin.onnx"),
         ("report ./-", b"", "no file -"),
     ],

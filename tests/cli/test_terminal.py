@@ -181,4 +181,4 @@ def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None
         done = memplan(*words, "--timeout", "1")
         assert done.exit_code == 2
         assert "no answer within 1 s" in done.stderr
-        assert "--timeout 6000 gives it more" in done.stderr
+        assert "--timeout 6000 allows more time" in done.stderr

@@ -61,8 +61,8 @@ def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> No
     ("words", "said"),
     [
         (("--no-validate", "--validate", "full"), "contradict each other"),
-        (("--no-validate", "--tune"), "--tune measures both models' memory"),
-        (("--validate", "outputs", "--tune"), "--tune measures both models' memory"),
+        (("--no-validate", "--tune"), "--tune measures the memory of both models"),
+        (("--validate", "outputs", "--tune"), "--tune measures the memory of both models"),
         (("--validate", "sometimes"), "Invalid value for '--validate'"),
         (("--validate", "outputs", "--settings-out", "s.py"), "--settings-out needs"),
         (("--no-run", "--validate", "full"), "--validate runs the model, and --no-run"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.cli.options.words import parse_dims, parse_shapes
+from memplan_cli.cli.values import parse_dims, parse_shapes
 from memplan_cli.core.binding_options import (
     InputShape,
     binding_options,

@@ -397,7 +397,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     assert "planned is" in done.stdout
     assert "process.run is" in done.stdout
     assert "live at the peak" in done.stdout
-    assert "checked nothing" in done.stdout
+    assert "checked no model" in done.stdout
     assert "During handling" not in done.stdout
     assert "pytest_runtest_call" not in done.stdout
     assert "no dim is called 'foo'" in done.stdout
@@ -433,7 +433,7 @@ def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None
         "expected 0, 1 or 2, not 7",
         "none.yaml",
         "none.npz",
-        "model is a path, and not 3",
+        "model must be a path, not 3",
         "there is no file none.onnx",
     ):
         assert said in done.stdout, said

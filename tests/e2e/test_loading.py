@@ -93,7 +93,9 @@ def test_the_report_says_what_inline_weights_cost(tmp_path: Path) -> None:
     check = Check(provider="cpu", search="measured")
     keep = Settings(external_weights="keep")
     done = api.optimize(heavy(tmp_path / "in.onnx"), keep, check=check)
-    (said,) = [w for w in done.plan.report.warnings if "are stored in the model file itself" in w]
+    (said,) = [
+        w for w in done.plan.report.warnings if "are stored in the model file itself" in w
+    ]
     assert str(WEIGHTS + 1600) in said
 
 

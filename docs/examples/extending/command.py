@@ -9,12 +9,12 @@ import click
 
 import memplan_cli
 from memplan_cli.cli import COMMANDS, command_line
-from memplan_cli.cli.common import output_options, say
-from memplan_cli.cli.options.stdin import model_argument
+from memplan_cli.cli.options import model_argument, output_options
+from memplan_cli.cli.output import say
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 MODEL = Path(__file__).parents[3] / "sample_models" / "branchy_cnn.onnx"
 

@@ -6,28 +6,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options, say
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.stdin import SourceFile
+from memplan_cli.cli.options import (
+    SettingsOptions,
+    format_option,
+    output_options,
+    settings_options,
+)
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import SourceFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
-
-FORMATS = ("text", "json", "markdown", "html")
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
 @click.argument("before", metavar="A", type=SourceFile())
 @click.argument("after", metavar="B", type=SourceFile())
 @settings_options
-@format_option(*FORMATS)
+@format_option("text", "json", "markdown", "html")
 @output_options
-def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Output) -> None:
-    """Say what changed from A to B, models or plans, and which tensors did it.
+def diff(
+    before: Path, after: Path, *, settings: SettingsOptions, form: str, output: Output
+) -> None:
+    """Compare the memory of A and B, which are models or plans.
 
-    With --format html: a page of both maps at one scale, and tables of what changed.
+    The result attributes the difference to tensors and nodes. With --format html, it is a page
+    with the memory maps of A and B at the same scale.
 
     \b
     memplan diff old.onnx new.onnx
@@ -38,9 +44,9 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     from memplan_cli.reporting.commands.diff import RENDERERS
     from memplan_cli.reporting.pages.diff_page import render
 
-    reject_unused_settings((before, after), settings.given)
-    changed = diff(before, after, **settings.keywords(output))
+    reject_unused_settings((before, after), settings.option_names)
+    comparison = diff(before, after, **settings.keywords(output))
     if form == "html":
-        say(render(changed.before, changed.after, changed.difference))
-        return
-    say(RENDERERS[form](changed.difference))
+        say(render(comparison.before, comparison.after, comparison.difference))
+    else:
+        say(RENDERERS[form](comparison.difference))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options, say
+from memplan_cli.cli.options import format_option, output_options
+from memplan_cli.cli.output import say
 
 if TYPE_CHECKING:
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 @output_options
 def doctor(*, file: Path | None, form: str, output: Output) -> None:
-    """Say what is installed, which providers really work, and what is in conflict.
+    """Show the installed versions, the providers that work, and conflicts between packages.
 
-    With FILE, a model that memplan wrote: what it was made for, and what of that is lost here.
+    With FILE, a model that memplan wrote, also show for which runtime and hardware the model was
+    made, and what does not apply on this machine. Exit code 1 if there is a problem.
 
     \b
     memplan doctor
@@ -30,6 +32,6 @@ def doctor(*, file: Path | None, form: str, output: Output) -> None:
     from memplan_cli.reporting.commands.doctor import DOCTOR
 
     output.progress("trying each provider")
-    found = api.doctor(file)
-    say(DOCTOR[form](found))
-    raise SystemExit(1 if found.problems else 0)
+    diagnosis = api.doctor(file)
+    say(DOCTOR[form](diagnosis))
+    raise SystemExit(1 if diagnosis.problems else 0)

@@ -6,70 +6,80 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from memplan_cli.cli.common import (
+from memplan_cli.cli.options import (
+    SettingsOptions,
     format_option,
+    model_argument,
     output_options,
     provider_option,
-    say,
+    reject_unused,
+    settings_options,
+    unknown_dims,
 )
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.profiles import open_dims
-from memplan_cli.cli.options.stdin import model_argument
-from memplan_cli.cli.options.unused import reject_unused
+from memplan_cli.cli.output import say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
 @model_argument
 @click.option(
-    "--memory", metavar="SIZE", required=True, help="Available memory: 16GiB, 800 MB."
+    "--memory",
+    metavar="SIZE",
+    required=True,
+    help="Available memory, for example 16GiB or 800 MB.",
 )
 @click.option(
     "--overhead",
     metavar="SIZE",
-    help="Memory of Python and the runtime; default 48MiB, of tensors 64MiB.",
+    help=(
+        "Memory that Python and the runtime take. The default is 48MiB, and 64MiB with "
+        "--of tensors."
+    ),
 )
 @click.option(
     "--of",
+    "quantity",
     type=click.Choice(("process", "tensors")),
     help="What has to fit: the predicted process (default), or the planned tensors.",
 )
 @click.option(
     "--confirm",
     is_flag=True,
-    help="Run the model at the answer, and at smaller ones until one fits.",
+    help="Run the model with the value found. If it does not fit, try smaller values.",
 )
 @provider_option
 @format_option("text", "json")
-@open_dims
+@unknown_dims
 @settings_options
 @output_options
 def fit(
     model: Path,
     *,
     unknown: tuple[str, ...],
-    settings: Chosen,
+    settings: SettingsOptions,
     memory: str,
     overhead: str | None,
-    of: Literal["process", "tensors"] | None,
+    quantity: Literal["process", "tensors"] | None,
     confirm: bool,
     provider: str,
     form: str,
     output: Output,
 ) -> None:
-    """Find the largest value of a dim with which MODEL fits a memory size.
+    """Find the largest value of a dimension with which MODEL fits into a memory size.
 
-    What counts: the highest of the process that loads MODEL and runs it under the runtime's
-    defaults, as predicted, with inputs and the runtime's overhead. With --of tensors, and
-    where no process can be predicted: weights, inputs, outputs, the planned arena. With
-    several dims to look for, the first is the largest for powers of two of the others. Where
-    data decides sizes, those of a run on drawn inputs count for each value; what large values
-    need is foreseen from small ones then, and said. Exit code 1 if not even 1 fits, or if no
-    run of --confirm does.
+    The memory is the predicted peak of the process that loads MODEL and runs it with the default
+    settings of the runtime. With --of tensors, and if the process cannot be predicted, it is the
+    sum of weights, inputs, outputs, the planned arena and --overhead.
+
+    With several unknown dimensions, the first one is maximised for powers of two of the others.
+    If data decides the sizes of tensors, MODEL is run on generated inputs for small values, and
+    the need of large values is extrapolated; the result says so.
+
+    Exit code 1 if not even the value 1 fits, or if no run of --confirm fits.
 
     \b
     memplan fit model.onnx --memory 16GiB --dim batch=?
@@ -80,15 +90,15 @@ def fit(
 
     if not confirm:
         reject_unused(("provider",), "needs the model to be run", "add --confirm")
-    found = fit(
+    fitted = fit(
         model,
         memory,
         unknown,
         settings.load(model),
         overhead=overhead,
-        of=of or "auto",
+        of=quantity or "auto",
         provider=provider if confirm else None,
         progress=output.progress,
     )
-    say(FIT[form](found))
-    raise SystemExit(0 if found.passed else 1)
+    say(FIT[form](fitted))
+    raise SystemExit(0 if fitted.passed else 1)

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options, say
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import result_option
+from memplan_cli.cli.options import (
+    SettingsOptions,
+    format_option,
+    output_options,
+    result_option,
+    settings_options,
+)
+from memplan_cli.cli.output import say
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.api.gate import VerdictFile
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
@@ -26,35 +31,47 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="Baseline file; default: memplan.baseline.json of this folder, if it exists.",
+    help=(
+        "Baseline file to compare with. The default is memplan.baseline.json of the current "
+        "folder, if it exists."
+    ),
 )
-@click.option("--max-memory", metavar="SIZE", help="Memory budget: 512MiB, 1.5 GB.")
-@click.option("--max-increase", metavar="2%|SIZE", help="Allowed increase over the baseline.")
+@click.option(
+    "--max-memory", metavar="SIZE", help="Memory limit, for example 512MiB or 1.5 GB."
+)
+@click.option(
+    "--max-increase",
+    metavar="2%|SIZE",
+    help="Allowed increase over the baseline, as a percentage or a size.",
+)
 @click.option(
     "--metric",
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Number of the report to check; repeatable; default: planned.",
+    help="Check this number of the report. The default is planned. Repeatable.",
 )
 @click.option(
     "--ratchet",
     is_flag=True,
     default=None,
-    help="Fail on an improvement that the baseline does not record.",
+    help=(
+        "Also fail if a number is lower than in the baseline, until the baseline records it. "
+        "With --update-baseline, record a model only if none of its numbers grew."
+    ),
 )
 @click.option(
-    "--update-baseline", is_flag=True, help="Write the current numbers into the baseline."
+    "--update-baseline", is_flag=True, help="Write the current numbers into the baseline file."
 )
 @settings_options
 @format_option(*FORMATS)
 @result_option
 @click.option(
     "--write",
-    "more",
+    "format_files",
     multiple=True,
     metavar="FORMAT=FILE",
-    help="Write the results in another format too; repeatable.",
+    help="Write the result into a file in another format too. Repeatable.",
 )
 @output_options
 def gate(
@@ -66,15 +83,15 @@ def gate(
     metrics: tuple[str, ...],
     ratchet: bool | None,
     update_baseline: bool,
-    settings: Chosen,
+    settings: SettingsOptions,
     form: str,
     out: Path | None,
-    more: tuple[str, ...],
+    format_files: tuple[str, ...],
     output: Output,
 ) -> None:
-    """Fail when a model needs more memory than a budget or a baseline allows.
+    """Fail if a model needs more memory than a limit or a baseline allows.
 
-    MODEL may be a glob. With --ratchet, --update-baseline records gains only.
+    MODEL may be a glob. Exit code 1 if a check fails; the result names the tensors that grew.
 
     \b
     memplan gate model.onnx --max-memory 512MiB
@@ -91,9 +108,10 @@ def gate(
         "metric": list(metrics) or None,
         "ratchet": ratchet,
     }
-    # A settings file may hold the gate's own rules, so that one always has an effect.
-    reject_unused_settings(models, tuple(name for name in settings.given if name != "config"))
-    files = _parse_files(more)
+    # --config always has an effect: a settings file may hold the rules of the gate.
+    plan_options = tuple(name for name in settings.option_names if name != "config")
+    reject_unused_settings(models, plan_options)
+    files = _parse_format_files(format_files)
     if out is not None:
         files = (VerdictFile(out, form, "-o"), *files)
     verdicts = gate(
@@ -111,26 +129,26 @@ def gate(
     raise SystemExit(0 if verdicts.passed else 1)
 
 
-def _parse_files(texts: tuple[str, ...]) -> tuple[VerdictFile, ...]:
-    """Read ``FORMAT=FILE`` words.
+def _parse_format_files(texts: tuple[str, ...]) -> tuple[VerdictFile, ...]:
+    """Read the ``FORMAT=FILE`` texts of ``--write``.
 
     Raises:
-        SettingsError: one has no ``=`` or another format.
+        SettingsError: a text has another form, an unknown format, or ``-`` as its file.
     """
     from memplan_cli.api.gate import VerdictFile
 
-    found = []
+    files = []
     for text in texts:
         form, sign, path = text.partition("=")
         if form not in FORMATS or not sign or not path:
             raise SettingsError(
-                f"--write takes FORMAT=FILE and not {text!r}",
+                f"--write takes FORMAT=FILE, not {text!r}",
                 hint=f"the formats are {', '.join(FORMATS)}",
             )
         if path == "-":
             raise SettingsError(
-                "--write takes FORMAT=FILE, and '-' is no file",
-                hint=f"--format {form} gives it on standard output",
+                "--write takes FORMAT=FILE, and '-' is not a file",
+                hint=f"--format {form} prints the result on standard output",
             )
-        found.append(VerdictFile(Path(path), form, f"--write {form}={Path(path)}"))
-    return tuple(found)
+        files.append(VerdictFile(Path(path), form, f"--write {form}={Path(path)}"))
+    return tuple(files)

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from memplan_cli.cli.common import (
+from memplan_cli.cli.options import (
+    TUNE_COST,
+    SettingsOptions,
     detail_options,
     format_option,
+    model_argument,
+    options_in_use,
     output_options,
     provider_option,
-    say,
+    reject_unused,
+    settings_options,
+    several_dims,
     timeout_option,
+    validation_options,
 )
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import TargetFile
-from memplan_cli.cli.options.profiles import several_dims
-from memplan_cli.cli.options.stdin import model_argument, refuse_nameless
-from memplan_cli.cli.options.unused import given, reject_unused
-from memplan_cli.cli.options.validation import COST, validation_options
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import TargetFile, require_output_file
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice
 
@@ -28,28 +31,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.api.models.profiles import Profiles
-    from memplan_cli.cli.common import Output
-    from memplan_cli.cli.options.validation import Validation
+    from memplan_cli.cli.options import Validation
+    from memplan_cli.cli.output import Output
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.report import Detail
 
 
-def _why_not(plan: Plan) -> str:
-    """Return why a plan was not written."""
-    from memplan_cli.reporting.hints import over_budget
-
-    missed, found = over_budget(plan.report), plan.report.validation
-    if missed:
-        return missed
-    if found is not None and found.max_abs_diff is None and found.notes:
-        return found.notes[0]  # it does not run, and why
-    return "the rewritten model gives other outputs"
-
-
 @click.command()
 @model_argument
-@click.option("-o", "--output", "out", type=TargetFile(), help="Optimized model to write.")
-@click.option("--plan", "plan_file", type=TargetFile(), help="Plan file to write.")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=TargetFile(),
+    help="Write the optimized model here. The default is <stem>.memplan.onnx beside MODEL.",
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    type=TargetFile(),
+    help="Write the plan here. The default is the name of the optimized model with .json.",
+)
 @several_dims
 @settings_options
 @click.option(
@@ -57,33 +59,42 @@ def _why_not(plan: Plan) -> str:
     type=click.Choice(get_args(TargetChoice)),
     default="portable",
     show_default=True,
-    help="Order the graph as it is, or as optimized offline by the runtime for a provider.",
+    help=(
+        "Keep the nodes of the file (portable), or let ONNX Runtime optimize the graph for this "
+        "provider first. The file then depends on the runtime version and the hardware."
+    ),
 )
 @click.option(
     "--external-weights",
     type=click.Choice(get_args(ExternalWeightsChoice)),
-    help="Move weights out of a portable file where loading it takes less then (default), or not.",
+    help=(
+        "Move the weights of a portable file into a file of their own if loading then needs "
+        "less memory (default), or keep them where they are."
+    ),
 )
 @click.option(
     "--notes",
     type=click.Choice(get_args(NotesChoice)),
-    help="Write the plan on the model's nodes and values too (default), or into its own file alone.",
+    help=(
+        "Write the plan into the metadata of the model's nodes and values too (default), or "
+        "into the plan file only."
+    ),
 )
 @click.option(
     "--settings-out",
     type=TargetFile(),
-    help="Write the recommended session settings as Python, and as JSON beside it.",
+    help="Write the recommended session settings as Python code, and as JSON beside it.",
 )
 @click.option(
     "--certificate",
     type=TargetFile(),
-    help="Write a witness of each bound of the plan, for verify-certificate.",
+    help="Write a proof of each bound of the plan, for memplan verify-certificate.",
 )
 @validation_options
 @provider_option
 @timeout_option
 @click.option(
-    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+    "--print-log", is_flag=True, help="Print a line for each tensor that reuses memory."
 )
 @detail_options
 @format_option("text", "json")
@@ -94,7 +105,7 @@ def optimize(
     out: Path | None,
     plan_file: Path | None,
     profiles: Profiles,
-    settings: Chosen,
+    settings: SettingsOptions,
     target: TargetChoice,
     external_weights: ExternalWeightsChoice | None,
     notes: NotesChoice | None,
@@ -108,9 +119,10 @@ def optimize(
     form: str,
     output: Output,
 ) -> None:
-    """Plan MODEL's memory, write it in the order that needs least, and prove it.
+    """Write MODEL in the node order that needs least memory, with a plan of its memory.
 
-    Writes <stem>.memplan.onnx and <stem>.memplan.json beside MODEL.
+    Unless --no-validate is given, the original and the written model are run, and nothing is
+    written if their outputs differ in a single bit. Exit code 1 if nothing was written.
 
     \b
     memplan optimize model.onnx --level 1 --exclude fc1
@@ -121,32 +133,24 @@ def optimize(
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.reporting import check_detail, render
 
-    refuse_nameless(model, out)
+    require_output_file(model, out)
     check_detail(detail, form)
-    own = settings.load(model)
-    if not own.run:
-        refuse_run(own, _asks_for_a_run(validation))
+    model_settings = settings.load(model)
+    if not model_settings.run:
+        run_options = options_in_use(("tune", "validate")) if validation.depth else ()
+        refuse_run(model_settings, next(iter(run_options), ""))
         validation = replace(validation, depth=None)
-    if validation.depth is None:
-        _reject_unused_options(provider, output)
-    elif validation.depth == "outputs":
-        hint = "leave --validate outputs out"
-        reject_unused(("settings_out",), "needs the models' memory to be looked at", hint)
+    _check_options(validation, target, provider, output)
     if validation.search == "measured":
-        output.note(f"memplan: {COST}")
-    if target != "portable" and provider not in (target, "auto"):
-        raise SettingsError(
-            f"--target {target} runs both models on its own provider, not on {provider}",
-            hint="leave --provider out",
-        )
-    if target != "portable":
-        hint = "leave it out"
-        reject_unused(("external_weights",), f"is for --target portable, not {target}", hint)
-    moved = external_weights or own.external_weights
-    own = replace(own, external_weights=moved, notes=notes or own.notes)
-    done = api.optimize(
+        output.note(f"memplan: {TUNE_COST}")
+    optimized = api.optimize(
         model,
-        replace(own, target=target),
+        replace(
+            model_settings,
+            target=target,
+            external_weights=external_weights or model_settings.external_weights,
+            notes=notes or model_settings.notes,
+        ),
         profiles=profiles,
         out=out,
         plan_file=plan_file,
@@ -155,38 +159,60 @@ def optimize(
         check=validation.check(provider, timeout),
         progress=output.progress,
     )
-    seen = named_from_here(done.plan, done.plan_file) if form != "json" else done.plan
-    shown = render(
-        seen,
+    plan = optimized.plan
+    report = render(
+        plan if form == "json" else named_from_here(plan, optimized.plan_file),
         form,
         color=output.color,
         print_log=print_log,
         detail=detail,
         sections=FEATURE_SECTIONS,
     )
-    say(shown)
-    if done.model is None:
-        output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")
+    say(report)
+    if optimized.model is None:
+        output.reason(f"memplan: {_failure_reason(plan)}: nothing was written")
         raise SystemExit(1)
-    *first, last = done.written
-    output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
+    *first_files, last_file = optimized.written
+    output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}")
 
 
-def _asks_for_a_run(validation: Validation) -> str:
-    """Return the option that would run the models, where somebody gave one."""
-    options = given(("tune", "validate")) if validation.depth is not None else ()
-    return next(iter(options), "")
-
-
-def _reject_unused_options(provider: str, output: Output) -> None:
-    """Refuse or note options that do nothing where nothing is run.
+def _check_options(
+    validation: Validation, target: TargetChoice, provider: str, output: Output
+) -> None:
+    """Refuse options that contradict each other or have no effect; note harmless ones.
 
     Raises:
-        SettingsError: somebody could believe that a GPU was used, or waits for settings.
+        SettingsError: an option has no effect, but a user may rely on it.
     """
-    unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-    reject_unused(unused, "needs the models to be run", "leave --no-validate and --no-run out")
-    for option in given(("provider", "timeout")):
-        output.note(
-            f"memplan: {option} changes nothing: with --no-validate or --no-run nothing is run"
-        )
+    if validation.depth is None:
+        # With --provider cuda, users would believe that the GPU was used.
+        unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+        hint = "remove --no-validate and --no-run"
+        reject_unused(unused, "needs the models to be run", hint)
+        for option in options_in_use(("provider", "timeout")):
+            output.note(
+                f"memplan: {option} has no effect: with --no-validate or --no-run nothing is run"
+            )
+    elif validation.depth == "outputs":
+        reason = "needs the memory of the models to be measured"
+        reject_unused(("settings_out",), reason, "remove --validate outputs")
+    if target != "portable":
+        if provider not in (target, "auto"):
+            raise SettingsError(
+                f"--target {target} runs both models on {target}, not on {provider}",
+                hint="remove --provider",
+            )
+        reason = f"is for --target portable, not {target}"
+        reject_unused(("external_weights",), reason, "remove the option")
+
+
+def _failure_reason(plan: Plan) -> str:
+    """Return why a plan was not written."""
+    from memplan_cli.reporting.hints import over_budget
+
+    validation = plan.report.validation
+    if budget_message := over_budget(plan.report):
+        return budget_message
+    if validation is not None and validation.max_abs_diff is None and validation.notes:
+        return validation.notes[0]  # the written model does not run
+    return "the outputs of the rewritten model differ from those of the original"

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Finite, format_option, output_options, say
-from memplan_cli.cli.options.outputs import TargetFile
+from memplan_cli.cli.options import format_option, output_options
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import Finite, TargetFile
 
 if TYPE_CHECKING:
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -21,24 +22,24 @@ if TYPE_CHECKING:
     "--output",
     "out",
     type=TargetFile(),
-    help="Output CSV: the problem with an offset column.",
+    help="Write the problem with an additional column offset into this CSV file.",
 )
 @click.option(
     "--certificate",
     type=TargetFile(),
-    help="Write what shows that no layout is lower; needs -o.",
+    help="Write a proof of the lower bound into this file. Needs -o.",
 )
 @click.option(
     "--capacity",
     type=click.IntRange(0),
     metavar="N",
-    help="Arena size in bytes that must suffice; else exit code 1.",
+    help="Size of the arena in bytes. Exit code 1 if no layout of this size is found.",
 )
 @click.option(
     "--time-limit",
     type=Finite(0),
     metavar="S",
-    help="Time limit of the search, in seconds.",
+    help="Stop the search after this many seconds.",
 )
 @format_option("text", "json")
 @output_options
@@ -52,10 +53,11 @@ def pack(
     form: str,
     output: Output,
 ) -> None:
-    """Pack the buffers of PROBLEM, a CSV file with the columns id,lower,upper,size.
+    """Pack the buffers of PROBLEM into one arena.
 
-    A buffer is live from lower to upper, upper not included. Says how tall an arena they
-    need, the lower bound, and whether the height is proved to be the least there is.
+    PROBLEM is a CSV file with the columns id,lower,upper,size. A buffer is live from step lower
+    up to, but not including, step upper. The result is the height of the arena, a lower bound of
+    it, and whether the height is proved to be the smallest possible.
 
     \b
     memplan pack problem.csv -o offsets.csv
@@ -74,7 +76,8 @@ def pack(
     )
     say(PACK[form](packed))
     if out:
+        names = f"{out} and {certificate}" if certificate else str(out)
         output.note(
-            f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"
+            f"memplan: wrote {names}" if packed.passed else "memplan: nothing was written"
         )
     raise SystemExit(0 if packed.passed else 1)

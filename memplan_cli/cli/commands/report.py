@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import detail_options, format_option, output_options
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import deliver, result_option
-from memplan_cli.cli.options.profiles import several_dims
-from memplan_cli.cli.options.stdin import SourceFile
+from memplan_cli.cli.options import (
+    SettingsOptions,
+    detail_options,
+    format_option,
+    output_options,
+    result_option,
+    settings_options,
+    several_dims,
+)
+from memplan_cli.cli.output import deliver
+from memplan_cli.cli.values import SourceFile
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.report import ReportExtra
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
     from memplan_cli.reporting.plans.report import Detail
 
 FORMATS = (
@@ -31,11 +37,13 @@ FORMATS = (
 @several_dims
 @settings_options
 @click.option(
-    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+    "--print-log", is_flag=True, help="Print a line for each tensor that reuses memory."
 )
 @detail_options
 @click.option(
-    "--dry-run", is_flag=True, help="Plan a training step of the model too; nothing is run."
+    "--dry-run",
+    is_flag=True,
+    help="Also plan a training step of the model. Nothing is run or written.",
 )
 @format_option(*FORMATS)
 @result_option
@@ -44,7 +52,7 @@ def report(
     path: Path | None,
     *,
     profiles: Profiles,
-    settings: Chosen,
+    settings: SettingsOptions,
     print_log: bool,
     detail: Detail,
     dry_run: bool,
@@ -52,9 +60,10 @@ def report(
     out: Path | None,
     output: Output,
 ) -> None:
-    """Show a plan, or plan a model in memory and show that.
+    """Show a plan, or plan a model in memory and show the plan.
 
-    Without an argument: the newest *.memplan.json of this folder.
+    Without an argument, show the newest *.memplan.json of the current folder. Exit code 1 if the
+    plan exceeds its --budget.
 
     \b
     memplan report --print-log
@@ -74,38 +83,37 @@ def report(
 
     check_detail(detail, form)
     path = path or api.newest_plan(Path.cwd())
-    asked = (
-        *settings.given,
-        *(["dim"] if profiles else []),
-        *(["dry-run"] if dry_run else []),
-    )
-    reject_unused_settings((path,), asked)
+    is_plan = path.suffix == ".json"
+    dim_names = ("dim",) if profiles else ()
+    dry_run_names = ("dry-run",) if dry_run else ()
+    reject_unused_settings((path,), (*settings.option_names, *dim_names, *dry_run_names))
     refuse_targets({"-o": out}, (path,))
-    chosen = None if path.suffix == ".json" else settings.load(path)
+    model_settings = None if is_plan else settings.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []
     if form == "json" and not profiles:
-        # JSON holds all numbers. The predicted ones need a session, which runs nothing.
+        # The predicted process takes a session, which runs nothing; only JSON contains it.
         extras.append("process")
-    plan = api.report(path, chosen, output.progress, profiles=profiles, extras=extras)
-    page_context = PageContext(facts=facts_for(path, plan)) if form == "html" else None
-    if page_context and chosen and plan.report.chosen_order != "file":
-        kept = plan_in_file_order(path, chosen, profiles)
-        page_context = replace(page_context, label="in the order of the file", plan=kept)
-    color = output.color and out is None
-    if form == "c-header" and chosen and not print_log:
-        text = c_header(plan, interface_of(path, chosen))
+    plan = api.report(path, model_settings, output.progress, profiles=profiles, extras=extras)
+    if form == "c-header" and model_settings and not print_log:
+        text = c_header(plan, interface_of(path, model_settings))
     else:
-        plan = plan if chosen or form == "json" else named_from_here(plan, path)
+        page_context = PageContext(facts=facts_for(path, plan)) if form == "html" else None
+        if page_context and model_settings and plan.report.chosen_order != "file":
+            file_order_plan = plan_in_file_order(path, model_settings, profiles)
+            page_context = replace(
+                page_context, label="in the order of the file", plan=file_order_plan
+            )
+        shown_plan = named_from_here(plan, path) if is_plan and form != "json" else plan
         text = render(
-            plan,
+            shown_plan,
             form,
-            color=color,
+            color=output.color and out is None,
             print_log=print_log,
             page_context=page_context,
             detail=detail,
             sections=FEATURE_SECTIONS,
         )
     deliver(text, out, output)
-    if missed := over_budget(plan.report):
-        output.reason(f"memplan: {missed}")
+    if budget_message := over_budget(plan.report):
+        output.reason(f"memplan: {budget_message}")
         raise SystemExit(1)

@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.api.schema import SCHEMA_NAMES
-from memplan_cli.cli.common import output_options, say
+from memplan_cli.cli.options import output_options
+from memplan_cli.cli.output import say
 
 if TYPE_CHECKING:
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
-@click.argument("name", type=click.Choice(SCHEMA_NAMES), required=False)
-@click.option("--all", "every", is_flag=True, help="Print all of them, by name.")
+@click.argument("name", metavar="[NAME]", type=click.Choice(SCHEMA_NAMES), required=False)
+@click.option(
+    "--all", "all_schemas", is_flag=True, help="Print one JSON object with all schemas."
+)
 @output_options
-def schema(name: str | None, *, every: bool, output: Output) -> None:
-    """Print the JSON schema of what memplan reads and writes.
+def schema(name: str | None, *, all_schemas: bool, output: Output) -> None:
+    """Print the JSON schema of a file that memplan reads or writes, or of a command's JSON output.
 
-    What a command prints as JSON has the key schema: memplan.NAME/VERSION.
+    NAME is plan, report, config, baseline or certificate for files; diff, doctor, fit, gate, pack,
+    settings, simulate, soak, sweep, train-step, validate, why-peak, why-process or why-tensor for
+    the output of a command; verified for that of verify-certificate. These documents have a key
+    schema with the value memplan.NAME/VERSION.
 
     \b
     memplan schema plan
@@ -29,6 +35,6 @@ def schema(name: str | None, *, every: bool, output: Output) -> None:
     del output
     from memplan_cli.api.schema import all_schemas_text, schema_text
 
-    if every == (name is not None):
-        raise click.UsageError("give the name of a schema, or --all")
+    if all_schemas == (name is not None):
+        raise click.UsageError("give either the name of a schema or --all")
     say(all_schemas_text() if name is None else schema_text(name))

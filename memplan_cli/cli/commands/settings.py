@@ -6,31 +6,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import (
+from memplan_cli.cli.options import (
+    TUNE_COST,
+    binding_options,
+    bounds_option,
     format_option,
+    model_argument,
     output_options,
     provider_option,
+    reject_unused,
+    result_option,
     timeout_option,
+    tune_option,
+    with_bounds,
 )
-from memplan_cli.cli.options.chosen import binding_options, range_option, with_bounds
-from memplan_cli.cli.options.outputs import deliver, result_option
-from memplan_cli.cli.options.stdin import model_argument
-from memplan_cli.cli.options.unused import reject_unused
-from memplan_cli.cli.options.validation import COST, tune_option
+from memplan_cli.cli.output import deliver
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
-    from memplan_cli.core.check import Search
+    from memplan_cli.cli.output import Output
     from memplan_cli.settings.settings import Settings
 
 
 @click.command()
 @model_argument
-@range_option
+@bounds_option
 @binding_options
-@click.option("--measure", is_flag=True, help="Confirm what is predicted by one run.")
+@click.option("--measure", is_flag=True, help="Confirm the predicted memory by a run.")
 @tune_option
 @provider_option
 @timeout_option
@@ -50,13 +53,14 @@ def settings(
     form: str,
     output: Output,
 ) -> None:
-    """Give the runtime options that make MODEL, as it is, need least memory.
+    """Recommend the session settings of ONNX Runtime with which MODEL needs least memory.
 
-    The same outputs, by another execution order, reuse and arena; as Python to paste, as C
-    or C++, or as JSON. A file that has to run as it stands keeps what holds it so.
+    MODEL is not changed, and its outputs stay the same: the settings change the execution order,
+    memory reuse and the arena. The result is Python code, C or C++ code, or JSON. For a model that
+    was already optimized for a provider, the settings that it depends on are kept.
 
-    With --bounds, those under which the process stays lowest for requests of any size
-    within them, on the CPU, and the most that its arena ever holds.
+    With --bounds, recommend the settings with which the process needs least memory for requests
+    of any size in these ranges, on the CPU, and show the largest size of its arena.
 
     \b
     memplan settings model.onnx --measure -o settings.py
@@ -71,24 +75,28 @@ def settings(
 
     if tune:
         refuse_run(binding, "--tune")
-        output.note(f"memplan: {COST}")
+    if bounds:
+        reason = "cannot be combined with --bounds"
+        reject_unused(("tune", "provider"), reason, "remove one of them")
     if not (measure or tune):
+        # Without a run the settings are predicted, for the CPU.
         unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
-        reject_unused(
-            unused, "needs the model to be run", "add --measure"
-        )  # predicted for CPU
+        reject_unused(unused, "needs the model to be run", "add --measure")
     refuse_targets({"-o": out}, (model,))
+    if tune:
+        output.note(f"memplan: {TUNE_COST}")
     output.progress("choosing settings")
     if bounds:
-        reject_unused(("tune", "provider"), "is for one size", "leave it or --bounds out")
-        within = with_bounds(binding, bounds)
-        ranged = range_settings(model, within, timeout if measure else None)
+        ranged = range_settings(
+            model, with_bounds(binding, bounds), timeout if measure else None
+        )
         text = RANGE_SETTINGS[form](ranged.serving, ranged.bounds, ranged.notes, str(model))
-        deliver(text, out, output)
-        return
-    check = None
-    if measure or tune:
-        search: Search = "measured" if tune else "foreseen"
-        check = api.Check(provider=provider, timeout=timeout, search=search)
-    found = api.settings(model, binding, check, output.progress)
-    deliver(SETTINGS[form](found, str(model)), out, output)
+    else:
+        check = None
+        if measure or tune:
+            check = api.Check(
+                provider, timeout=timeout, search="measured" if tune else "foreseen"
+            )
+        advice = api.settings(model, binding, check, output.progress)
+        text = SETTINGS[form](advice, str(model))
+    deliver(text, out, output)

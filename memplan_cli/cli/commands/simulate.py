@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import (
+from memplan_cli.cli.options import (
+    binding_options,
     format_option,
+    model_argument,
     output_options,
-    say,
     timeout_option,
 )
-from memplan_cli.cli.options.chosen import binding_options
-from memplan_cli.cli.options.stdin import model_argument
+from memplan_cli.cli.output import say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
     from memplan_cli.settings.settings import Settings
 
 ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
@@ -31,7 +31,7 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     "allocators",
     type=click.Choice(ALLOCATORS),
     multiple=True,
-    help="Allocator to simulate; repeatable; default: all.",
+    help="Simulate this allocator. The default is all of them. Repeatable.",
 )
 @binding_options
 @timeout_option
@@ -46,10 +46,10 @@ def simulate(
     form: str,
     output: Output,
 ) -> None:
-    """Show what dynamic allocators need for a run of MODEL, beside the static plan.
+    """Compare dynamic allocators with the static plan, for one run of MODEL.
 
-    The model is run once to see its real shapes; each allocator then sees the requests
-    of that run one by one.
+    MODEL is run once to learn the shapes of all tensors. Each simulated allocator then serves the
+    allocations and releases of that run in their order.
 
     \b
     memplan simulate model.onnx --allocator bfc --allocator best-fit
@@ -58,9 +58,8 @@ def simulate(
     from memplan_cli.reporting.commands.simulate import SIMULATE
 
     output.progress("running the original")
-    found = api.simulate(
-        model, binding, tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
-    )
-    for warning in found.warnings:
+    names = tuple(dict.fromkeys(allocators)) or ALLOCATORS
+    simulation = api.simulate(model, binding, names, timeout)
+    for warning in simulation.warnings:
         output.note(f"warning: {warning}")
-    say(SIMULATE[form](found))
+    say(SIMULATE[form](simulation))

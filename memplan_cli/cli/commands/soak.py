@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import (
-    Finite,
+from memplan_cli.cli.options import (
+    binding_options,
+    bounds_option,
     format_option,
+    model_argument,
     output_options,
+    result_option,
     timeout_option,
+    with_bounds,
 )
-from memplan_cli.cli.options.chosen import binding_options, range_option
-from memplan_cli.cli.options.outputs import deliver, result_option
-from memplan_cli.cli.options.stdin import model_argument
+from memplan_cli.cli.output import deliver
+from memplan_cli.cli.values import Finite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
     from memplan_cli.settings.settings import Settings
 
 _SEQUENCES = ("random", "growing", "shrinking", "alternating")
@@ -27,24 +30,28 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
 
 @click.command()
 @model_argument
-@range_option
+@bounds_option
 @binding_options
 @click.option(
     "--requests",
     type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
-    help="Requests under each configuration.",
+    help="Number of requests under each configuration.",
 )
 @click.option(
     "--sequence",
     type=click.Choice(_SEQUENCES),
     default=_SEQUENCES[0],
     show_default=True,
-    help="Order of the sizes of requests.",
+    help="How the sizes of the requests follow one another.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of sizes and inputs."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Random seed of the sizes and of the inputs.",
 )
 @click.option(
     "--time-limit",
@@ -52,7 +59,7 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Begin no further request after S seconds of a configuration.",
+    help="Start no further request of a configuration after this many seconds.",
 )
 @timeout_option
 @result_option
@@ -72,23 +79,23 @@ def soak(
     form: str,
     output: Output,
 ) -> None:
-    """Serve many requests of changing size, and show what the process takes.
+    """Run MODEL on many requests of varying size, and show the memory of the process.
 
-    Private memory and times under the runtime's defaults, under the settings of
-    `memplan settings --bounds`, and under some made by hand, each in a process of its own, on
-    the CPU and one thread. Exit code 1 if outputs differ, or the arena exceeds its bound.
+    The requests are repeated under several configurations: the default settings of the runtime,
+    the settings of `memplan settings --bounds`, and some common manual settings. Each has a
+    process of its own, which runs on the CPU with one thread. The result shows private memory and
+    times. Exit code 1 if outputs differ, or if the arena exceeds its predicted bound.
 
     \b
     memplan soak model.onnx --bounds batch=1..8 --bounds seq=16..512
     memplan soak model.onnx --bounds batch=1..8 --sequence alternating --format html -o soak.html
     """
     from memplan_cli.api.output.output_files import refuse_targets
-    from memplan_cli.api.soak import soak as serve
-    from memplan_cli.cli.options.chosen import with_bounds
+    from memplan_cli.api.soak import soak
     from memplan_cli.features.serving.report import SOAK
 
     refuse_targets({"-o": out}, (model,))
-    found = serve(
+    soaked = soak(
         model,
         with_bounds(binding, bounds),
         requests=requests,
@@ -98,5 +105,5 @@ def soak(
         timeout=timeout,
         progress=output.progress,
     )
-    deliver(SOAK[form](found), out, output)
-    raise SystemExit(0 if found.passed else 1)
+    deliver(SOAK[form](soaked), out, output)
+    raise SystemExit(0 if soaked.passed else 1)

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import (
-    TargetFile,
-    deliver,
+from memplan_cli.cli.options import (
+    SettingsOptions,
+    format_option,
+    output_options,
+    profile_dims,
     result_option,
+    settings_options,
 )
-from memplan_cli.cli.options.profiles import profile_dims
+from memplan_cli.cli.output import deliver
+from memplan_cli.cli.values import TargetFile
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     "--jobs",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of processes; default: one per core.",
+    help="Number of processes. The default is one for each core.",
 )
 @click.option(
     "--resume",
     type=TargetFile(),
     metavar="FILE.jsonl",
-    help="Append finished rows to this file, and skip those already in it.",
+    help="Append finished rows to this file, and skip the rows that it has already.",
 )
 @format_option("text", "json", "jsonl", "csv")
 @result_option
@@ -46,18 +48,19 @@ def sweep(
     paths: tuple[Path, ...],
     *,
     profiles: Profiles,
-    settings: Chosen,
+    settings: SettingsOptions,
     jobs: int | None,
     resume: Path | None,
     form: str,
     out: Path | None,
     output: Output,
 ) -> None:
-    """Plan many models at many bindings, one row each.
+    """Plan many models, and print a table with one row for each.
 
-    PATH is a model, a glob, or a folder that is searched. --dim takes several values here,
-    for a row each and one of a plan that holds for all of them, and binds the models that
-    have the dim. Failures are rows; exit code 1 if there is one.
+    PATH is a model, a glob, or a folder that is searched for models. If --dim has several values,
+    a model has a row for each value and a row for one plan that holds for all of them. --dim
+    binds only the models that have the dimension. A model that cannot be planned gets a row with
+    the reason, and the exit code is 1.
 
     \b
     memplan sweep models/ --dim batch=1,8,32 --order keep

@@ -6,69 +6,85 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import (
-    Finite,
-    format_option,
-    output_options,
-    say,
-)
-from memplan_cli.cli.options.outputs import TargetFile
-from memplan_cli.cli.options.stdin import model_argument
+from memplan_cli.cli.options import format_option, model_argument, output_options
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import Finite, TargetFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command("train-step")
 @model_argument
-@click.option("-o", "--out", type=TargetFile(), required=True, help="Training step to write.")
-@click.option("--loss", metavar="NAME", help="Loss tensor of the model.")
+@click.option(
+    "-o", "--out", type=TargetFile(), required=True, help="Write the training step here."
+)
+@click.option("--loss", metavar="NAME", help="Differentiate this tensor of the model.")
 @click.option(
     "--loss-fn",
     type=click.Choice(["softmax-cross-entropy", "mse"]),
-    help="Append this loss to the model's first output (or --output).",
+    help="Append this loss to the model's first output, or to the one named by --output.",
 )
 @click.option(
     "--labels",
     metavar="NAME",
-    help="Input with the labels, added if there is none of that name.",
+    help=(
+        "Name of the input with the labels for --loss-fn. It is added if the model does not "
+        "have it. The default is labels."
+    ),
 )
-@click.option("--output", "result", metavar="NAME", help="Model output that --loss-fn reads.")
+@click.option(
+    "--output",
+    "loss_input",
+    metavar="NAME",
+    help="Output of the model that --loss-fn is appended to.",
+)
 @click.option(
     "--optimizer",
     type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
-    help="Optimizer whose update is appended.",
+    help="Append the weight update of this optimizer.",
 )
 @click.option("--gradients", is_flag=True, help="Output gradients instead of updated weights.")
 @click.option(
     "--train",
     multiple=True,
     metavar="GLOB",
-    help="Weights to train; default: all that operators learn.",
+    help=(
+        "Train these weights. The default is every weight that is a learned parameter of its "
+        "operator. Repeatable."
+    ),
 )
-@click.option("--freeze", multiple=True, metavar="GLOB", help="Weights to keep as they are.")
 @click.option(
-    "--running", is_flag=True, help="Freeze batch norms at their running statistics."
+    "--freeze", multiple=True, metavar="GLOB", help="Do not train these weights. Repeatable."
 )
 @click.option(
-    "--weight-decay", type=Finite(0), help="Weight decay of the optimizer; adamw: 0.01."
+    "--running",
+    is_flag=True,
+    help="Let BatchNormalization use its running statistics instead of those of the batch.",
+)
+@click.option(
+    "--weight-decay",
+    type=Finite(0),
+    help="Weight decay of the optimizer. The default is 0.01 for adamw, else 0.",
 )
 @click.option(
     "--checkpoint",
     "checkpoints",
     multiple=True,
     metavar="NAME",
-    help="Activation to keep; the rest is recomputed.",
+    help="Keep this activation, and compute the others again in the backward part. Repeatable.",
 )
 @click.option(
     "--budget",
     metavar="SIZE|N%",
-    help="Recompute activations until intermediates and outputs fit.",
+    help="Compute activations again until intermediates and outputs fit into this memory.",
 )
 @click.option(
-    "--state", type=TargetFile(), help="Write the initial value of each in.* (.npz)."
+    "--state",
+    type=TargetFile(),
+    help="Write the initial values of the in.* inputs into this .npz file.",
 )
 @format_option("text", "json")
 @output_options
@@ -79,7 +95,7 @@ def train_step(
     loss: str | None,
     loss_fn: str | None,
     labels: str | None,
-    result: str | None,
+    loss_input: str | None,
     optimizer: str | None,
     gradients: bool,
     train: tuple[str, ...],
@@ -92,20 +108,26 @@ def train_step(
     form: str,
     output: Output,
 ) -> None:
-    """Turn the forward MODEL into a training step in standard ONNX operators.
+    """Write a training step for the forward MODEL, in standard ONNX operators.
 
-    Each trained weight W becomes an input in.W and an output new.W, the optimizer's state
-    likewise; learning_rate and step (from 1) are inputs, the loss is the first output.
+    Each trained weight W becomes an input in.W and an output new.W. The state of the optimizer
+    becomes inputs and outputs in the same way. learning_rate and step (1 in the first step) are
+    inputs, and the loss is the first output.
 
     \b
     memplan train-step net.onnx -o step.onnx --loss-fn softmax-cross-entropy --optimizer adam
     memplan train-step net.onnx -o grads.onnx --loss loss --gradients --freeze 'embed*'
     """
-    _require((loss is None) != (loss_fn is None), "either --loss or --loss-fn")
-    _require((optimizer is None) == gradients, "either --optimizer or --gradients")
-    _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
-    _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
-    _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    if (loss is None) == (loss_fn is None):
+        raise click.UsageError("give either --loss or --loss-fn")
+    if (optimizer is None) != gradients:
+        raise click.UsageError("give either --optimizer or --gradients")
+    if (labels or loss_input) and not loss_fn:
+        raise click.UsageError("--labels and --output need --loss-fn")
+    if weight_decay is not None and not optimizer:
+        raise click.UsageError("--weight-decay needs --optimizer")
+    if checkpoints and budget:
+        raise click.UsageError("--checkpoint and --budget cannot be combined")
     from memplan_cli.api.train_step import train_step
     from memplan_cli.features.training.losses import LossFunction
     from memplan_cli.features.training.optimizers import Optimizer
@@ -114,29 +136,23 @@ def train_step(
     from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.settings.values import Place, Value
 
-    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(
-        loss or LossFunction(str(loss_fn), labels or "labels", result or ""),
+        loss or LossFunction(str(loss_fn), labels or "labels", loss_input or ""),
         Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
         train,
         freeze,
         Statistics.RUNNING if running else Statistics.BATCH,
     )
-    made = train_step(
+    step = train_step(
         model,
         out,
         recipe=recipe,
         checkpoints=checkpoints,
-        budget=allowed,
+        budget=None if budget is None else read_budget(Value(budget, Place("--budget"))),
         state=state,
         progress=output.progress,
     )
-    say(TRAIN_STEP[form](made))
-    if made.missed:
-        output.reason(f"memplan: {made.missed}: nothing was written")
+    say(TRAIN_STEP[form](step))
+    if step.missed:
+        output.reason(f"memplan: {step.missed}: nothing was written")
         raise SystemExit(1)
-
-
-def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode
-    if not given:
-        raise click.UsageError(f"give {words}")

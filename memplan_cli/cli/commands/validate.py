@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import (
-    Finite,
+from memplan_cli.cli.options import (
     format_option,
     input_option,
     inputs_option,
     output_options,
     provider_option,
-    say,
+    reject_unused,
     timeout_option,
 )
-from memplan_cli.cli.options.unused import reject_unused
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import Finite, parse_values
 
 if TYPE_CHECKING:
     from memplan_cli.api.validate import Extra
-    from memplan_cli.cli.common import Output
-
-_TOLERANCE = Finite(0)
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -31,31 +29,46 @@ _TOLERANCE = Finite(0)
 @click.option(
     "--original",
     type=click.Path(path_type=Path),
-    help="Original model; default: the name of PLANNED without .memplan.",
+    help="Original model. The default is the name of PLANNED without .memplan.",
 )
 @provider_option
-@click.option("--replay", is_flag=True, help="Run PLANNED op by op inside the plan's arenas.")
 @click.option(
-    "--measure", is_flag=True, help="Measure the memory of both models in the runtime."
+    "--replay",
+    is_flag=True,
+    help="Also run PLANNED node by node, with its tensors at their offsets in the plan's arenas.",
+)
+@click.option(
+    "--measure", is_flag=True, help="Also measure the memory of both models in the runtime."
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="With --measure: memory of N processes that hold each model at once, as PSS.",
+    help=(
+        "With --measure, also measure N processes that hold the same model at once. Memory "
+        "that they share is divided among them (PSS)."
+    ),
 )
 @click.option(
-    "--runs", type=click.IntRange(1), default=2, show_default=True, help="Runs of each model."
+    "--runs",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Number of runs of each model.",
 )
 @click.option(
     "--rtol",
-    type=_TOLERANCE,
+    type=Finite(0),
     default=0.0,
     show_default=True,
-    help="Relative tolerance; 0 with --atol 0: bit for bit.",
+    help="Relative tolerance of outputs. If --rtol and --atol are 0, outputs must be bit-identical.",
 )
 @click.option(
-    "--atol", type=_TOLERANCE, default=0.0, show_default=True, help="Absolute tolerance."
+    "--atol",
+    type=Finite(0),
+    default=0.0,
+    show_default=True,
+    help="Absolute tolerance of outputs.",
 )
 @inputs_option
 @input_option
@@ -79,29 +92,28 @@ def validate(
     form: str,
     output: Output,
 ) -> None:
-    """Hold PLANNED, a model that memplan wrote, against its plan, then run it and its original.
+    """Check PLANNED, a model that memplan wrote, against its plan and against its original.
 
-    Where the plan beside PLANNED is not the model's (tensors, live ranges, places, order, notes),
-    that is said and nothing runs.
+    First the plan beside PLANNED is checked against the model: tensors, live ranges, offsets, node
+    order and metadata. If they do not match, nothing is run. Then both models are run on the same
+    inputs, and their outputs are compared. Exit code 1 if a check fails.
 
     \b
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
     from memplan_cli import api
-    from memplan_cli.cli.options.words import parse_values
     from memplan_cli.core.bindings import Inputs
     from memplan_cli.reporting.commands.validate import VALIDATE
 
     output.progress("running both models")
     if not measure:
-        reject_unused(
-            ("processes",), "needs the models' memory to be measured", "add --measure"
-        )
+        reason = "needs the memory of the models to be measured"
+        reject_unused(("processes",), reason, "add --measure")
     check = api.Check(provider, runs, rtol, atol, timeout, processes=processes or 0)
-    chosen: dict[Extra, bool] = {"replay": replay, "measure": measure}
-    extras = tuple(extra for extra, wanted in chosen.items() if wanted)
-    proof = api.validate(
+    flags: dict[Extra, bool] = {"replay": replay, "measure": measure}
+    extras = tuple(extra for extra, is_set in flags.items() if is_set)
+    validation = api.validate(
         planned, original, check, extras, Inputs(inputs, parse_values(input_values))
     )
-    say(VALIDATE[form](proof))
-    raise SystemExit(0 if proof.passed else 1)
+    say(VALIDATE[form](validation))
+    raise SystemExit(0 if validation.passed else 1)

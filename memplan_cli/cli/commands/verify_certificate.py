@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options, say
+from memplan_cli.cli.options import format_option, output_options
+from memplan_cli.cli.output import say
 
 if TYPE_CHECKING:
-    from memplan_cli.cli.common import Output
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 def verify_certificate(
     model: Path, plan: Path, certificate: Path, *, form: str, output: Output
 ) -> None:
-    """Check CERTIFICATE, written with --certificate, against PLAN and MODEL.
+    """Check the proofs in CERTIFICATE that the bounds of PLAN hold for MODEL.
 
-    MODEL is the model that was planned, or the one written with the plan. Every bound of the
-    plan is shown again from the model, without the searches that found it. Exit code 1: a
-    bound is refused, or has no witness.
+    CERTIFICATE is the file of optimize --certificate. MODEL is the original or the written model.
+    The check recomputes every bound from MODEL and the proofs, without the searches that made
+    them. Exit code 1 if a bound is wrong or has no proof.
 
-    For memplan pack, MODEL is its CSV file and PLAN the one that it wrote.
+    For a certificate of memplan pack, MODEL is the problem's CSV file and PLAN is the CSV file
+    that pack wrote.
 
     \b
     memplan optimize model.onnx --certificate model.certificate.json
@@ -38,6 +40,6 @@ def verify_certificate(
     from memplan_cli.features.certificates.report import VERIFY
 
     output.progress("checking")
-    found = verify_certificate(model, plan, certificate)
-    say(VERIFY[form](found))
-    raise SystemExit(0 if found.passed else 1)
+    verified = verify_certificate(model, plan, certificate)
+    say(VERIFY[form](verified))
+    raise SystemExit(0 if verified.passed else 1)

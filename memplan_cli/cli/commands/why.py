@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options, say
-from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.stdin import SourceFile
+from memplan_cli.cli.options import (
+    SettingsOptions,
+    format_option,
+    output_options,
+    settings_options,
+)
+from memplan_cli.cli.output import say
+from memplan_cli.cli.values import SourceFile
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.cli.common import Output
-
-FORMATS = ("text", "json", "markdown")
+    from memplan_cli.cli.output import Output
 
 
 @click.command()
@@ -24,30 +27,30 @@ FORMATS = ("text", "json", "markdown")
 @click.option(
     "--tensor",
     metavar="NAME",
-    help="Explain one tensor: who keeps it alive, why it was not reused.",
+    help="Explain one tensor: which nodes keep it alive, and why its memory was not reused.",
 )
 @click.option(
     "--process",
     "of_process",
     is_flag=True,
-    help="Attribute the process that MODEL is predicted to take.",
+    help="Explain the predicted memory of a process that runs MODEL.",
 )
 @settings_options
-@format_option(*FORMATS)
+@format_option("text", "json", "markdown")
 @output_options
 def why(
     path: Path,
     *,
     tensor: str | None,
     of_process: bool,
-    settings: Chosen,
+    settings: SettingsOptions,
     form: str,
     output: Output,
 ) -> None:
-    """Show which tensors need the memory at the peak, or what keeps one tensor alive.
+    """Show which tensors are live at the memory peak, or what keeps one tensor alive.
 
-    With --process: the predicted memory of a process with MODEL, largest part first, and the
-    option that removes each part. The model is run only if sizes depend on data.
+    With --process, show the parts of the predicted memory of a process that runs MODEL, largest
+    first, each with the option that removes it. MODEL is run only if data decides sizes.
 
     \b
     memplan why model.onnx
@@ -64,10 +67,10 @@ def why(
     )
     from memplan_cli.reporting.commands.why_process import PROCESS_RENDERERS
 
-    reject_unused_settings((path,), settings.given)
+    reject_unused_settings((path,), settings.option_names)
     if of_process and tensor is not None:
         raise SettingsError(
-            "--tensor explains a tensor, and --process a process", hint="give one of them"
+            "--tensor and --process cannot be combined", hint="remove one of them"
         )
     explanation = why(
         path, tensor, of="process" if of_process else "peak", **settings.keywords(output)

@@ -1,0 +1,255 @@
+"""What a command prints: results on stdout; progress, notes and reasons of failures on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import RLock, Timer
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from memplan_cli.core.progress import Counted, Detail
+from memplan_cli.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.text import Text
+
+PROGRESS_DELAY = 1.0
+"""Seconds before the first progress is shown: a quick command shows none."""
+
+LOG_INTERVAL = 10.0
+"""Seconds between two lines of a log about the same stage, if the parts of the stage are counted."""
+
+_REFRESHES_PER_SECOND = 4
+"""How often the live line of a terminal is drawn."""
+
+
+@dataclass(slots=True)
+class Output:
+    """How the running command talks to the user.
+
+    Attributes:
+        quiet: progress and notes are not printed.
+        color: results may contain colours.
+        debug: failures are printed with a traceback, and searches report their details.
+        hidden_folder: a temporary folder, with a slash at its end, that is removed from all
+            texts; empty if there is none.
+    """
+
+    quiet: bool = False
+    color: bool = True
+    debug: bool = False
+    hidden_folder: str = ""
+    _display: ProgressDisplay | None = None
+
+    def without_hidden_folder(self, text: str) -> str:
+        """Return a text without the name of the temporary folder."""
+        return text.replace(self.hidden_folder, "") if self.hidden_folder else text
+
+    def progress(self, stage: str) -> None:
+        """Show on stderr which stage runs now, if the command takes longer than `PROGRESS_DELAY`."""
+        if self.quiet:
+            return
+        if self._display is None:
+            make_line = live_line if _stderr_is_terminal() else None
+            self._display = ProgressDisplay(_print_to_stderr, make_line, details=self.debug)
+        self._display.show(stage)
+
+    def note(self, text: str) -> None:
+        """Print a warning or a note on stderr, unless the command is quiet."""
+        if not self.quiet:
+            self.reason(text)
+
+    def reason(self, text: str) -> None:
+        """Print on stderr why a check failed, even if the command is quiet."""
+        text = self.without_hidden_folder(text)
+        if self._display is None:
+            _print_to_stderr(text)
+        else:
+            self._display.note(text)
+
+    def end_progress(self) -> None:
+        """Remove the progress line: a result or an error message follows."""
+        if self._display is not None:
+            self._display.stop()
+
+
+def say(text: str) -> None:
+    """Print a result on stdout.
+
+    Raises:
+        ModelError: stdout is closed or cannot be written.
+        BrokenPipeError: the reader of a pipe has ended.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        output = context.find_root().ensure_object(Output)
+        output.end_progress()
+        text = output.without_hidden_folder(text)
+    if sys.stdout is None:
+        raise ModelError("the result cannot be written: standard output is closed")
+    try:
+        click.echo(text, nl=not text.endswith("\n"))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ModelError(f"the result cannot be written: {error.strerror}") from error
+
+
+def deliver(text: str, out: Path | None, output: Output) -> None:
+    """Print a result, or write it into the file ``out`` and print the name of the file.
+
+    Raises:
+        ModelError: the file or stdout cannot be written.
+    """
+    if out is None:
+        say(text)
+        return
+    from memplan_cli.core.files import write_files
+
+    write_files({out: output.without_hidden_folder(text).encode()})
+    output.note(f"memplan: wrote {out}")
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped: names in a model must not steer the terminal."""
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def stdout_has_colors() -> bool:
+    """Return whether stdout is a terminal with colours (no-color.org: an empty NO_COLOR is unset)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout is not None and sys.stdout.isatty()
+
+
+def _print_to_stderr(text: str) -> None:
+    """Print a line on stderr. A failure to write it is ignored: it must not stop a command."""
+    with suppress(OSError):
+        click.echo(printable(text), err=True)
+
+
+class Line(Protocol):
+    """A line on a terminal that is drawn again and again while it is started."""
+
+    def start(self) -> None:
+        """Begin to draw the line."""
+
+    def stop(self) -> None:
+        """Erase the line."""
+
+
+class ProgressDisplay:
+    """Shows the running stage of a command: as one live line on a terminal, or as lines of a log.
+
+    Args:
+        write: prints a whole line of text.
+        make_line: returns a live line, given a function that returns its current text; None
+            for a log, in which each stage gets a line when it begins.
+        details: whether `Detail` messages of searches are printed.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        make_line: Callable[[Callable[[], str]], Line] | None = None,
+        *,
+        details: bool = False,
+    ) -> None:
+        self._write, self._make_line, self._details = write, make_line, details
+        # Reentrant: the timer's thread and the command's thread both draw.
+        self._lock = RLock()
+        self._start_time = time.monotonic()
+        self._stage = ""
+        self._logged_stage, self._logged_at = "", 0.0
+        self._line: Line | None = None
+        self._timer: Timer | None = None
+
+    def show(self, stage: str) -> None:
+        """Set the running stage. A `Counted` text is progress in a stage; a `Detail` is no stage."""
+        with self._lock:
+            if isinstance(stage, Detail):
+                if self._details:
+                    self.note(f"memplan: {stage}")
+                return
+            self._stage = stage
+            if self._elapsed() > PROGRESS_DELAY:
+                self._draw()
+            elif self._timer is None:
+                self._timer = Timer(PROGRESS_DELAY, self._draw)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def note(self, text: str) -> None:
+        """Print a line that stays, above the live line."""
+        with self._lock:
+            self._erase_line()
+            self._write(text)
+
+    def stop(self) -> None:
+        """Erase the live line, and show nothing until the next stage."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._erase_line()
+            self._stage = ""
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._start_time
+
+    def _draw(self) -> None:
+        with self._lock, suppress(OSError):
+            if not self._stage:
+                return
+            if self._make_line is not None:
+                if self._line is None:
+                    self._line = self._make_line(self._text)
+                    self._line.start()
+                return
+            counted = isinstance(self._stage, Counted)
+            stage = self._stage.stage if isinstance(self._stage, Counted) else self._stage
+            is_due = counted and self._elapsed() - self._logged_at > LOG_INTERVAL
+            if stage != self._logged_stage or is_due:
+                self._logged_stage, self._logged_at = stage, self._elapsed()
+                self._write(self._text())
+
+    def _text(self) -> str:
+        return f"memplan: {self._stage} ({self._elapsed():.0f} s)"
+
+    def _erase_line(self) -> None:
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+
+def _stderr_is_terminal() -> bool:
+    """Return whether stderr is a terminal on which a line can be drawn again."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def live_line(current_text: Callable[[], str]) -> Line:
+    """Return a line on stderr that shows the current result of a function, several times a second."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def renderable() -> Text:
+        return Text(current_text(), no_wrap=True, overflow="ellipsis")
+
+    return Live(
+        console=Console(stderr=True, highlight=False),
+        get_renderable=renderable,
+        refresh_per_second=_REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -1,0 +1,286 @@
+"""Values of options and arguments: click types for files and numbers, and parsers of ``NAME=VALUE``.
+
+The parsers check the form only. Whether a model has the name, and whether the value is allowed, is
+checked where the settings are used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from memplan_cli.api.models.file_names import TEMPORARY_PREFIX, is_lasting
+from memplan_cli.cli.output import Output
+from memplan_cli.errors import ModelError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Value = TypeVar("Value")
+
+_STANDARD_STREAM = "-"
+"""A file argument that stands for standard input or output; ``./-`` is a file of that name."""
+
+_MAX_DIM = 2**63 - 1
+"""The largest dim of an ONNX model."""
+
+_MAX_MODEL_BYTES = 2**31
+"""The largest protobuf. A stream may never end, so that no more is read."""
+
+
+class Finite(click.FloatRange):
+    """A range of finite numbers: neither infinity nor NaN."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number, or fail with a usage error."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class SourceFile(click.Path):
+    """A model or a plan to read; ``-`` reads standard input.
+
+    Standard input is written into a temporary folder, as ``stdin.onnx`` or ``stdin.json``, and
+    deleted when the command ends. The folder becomes `Output.hidden_folder`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's own
+        """Return the path of the file, or of the copy of standard input."""
+        if str(value) != _STANDARD_STREAM or ctx is None:
+            return super().convert(value, param, ctx)
+        if ctx.resilient_parsing:  # a shell completes the command line: nothing is read
+            return Path(_STANDARD_STREAM)
+        root = ctx.find_root()
+        output = root.ensure_object(Output)
+        if output.hidden_folder:
+            self.fail(
+                "standard input can be read only once, and - is given twice.", param, ctx
+            )
+        data = _read_standard_input()
+        folder = root.with_resource(tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX))
+        output.hidden_folder = f"{folder}/"
+        # A plan is a JSON object; a serialized model does not begin with a brace.
+        path = Path(folder) / ("stdin.json" if data[:1] == b"{" else "stdin.onnx")
+        path.write_bytes(data)
+        return path
+
+
+def _read_standard_input() -> bytes:
+    """Return all of standard input.
+
+    Raises:
+        ModelError: it is closed, cannot be read, or is larger than a model can be.
+    """
+    if sys.stdin is None:
+        raise ModelError("no model can be read: standard input is closed")
+    try:
+        data = sys.stdin.buffer.read(_MAX_MODEL_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"standard input cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_MODEL_BYTES:
+        raise ModelError("standard input is larger than 2 GiB, the limit of an ONNX file")
+    return data
+
+
+class TargetFile(click.Path):
+    """A file to write, in addition to the result on standard output: ``-`` is an error."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's own
+        """Return the path, or fail with a usage error."""
+        text = str(value)
+        if not text:
+            self.fail("the name of the file is empty.", param, ctx)
+        if text == _STANDARD_STREAM:
+            self.fail(
+                "this output needs a file; '-' is not one. ./- names a file called '-'.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+class ResultFile(TargetFile):
+    """The file that the result of a command goes to: ``-`` is standard output."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's own
+        """Return the path, or None for standard output."""
+        return None if str(value) == _STANDARD_STREAM else super().convert(value, param, ctx)
+
+
+def require_output_file(model: Path, out: Path | None) -> None:
+    """Refuse to write the default output of a model from standard input, which has no folder.
+
+    Raises:
+        SettingsError: the model came from standard input, and ``out`` is None.
+    """
+    if out is None and not is_lasting(model):
+        raise SettingsError(
+            "a model from standard input needs a name for the output file",
+            hint="name the file with -o",
+        )
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return the whole number that a text consists of, or None for any other text.
+
+    Raises:
+        SettingsError: the number is larger than a dim can be.
+    """
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
+        return None
+    # The length first: int() refuses more than 4,300 digits.
+    if len(digits) > len(str(_MAX_DIM)) or int(digits) > _MAX_DIM:
+        raise SettingsError(f"{text[:20]}... is too large for a dimension")
+    return int(text)
+
+
+def parse_dims(texts: Iterable[str]) -> dict[str, int]:
+    """Read ``NAME=N`` texts of ``--dim``.
+
+    Raises:
+        SettingsError: a text has another form, or a name is given twice.
+    """
+    dims: dict[str, int] = {}
+    for text in texts:
+        name, sign, number = text.rpartition("=")
+        value = parse_whole_number(number) if sign and name else None
+        if value is None or value < 0:
+            raise SettingsError(f"--dim takes NAME=N, where N is 0 or more, not {text!r}")
+        _add_once(dims, name, value, "--dim")
+    return dims
+
+
+def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=N,N,..`` texts of ``--dim``; each value is kept once.
+
+    Raises:
+        SettingsError: a text has another form, or a name is given twice.
+    """
+    dims: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, sign, numbers = text.rpartition("=")
+        values = [parse_whole_number(number.strip()) for number in numbers.split(",")]
+        numeric = tuple(value for value in values if value is not None and value >= 0)
+        if not sign or not name or len(numeric) < len(values):
+            raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
+        _add_once(dims, name, tuple(dict.fromkeys(numeric)), "--dim")
+    return dims
+
+
+def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
+    """Split ``NAME=A..B`` texts of ``--bounds`` at the sign; the settings read the range.
+
+    Raises:
+        SettingsError: a text has no ``=`` or no name, or a name is given twice.
+    """
+    ranges: dict[str, str] = {}
+    for text in texts:
+        name, sign, interval = text.rpartition("=")
+        if not sign or not name:
+            raise SettingsError(f"--bounds takes NAME=A..B, not {text!r}")
+        _add_once(ranges, name, interval, "--bounds")
+    return ranges
+
+
+def parse_donations(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``INPUT=OUTPUT`` texts of ``--donate``.
+
+    Raises:
+        SettingsError: a side is missing, or an input is given twice.
+    """
+    donations: dict[str, str] = {}
+    for text in texts:
+        input_name, sign, output_name = text.partition("=")
+        if not (input_name and sign and output_name):
+            raise SettingsError(f"--donate takes INPUT=OUTPUT, not {text!r}")
+        _add_once(donations, input_name, output_name, "--donate")
+    return donations
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, list[int | str]]:
+    """Read ``NAME=D,D,..`` texts of ``--shape``; a dim is a number or a symbol.
+
+    Raises:
+        SettingsError: a text has no ``=`` or an empty dim, or a name is given twice.
+    """
+    shapes: dict[str, list[int | str]] = {}
+    for text in texts:
+        name, sign, dims = text.rpartition("=")
+        parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
+        if not sign or not name or not all(parts):
+            raise SettingsError(f"--shape takes NAME=D,D,.., not {text!r}")
+        numbers = [parse_whole_number(part) for part in parts]
+        shape = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
+        _add_once(shapes, name, shape, "--shape")
+    return shapes
+
+
+def parse_values(texts: Iterable[str]) -> dict[str, object]:
+    """Read ``NAME=VALUE`` texts of ``--input``: a number, ``true``, text, or a list with commas.
+
+    Raises:
+        SettingsError: a text has another form, or a name is given twice.
+    """
+    values: dict[str, object] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name or not value:
+            raise SettingsError(f"--input takes NAME=VALUE, not {text[:100]!r}")
+        _add_once(values, name, _parse_value(value), "--input")
+    return values
+
+
+def _parse_value(text: str) -> object:
+    """Return the JSON value of a text: ``1,2`` is a list; text that is no JSON is a string."""
+    is_list_without_brackets = "," in text and not text.startswith("[")
+    try:
+        return json.loads(f"[{text}]" if is_list_without_brackets else text)
+    except (ValueError, RecursionError):
+        parts = [part.strip() for part in text.split(",")]
+        return parts if len(parts) > 1 else text
+
+
+def _add_once(table: dict[str, Value], name: str, value: Value, option: str) -> None:
+    """Add an entry to a table, which is changed.
+
+    Raises:
+        SettingsError: the table has the name already.
+    """
+    if name in table:
+        raise SettingsError(f"{option} gives {name!r} twice")
+    table[name] = value
