@@ -107,7 +107,7 @@ def test_without_a_run_the_tensor_that_data_decides_is_named(tmp_path: Path) -> 
 def test_a_process_and_a_tensor_are_not_explained_at_once(model: str) -> None:
     result = memplan("why", model, "--process", "--tensor", "x")
     assert result.exit_code == 2
-    assert "give one of them" in result.output
+    assert "remove one of them" in result.output
 
 
 def test_a_plan_has_no_process_of_its_own(tmp_path: Path) -> None:

@@ -192,4 +192,4 @@ def test_bad_input_is_one_message(model: Path, words: tuple[str, ...], said: str
 def test_settings_within_bounds_refuse_a_search_for_one_size(model: Path) -> None:
     done = memplan("settings", model, "--bounds", "batch=1..8", "--tune", "--quiet")
     assert done.exit_code == 2
-    assert "--tune is for one size" in done.stderr
+    assert "--tune cannot be combined with --bounds" in done.stderr
