@@ -129,7 +129,7 @@ def _refuse_settings(
         if value == "auto":
             raise SettingsError(
                 f"fit looks at a model as it is, and --{option} changes it for one size",
-                hint=f"leave --{option} and --budget out",
+                hint=f"remove --{option} and --budget",
             )
 
 
@@ -147,8 +147,8 @@ def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
             decided = "bounds"
         if decided:
             raise SettingsError(
-                f"--dim {name}=? looks for a dim that has {decided} already",
-                hint="take it out of the other options, or of the settings files",
+                f"--dim {name}=? and the other settings contradict each other: {name!r} has {decided}",
+                hint="remove it from the other options or the settings files",
             )
 
 
@@ -156,10 +156,8 @@ def _nothing_to_find(open_names: tuple[str, ...]) -> SettingsError:
     """Return the error of a call that names no dim; its hint has the dims that are open."""
     options = " ".join(f"--dim {quote(f'{name}=?')}" for name in open_names[:_MAX_HINT_DIMS])
     return SettingsError(
-        "fit looks for a dim: name it with --dim NAME=?",
-        hint=f"its dims are open as {options}"
-        if options
-        else "every dim of MODEL has a number",
+        "fit needs a dimension to search: --dim NAME=?",
+        hint=f"the model allows {options}" if options else "all dims of this model are fixed",
     )
 
 

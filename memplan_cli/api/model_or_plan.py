@@ -84,7 +84,7 @@ def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Req
     names = [name for name, value in settings.items() if value not in (None, (), [])]
     if names and all(isinstance(source, Plan) or is_plan_file(source) for source in sources):
         raise SettingsError(
-            f"{names[0]} decides a plan, and this is one already",
+            f"{names[0]} has no effect: a finished plan is given",
             hint="give the model instead",
         )
 
@@ -97,6 +97,6 @@ def reject_unused_settings(paths: Sequence[Path], options: Sequence[str]) -> Non
     """
     if options and all(is_plan_file(path) for path in paths):
         raise SettingsError(
-            f"--{options[0]} decides a plan, and {paths[0]} is one already",
+            f"--{options[0]} has no effect: {paths[0]} is a finished plan",
             hint="name the model instead",
         )

@@ -188,7 +188,7 @@ def _refuse_combined(
     if targets.certificate and settings.target != "portable":
         raise SettingsError(
             "a certificate is about the model's own graph, not about what a runtime makes of it",
-            hint="leave --target or --certificate out",
+            hint="remove --target or --certificate",
         )
     if profiles and settings.kv_cache == "in-place":
         raise SettingsError(
@@ -203,5 +203,5 @@ def _refuse_combined(
     if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):
         raise SettingsError(
             f"a model for {settings.target} is proved there, not on {check.provider}",
-            hint="leave the provider out",
+            hint="remove the provider",
         )

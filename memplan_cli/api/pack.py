@@ -43,7 +43,9 @@ def pack(
     layout_file = None if out is None else Path(out)
     certificate_file = None if certificate is None else Path(certificate)
     if certificate_file is not None and layout_file is None:
-        raise SettingsError("a certificate is about a layout in a file", hint="add -o FILE")
+        raise SettingsError(
+            "--certificate needs -o: it proves the layout in a file", hint="add -o FILE"
+        )
     refuse_targets({"-o": layout_file, "--certificate": certificate_file})
     refuse_targets({"--certificate": certificate_file}, (problem,))
     packed = problem_file.pack(

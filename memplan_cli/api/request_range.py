@@ -162,18 +162,20 @@ def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
     if not settings.bounds:
         options = bounds_options(names)
         raise SettingsError(
-            "no size of requests changes without bounds",
-            hint=options or "the model has no free dim: one size is all it takes",
+            "the sizes of requests have no range",
+            hint=options or "the model has no free dim: all its sizes are fixed",
         )
     for name in settings.bounds:
         if name in settings.dims:
             raise SettingsError(f"dim {name!r} has both a number and bounds")
         if name not in names:
             dims = (
-                f"its inputs' dims are {', '.join(names)}" if names else "it has no free dim"
+                f"the dims of its inputs are {', '.join(names)}"
+                if names
+                else "all its dims are fixed"
             )
             raise SettingsError(
-                f"no dim is called {name!r}: {dims}", hint=nearest(name, names)
+                f"the model has no dim {name!r}: {dims}", hint=nearest(name, names)
             )
 
 

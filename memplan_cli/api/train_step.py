@@ -79,7 +79,9 @@ def train_step(
     if checkpoints and budget is not None:
         raise SettingsError("checkpoints and a budget both say what is kept", hint="give one")
     if recipe is not None and (loss or loss_fn or optimizer):
-        raise SettingsError("a recipe says the loss and the optimizer", hint="leave them out")
+        raise SettingsError(
+            "the recipe already contains the loss and the optimizer", hint="remove them"
+        )
     recipe = recipe or _recipe(loss, loss_fn, optimizer)
     if isinstance(budget, str):
         budget = read_budget(Value(budget, Place("budget")))

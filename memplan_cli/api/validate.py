@@ -167,7 +167,7 @@ def _decoded(
         raise SettingsError(
             f"--{extra} runs a model on inputs of its own, and one with caches in place is "
             "decoded",
-            hint="leave it out",
+            hint="remove it",
         )
     return Proof(validate_decoding((original, planned), caches, plan, check))
 

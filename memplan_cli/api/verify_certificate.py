@@ -90,7 +90,7 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     is_written = read_notes(model).get("digest") == plan.digest
     if not is_written and graph_digest(model) != plan.graph_sha256:
         raise PlanError(
-            f"{path} is neither the model that the plan was made of nor the one written with it",
+            f"{path} is neither the model that was planned nor the model that was written",
             hint="name the model that was planned, or its .memplan.onnx",
         )
     has_other_nodes = plan.report.recompute.nodes or plan.report.folded.tensors

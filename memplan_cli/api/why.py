@@ -53,11 +53,14 @@ def why(
     if of == "process":
         if tensor is not None:
             raise SettingsError(
-                "tensor explains a tensor, and of='process' a process",
-                hint="give one of them",
+                "tensor and of='process' cannot be combined",
+                hint="remove one of them",
             )
         if isinstance(model, Plan):
-            raise PlanError("a process is that of a model", hint="give the model")
+            raise PlanError(
+                "a process can only be predicted for a model",
+                hint="give the model instead of the plan",
+            )
         with model_paths(model) as files:
             return files.without_folder(_why_process(files.path, request))
     plan, _ = plan_and_name(model, request)
@@ -84,7 +87,7 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
 
     if path.suffix == ".json":
         raise PlanError(
-            f"{path} is a plan, and a process is that of a model",
+            f"{path} is a plan; a process can only be predicted for a model",
             hint="name the model that was written with it",
         )
     bound = bound_for_run(path, request.load(path))

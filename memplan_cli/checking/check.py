@@ -100,7 +100,7 @@ def _check_original(planned: PlannedModel) -> Iterator[str]:
     if original is None:
         return
     if plan.graph_sha256 != original.graph_sha256:
-        yield "the plan is about another graph than the original's: their digests differ"
+        yield "the plan was made for another graph than the original's: their digests differ"
     elif plan.report.model.sha256 != original.sha256:
         yield "the plan is about another file than the original: their digests differ"
 

@@ -63,7 +63,7 @@ def parse_size(text: str) -> int:
     match = _QUANTITY.fullmatch(text.strip()[:_LONGEST])
     if match is None:
         raise SettingsError(
-            f"{text[:_LONGEST]!r} is no size", hint="write it like 512MiB or 1.5 GB"
+            f"{text[:_LONGEST]!r} is not a size", hint="write it like 512MiB or 1.5 GB"
         )
     number, unit = match.groups()
     factor = UNITS.get(unit.lower())

@@ -86,7 +86,7 @@ def free_dims(program: Program, wanted: Iterable[str]) -> list[str]:
             can = sorted(usual_numbers(input_shapes(program)))
             free = f"free dims are {', '.join(map(repr, can))}" if can else ""
             raise SettingsError(
-                f"no free dim is called {name!r}{'' if names else ': none is free'}",
+                f"the model has no free dim {name!r}{'' if names else ': all its dims are fixed'}",
                 hint=nearest(name, can) or free,
             )
     return names

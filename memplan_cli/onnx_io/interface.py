@@ -247,10 +247,10 @@ def reject_unknown_dims(
             dims = (
                 f"its dims are {_listed([each[:_MAX_NAME] for each in sorted(names)])}"
                 if names
-                else "it has no free dim"
+                else "all its dims are fixed"
             )
             raise SettingsError(
-                f"no dim is called {name!r}: {dims}", hint=nearest(name, names)
+                f"the model has no dim {name!r}: {dims}", hint=nearest(name, names)
             )
 
 

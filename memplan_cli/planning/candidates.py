@@ -62,12 +62,13 @@ def _reject_unused(settings: Settings) -> None:
     """
     if settings.budget is not None and "auto" not in (settings.recompute, settings.chunk):
         raise SettingsError(
-            "a budget is met by recomputing, or in pieces",
+            "--budget has no effect without --recompute auto or --chunk auto",
             hint="add --recompute auto or --chunk auto",
         )
     if settings.checkpoints and settings.recompute != "checkpoints":
         raise SettingsError(
-            "checkpoints cut what is recomputed", hint="add --recompute checkpoints"
+            "--checkpoint has no effect without --recompute checkpoints",
+            hint="add --recompute checkpoints",
         )
     if settings.recompute == "checkpoints" and not settings.checkpoints:
         raise SettingsError(

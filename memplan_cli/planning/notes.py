@@ -63,9 +63,9 @@ def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
         if name in settings.dims:
             raise SettingsError(f"dim {name!r} has both a number and bounds")
         if name in names:
-            yield f"sizes are the most for {name} from {low} to {high}"
+            yield f"sizes are the largest for {name} from {low} to {high}"
         else:
-            yield f"no free dim is called {name!r}: its bounds do nothing"
+            yield f"the bounds of {name!r} have no effect: the model has no free dim of this name"
 
 
 def _exclusion_notes(program: Program, settings: Settings) -> Iterator[str]:

@@ -174,7 +174,7 @@ def check_detail(detail: Detail, form: str) -> None:
     if detail != "answer" and form != "text":
         raise SettingsError(
             f"--verbose and --explain are for --format text: {form} always has all details",
-            hint="leave --verbose and --explain out",
+            hint="remove --verbose and --explain",
         )
 
 

@@ -186,7 +186,7 @@ def _comments(settings: RuntimeSettings) -> Iterator[str]:
     for key, default in _WITHOUT_C.items():
         value = settings.session.get(key, default)
         if value != default:
-            yield f"// {key} = {value}: Python alone can set it, the outputs are the same without"
+            yield f"// {key} = {value}: can be set from Python only; outputs do not depend on it"
 
 
 def _pairs(settings: RuntimeSettings) -> Iterator[str]:

@@ -146,7 +146,7 @@ def _interval(value: Value) -> tuple[int, int]:
     if value.kind != "scalar" or not dots or not (low.isdecimal() and high.isdecimal()):
         raise invalid(value.at, f"expected LOW..HIGH, as in 1..64, not {describe(value)}")
     if not int(low) <= int(high) < 2**63:
-        raise invalid(value.at, f"{low}..{high} holds no number up to 2^63 - 1")
+        raise invalid(value.at, f"the range {low}..{high} is empty or exceeds 2^63 - 1")
     return int(low), int(high)
 
 

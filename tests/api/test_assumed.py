@@ -236,7 +236,7 @@ def test_what_has_to_run_is_refused_with_no_run(
 ) -> None:
     name, *options = command
     message = said(name, written(tmp_path, PICKED), *options, "--no-run", code=2)
-    assert "and --no-run leaves that out" in message
+    assert "and --no-run forbids it" in message
 
 
 def test_optimize_without_a_run_compares_nothing(tmp_path: Path) -> None:

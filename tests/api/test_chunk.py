@@ -221,7 +221,7 @@ def test_fit_is_refused(tmp_path: Path) -> None:
     options = ("--memory", "1MiB", "--dim", "n=?", "--chunk", "auto", "--budget", "50%")
     found = memplan("fit", path, *options)
     assert found.exit_code == 2
-    assert "leave --chunk and --budget out" in found.output
+    assert "remove --chunk and --budget" in found.output
 
 
 FREE = """<ir_version: 8, opset_import: ["" : 17]>

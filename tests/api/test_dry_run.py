@@ -95,10 +95,10 @@ def test_the_command_prints_it_and_puts_it_into_json(samples: Path) -> None:
     model = samples / "branchy_cnn.onnx"
     said = memplan("report", model, "--dry-run")
     assert said.exit_code == 0
-    assert "to train, reused" in said.stdout
+    assert "training step, planned" in said.stdout
     found = json.loads(memplan("report", model, "--dry-run", "--format", "json").stdout)
     assert found["training_estimate"] == dry(model).training_estimate
-    assert "to train" not in memplan("report", model).stdout
+    assert "training step" not in memplan("report", model).stdout
 
 
 def test_a_plan_file_has_no_model_to_train(samples: Path, tmp_path: Path) -> None:

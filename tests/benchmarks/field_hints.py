@@ -18,7 +18,7 @@ Words = tuple[str, ...]
 
 WHOLE = re.compile(r"`(memplan [^`]+)`|(?:^|: )(memplan .+)$")
 """A command in a clause."""
-LEFT_OUT = re.compile(r"\bleave (--[a-z-]+) out\b")
+LEFT_OUT = re.compile(r"\bremove (--[a-z-]+)")
 QUOTED = re.compile(r"'([^']+)'")
 NAMED = re.compile(r"^(?:did you mean|free dims are) '?([^',?]+)")
 """A name in place of one that is wrong, the first of several."""

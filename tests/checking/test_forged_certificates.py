@@ -409,7 +409,7 @@ def test_the_command_says_yes_no_and_that_it_cannot(tmp_path: Path) -> None:
     assert "proof.json" in said
     for each in (model, tmp_path / "net.memplan.onnx"):
         code, said = run("verify-certificate", each, plan, proof)
-        assert (code, "every bound of the plan is shown" in said) == (0, True)
+        assert (code, "Every bound of the plan is proved." in said) == (0, True)
     code, said = run("verify-certificate", other, plan, proof)
     assert code == 2
     assert "neither the model that the plan was made of" in said.replace("\n", " ")

@@ -161,12 +161,12 @@ def test_print_log_in_json_is_a_list_of_the_same_lines(model: Path) -> None:
         (("--timeout", "0"), "0.0 is not in the range"),
         (("--format", "xml"), "xml"),
         (("--no-such-option",), "--no-such-option"),
-        (("-o", "net.onnx"), "the model itself"),
-        (("--plan", "net.onnx"), "the model itself"),
+        (("-o", "net.onnx"), "would overwrite"),
+        (("--plan", "net.onnx"), "would overwrite"),
         (("-o", "."), "is a folder"),
         (("-o", ".."), "is a folder"),
         (("-o", "missing/net.onnx"), "missing"),
-        (("-o", "a.json"), "would both go into"),
+        (("-o", "a.json"), "name the same file"),
     ],
 )
 def test_what_cannot_work_ends_with_one_message_and_nothing_written(
@@ -265,7 +265,7 @@ def test_report_writes_into_a_file(model: Path, tmp_path: Path) -> None:
 
 def test_report_never_overwrites_the_model_it_is_about(model: Path) -> None:
     before = model.read_bytes()
-    failed(run("report", model, "-o", model), "the model itself")
+    failed(run("report", model, "-o", model), "would overwrite")
     assert model.read_bytes() == before
 
 
@@ -416,7 +416,7 @@ def test_a_budget_that_cannot_be_met_is_a_failed_check_in_every_command(
 def test_fit_says_that_it_has_no_budget_but_the_memory(option: str, samples: Path) -> None:
     words = ("--dim", "batch=?", "--memory", "1GiB", f"--{option}", "auto", "--budget", "50%")
     failed(
-        run("fit", samples / "dynamic_batch.onnx", *words), f"leave --{option} and --budget"
+        run("fit", samples / "dynamic_batch.onnx", *words), f"remove --{option} and --budget"
     )
 
 

@@ -137,7 +137,7 @@ def test_a_plan_of_a_model_that_has_changed_since_is_no_pass(folder: Path) -> No
 def test_settings_for_what_is_planned_already_are_refused(words: tuple[str, ...]) -> None:
     done = memplan(*words)
     assert done.exit_code == 2
-    assert "decides a plan, and a.json is one already" in done.stderr
+    assert "has no effect: a.json is a finished plan" in done.stderr
 
 
 def test_files_give_the_rules_and_options_overrule_them(folder: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_process_and_a_tensor_are_not_explained_at_once(model: str) -> None:
 def test_a_plan_has_no_process_of_its_own(tmp_path: Path) -> None:
     result = memplan("why", str(tmp_path / "a.memplan.json"), "--process")
     assert result.exit_code == 2
-    assert "a process is that of a model" in result.output
+    assert "a process can only be predicted for a model" in result.output
 
 
 def test_a_report_in_json_predicts_both_processes_and_observes_none(model: str) -> None:

@@ -175,6 +175,6 @@ def test_settings_for_a_dim_that_is_none_are_refused(samples: Path) -> None:
     done = memplan("settings", samples / "dynamic_batch.onnx", "--dim", "batsch=8")
     assert done.exit_code == 2
     assert (
-        "no dim is called 'batsch': its dims are batch\nHint: did you mean 'batch'?"
+        "the model has no dim 'batsch': its dims are batch\nHint: did you mean 'batch'?"
         in done.stderr
     )

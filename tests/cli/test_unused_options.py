@@ -90,7 +90,7 @@ def test_what_does_nothing_for_a_plan_is_named_as_it_was_written(
     for command in ("why", "report"):
         done = memplan(command, "a.memplan.json", *option.split())
         assert done.exit_code == 2
-        assert f"Error: {named}decides a plan" in done.stderr
+        assert f"Error: {named}has no effect" in done.stderr
 
 
 def test_an_allocator_that_is_named_twice_is_simulated_once() -> None:
@@ -228,11 +228,11 @@ def test_a_dim_that_is_looked_for_has_neither_number_nor_bounds(tmp_path: Path) 
     words = ("fit", "free.onnx", "--memory", "1GB", "--dim", "batch=?")
     done = memplan(*words, "--bounds", "batch=1..4")
     assert done.exit_code == 2
-    assert "--dim batch=? looks for a dim that has bounds already" in done.stderr
+    assert "'batch' has bounds" in done.stderr
     (tmp_path / "memplan.yaml").write_text("dims: {batch: 3}\n")
     done = memplan(*words)
     assert done.exit_code == 2
-    assert "--dim batch=? looks for a dim that has a number already" in done.stderr
+    assert "'batch' has a number" in done.stderr
 
 
 @pytest.mark.parametrize("digits", [str(2**63), "9" * 5000])
@@ -252,10 +252,10 @@ def test_a_number_that_no_dim_can_be_is_refused_as_it_was_written(
 def test_fit_without_a_dim_to_look_for_names_those_of_the_model() -> None:
     done = memplan("fit", "free.onnx", "--memory", "1GiB")
     assert done.exit_code == 2
-    assert "Hint: its dims are open as --dim 'batch=?'" in done.stderr
+    assert "Hint: the model allows --dim 'batch=?'" in done.stderr
     done = memplan("fit", "a.onnx", "--memory", "1GiB")
     assert done.exit_code == 2
-    assert "every dim of MODEL has a number" in done.stderr
+    assert "all dims of this model are fixed" in done.stderr
 
 
 def test_the_next_step_of_a_report_has_the_dims_that_were_given() -> None:

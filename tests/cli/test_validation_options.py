@@ -82,4 +82,4 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
 def test_tuning_settings_without_a_run_is_refused_by_its_name() -> None:
     done = memplan("settings", "a.onnx", "--no-run", "--tune")
     assert done.exit_code == 2
-    assert done.stderr.startswith("Error: --tune runs the model, and --no-run leaves that out")
+    assert done.stderr.startswith("Error: --tune runs the model, and --no-run forbids it")

@@ -400,7 +400,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     assert "checked no model" in done.stdout
     assert "During handling" not in done.stdout
     assert "pytest_runtest_call" not in done.stdout
-    assert "no dim is called 'foo'" in done.stdout
+    assert "the model has no dim 'foo'" in done.stdout
     assert "--metric: expected planned, live_peak" in done.stdout
     assert "part.onnx: totals are partial" in done.stdout
     assert "Error(" not in done.stdout, "no traceback through our own files"

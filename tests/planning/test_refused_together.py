@@ -16,8 +16,8 @@ TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b,
 @pytest.mark.parametrize(
     ("settings", "message", "hint"),
     [
-        ({"budget": 0.5}, "a budget is met by recomputing", "--recompute auto"),
-        ({"checkpoints": ("a",)}, "checkpoints cut what is recomputed", "--recompute checkpoints"),
+        ({"budget": 0.5}, "--budget has no effect without", "--recompute auto"),
+        ({"checkpoints": ("a",)}, "--checkpoint has no effect without", "--recompute checkpoints"),
         ({"recompute": "checkpoints"}, "needs the tensors to keep", "--checkpoint NAME"),
         (
             {"recompute": "auto", "budget": 0.5, "order": "keep"},

@@ -64,10 +64,10 @@ def test_other_dims_are_said_where_both_are_known() -> None:
     one, other = (replace(snapshot(), dims={"batch": n}) for n in ("2", "4"))
     assert compare(one, other).notes == (
         "the graph is the same",
-        "dims was batch=2, is batch=4",
+        "dims: batch=2 before, batch=4 after",
     )
     free = replace(one, dims={})
-    assert compare(free, one).notes[1:] == ("dims was none, is batch=2",)
+    assert compare(free, one).notes[1:] == ("dims: none before, batch=2 after",)
     assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
 
 
@@ -77,7 +77,7 @@ def test_what_is_partial_is_marked_and_said() -> None:
     found = compare(whole, part)
     assert to_json(found)["partial"] == {"before": False, "after": True}
     assert found.notes[1:] == (
-        "coverage was 1, is 0.667",
+        "coverage: 1 before, 0.667 after",
         "totals of p are partial: the sizes of 66.6% of the intermediates are known",
     )
 
@@ -112,8 +112,8 @@ def test_other_conditions_are_said() -> None:
     new = replace(old, graph_sha256="other", nodes=5, runtime="ort 2", level=1)
     assert compare(old, new).notes == (
         "+1 nodes: 4 before, 5 now",
-        "level was 2, is 1",
-        "runtime was ort 1, is ort 2",
+        "level: 2 before, 1 after",
+        "runtime: ort 1 before, ort 2 after",
     )
 
 
@@ -121,8 +121,8 @@ def test_level_0_is_a_level_and_no_runtime_is_said_to_be_not_known() -> None:
     old = snapshot(a=facts())
     assert compare(old, replace(old, level=0, runtime="")).notes == (
         "the graph is the same",
-        "level was 2, is 0",
-        "runtime was ort 1, is unknown",
+        "level: 2 before, 0 after",
+        "runtime: ort 1 before, unknown after",
     )
 
 

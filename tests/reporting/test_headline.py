@@ -85,7 +85,7 @@ def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
 def test_the_answer_is_five_lines_and_the_options_for_more() -> None:
     lines = render(plan_of_text(TEXT), "text").splitlines()
     assert [line.partition(":")[0] for line in lines[1:4]] == ["plan", "proved", "next"]
-    assert lines[-1].startswith("-v shows the details, --explain also")
+    assert lines[-1].startswith("-v prints all tables, --explain also")
     assert len(lines) == 6
 
 
@@ -95,13 +95,13 @@ def test_definitions_are_shown_to_those_who_ask() -> None:
     explained = render(plan, "text", detail="definitions")
     assert "level 2 *" in details
     assert "byte offsets in one arena" not in details
-    assert "exact: whatever the data" not in details
+    assert "exact: for any data" not in details
     assert "byte offsets in one arena" in explained
-    assert "exact: whatever the data" in explained
+    assert "exact: for any data" in explained
 
 
 def test_each_row_of_the_levels_says_its_order() -> None:
-    assert "all rows in the planned order" in render(
+    assert "All rows are for the planned node order" in render(
         plan_of_text(TEXT), "text", detail="details"
     )
 

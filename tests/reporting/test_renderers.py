@@ -306,8 +306,9 @@ def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
     assert "the runtime" not in RENDERERS[form](plan).split("Predicted")[0]
     fused = replace(plan.report, target="cpu")
     said = " ".join(RENDERERS[form](plan.with_report(fused)).split()).replace("&#x27;", "'")
-    assert "for the intermediates in the runtime's graph for cpu, " in said.replace(
-        "&#39;", "'"
+    assert (
+        "for the intermediates of the graph that ONNX Runtime optimized for cpu, "
+        in said.replace("&#39;", "'")
     )
     if form != "svg":
         assert (
@@ -328,7 +329,11 @@ def test_a_report_is_of_no_other_phase_or_target_than_there_are() -> None:
 def test_every_number_has_a_definition_below_or_beside_it() -> None:
     for form in ("text", "markdown", "html"):
         got = " ".join(RENDERERS[form](plan_named("branchy")).split())
-        for words in ("no reuse", "weights + inputs + outputs + planned", "byte offsets"):
+        for words in (
+            "no memory is reused",
+            "weights + inputs + outputs + planned",
+            "byte offsets",
+        ):
             assert words in got
 
 
@@ -337,10 +342,10 @@ def test_a_forward_model_says_what_training_it_would_take() -> None:
     report = replace(plan.report, training_estimate={"raw": 4096, "optimized": 1024})
     for form in ("text", "markdown", "html"):
         said = RENDERERS[form](plan.with_report(report))
-        assert "to train, reused" in said
+        assert "training step, planned" in said
         assert "4.00 KiB" in said
         assert "1.00 KiB" in said
-        assert "to train" not in RENDERERS[form](
+        assert "training step" not in RENDERERS[form](
             plan.with_report(replace(report, training_estimate={}))
         )
 

@@ -177,6 +177,6 @@ def refuse_run(settings: Settings, what: str) -> None:
     """
     if what and not settings.run:
         raise SettingsError(
-            f"{what} runs the model, and --no-run leaves that out",
-            hint="leave one of them out",
+            f"{what} runs the model, and --no-run forbids it",
+            hint="remove one of them",
         )

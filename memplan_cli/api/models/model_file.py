@@ -188,5 +188,6 @@ def refuse_cache_settings(settings: Settings) -> None:
         )
     if settings.capacity is not None:
         raise SettingsError(
-            "--capacity is that of caches in place", hint="add --kv-cache in-place"
+            "--capacity has no effect without --kv-cache in-place",
+            hint="add --kv-cache in-place",
         )

@@ -61,7 +61,7 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
     request.progress("looking for caches")
     if settings.capacity is None:
         raise SettingsError(
-            "--kv-cache in-place needs the most entries that a cache may hold",
+            "--kv-cache in-place needs the number of entries of a cache",
             hint="add --capacity N",
         )
     model = request.file.model
@@ -95,7 +95,7 @@ def _refuse_combined(request: OptimizeRequest) -> None:
         if is_set:
             raise SettingsError(
                 f"--kv-cache in-place and {option} cannot be combined yet",
-                hint=f"leave one of --kv-cache and {option} out",
+                hint=f"remove one of --kv-cache and {option}",
             )
 
 

@@ -47,17 +47,17 @@ def refuse_targets(
         place = _without_links(path)
         if any(_is_same(place, source) for source in read):
             raise ModelError(
-                f"{option}: {path} is the model itself or its plan, or another file that is read",
+                f"{option}: {path} would overwrite a file that this command reads",
                 hint="name another file",
             )
         model = _model_with_weights(place, read, weights)
         if model is not None:
             raise ModelError(
-                f"{option}: weights of {model} lie in {path}", hint="name another file"
+                f"{option}: {path} contains weights of {model}", hint="name another file"
             )
         if place in options:
             raise ModelError(
-                f"{option} and {options[place]} would both go into {path}",
+                f"{option} and {options[place]} name the same file, {path}",
                 hint="name another file for one of them",
             )
         options[place] = option

@@ -249,7 +249,7 @@ class RewrittenFiles(OutputFiles):
         if runtime is None or runtime.settings is None:
             raise SettingsError(
                 "the runtime's memory was not measured, so there are no settings",
-                hint="leave --settings-out out",
+                hint="remove --settings-out",
             )
         model = str(self._targets.model)
         python, json = self._targets.settings_files

@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 DEFINITIONS: Mapping[str, str] = {
     "weights": "initializers and Constant outputs",
-    "inputs": "graph inputs that are no initializers; never planned",
-    "outputs": "graph outputs; never planned",
-    "naive": "sum of all intermediates, no reuse",
-    "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
-    "this order is smaller",
-    "resident": "most bytes of intermediates and outputs live at one step in a runtime that "
-    "frees each after its last reader; views share, donated outputs take none",
-    "foldable": "part of live_peak that hangs on initializers and constants alone",
-    "planned": "what this level needs for the intermediates, excluded tensors included",
+    "inputs": "graph inputs that are not initializers; not part of the plan",
+    "outputs": "graph outputs; not part of the plan",
+    "naive": "sum of all intermediates: no memory is reused",
+    "live_peak": "most bytes of intermediates that are live at one step of this node order; no "
+    "plan of this order is smaller",
+    "resident": "most bytes of intermediates and outputs that are live at one step, if each is freed "
+    "after its last consumer; views share memory, and donated outputs need none",
+    "foldable": "part of live_peak that depends on initializers and constants only",
+    "planned": "what this level needs for the intermediates, including excluded tensors",
     "total": "weights + inputs + outputs + planned; donated pairs count once",
     "order_bound": "lower bound on live_peak over all orders",
     "coverage": "share of intermediates whose size is known",
 }
 
-WORKSPACE = "what kernels take besides, as measured; in no total"
+WORKSPACE = "memory that kernels allocate for themselves, as measured; not part of the total"
 
 EXACT, BOUND, OBSERVED, PARTIAL, UNKNOWN = "exact", "bound", "observed", "partial", "unknown"
 
 CERTAINTY: Mapping[str, str] = {
-    EXACT: "whatever the data",
+    EXACT: "for any data",
     OBSERVED: "as seen in one run; other data may need more",
-    BOUND: "never more for dims within their bounds",
-    PARTIAL: "only of what has a known size",
-    UNKNOWN: "nothing says it before a run",
+    BOUND: "never exceeded for dims within their bounds",
+    PARTIAL: "only tensors of a known size",
+    UNKNOWN: "known only after a run",
 }
 """How sure a number is, the surest first; the sum of several is as sure as the least sure."""
 

@@ -29,7 +29,9 @@ def document(certified: Certified) -> doc.Document:
     rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
     verdict = (
-        "every bound of the plan is shown" if certified.passed else "not every bound is shown"
+        "Every bound of the plan is proved."
+        if certified.passed
+        else "Not every bound of the plan is proved."
     )
     return doc.Document((verdict,), (doc.Table(columns, rows),))
 

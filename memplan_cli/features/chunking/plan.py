@@ -43,7 +43,7 @@ def chunk(
     if not program.body.ops:
         raise SettingsError(
             "--chunk auto finds nothing to compute in pieces: the model has no nodes",
-            hint="leave --chunk out",
+            hint="remove --chunk",
         )
     _require_fixed_sizes(program, terms, settings)
     progress("chunking")
@@ -91,7 +91,7 @@ def _require_fixed_sizes(program: Program, terms: PlannedVars, settings: Setting
     raise SettingsError(
         f"--chunk auto needs one value for each dimension, and these have none or a range: "
         f"{', '.join(names)}",
-        hint=f"give each one a number, such as {options}" if options else "leave --chunk out",
+        hint=f"give each one a number, such as {options}" if options else "remove --chunk",
     )
 
 
@@ -118,7 +118,7 @@ def _budget(settings: Settings) -> int | float:
     if settings.target == "cuda":
         raise SettingsError(
             "--chunk auto knows which pieces keep the bits of kernels on CPU alone",
-            hint="leave --target or --chunk out",
+            hint="remove --target or --chunk",
         )
     if settings.budget is None:
         raise SettingsError("--chunk auto needs a budget", hint="add --budget SIZE or N%")

@@ -27,9 +27,8 @@ _SPARK = 24
 """Characters of a curve in a table."""
 
 _DEFINITIONS = (
-    "growth: the most that private memory was above that of the process with its session, "
-    "when a request was over; highest: the most resident memory above it at any time; held: "
-    "the most that the arena held, weights left out"
+    "growth: peak of private memory after a request; highest: peak of resident memory at any time; "
+    "both beyond the process after its session was created. held: peak of the arena, without weights"
 )
 
 _STYLE = (
@@ -47,11 +46,11 @@ def bounds_text(bounds: Bounds) -> str:
 
 def bound_text(serving: ServingSettings) -> str:
     """Say in one sentence what the arena holds at most."""
-    live = f"{format_size(serving.live)} are live at most in one request"
+    live = f"one request needs at most {format_size(serving.live)}"
     bound = serving.chosen.bound
     if bound is None:
-        return f"no bound is known for every sequence of requests; {live}"
-    return f"the arena holds at most {format_size(bound)}, whatever the sequence; {live}"
+        return f"no bound of the arena is known for any sequence of requests; {live}"
+    return f"the arena holds at most {format_size(bound)} for any sequence of requests; {live}"
 
 
 def _candidates(serving: ServingSettings) -> doc.Table:
@@ -158,8 +157,12 @@ def _verdicts(found: Soak) -> Iterator[doc.Block]:
         seen, most = format_size(found.held), format_size(bound)
         yield doc.Note("error", f"the arena held {seen}, above its bound of {most}")
     if found.passed:
-        kept = "" if bound is None or found.held is None else ", the bound was kept"
-        yield doc.Paragraph(f"same outputs{kept}", "verdict")
+        kept = (
+            ""
+            if bound is None or found.held is None
+            else ", and the arena stayed within its bound"
+        )
+        yield doc.Paragraph(f"The outputs are the same{kept}.", "verdict")
 
 
 def _courses(found: Soak) -> doc.Table:

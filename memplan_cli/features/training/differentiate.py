@@ -98,7 +98,7 @@ def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:
     computed = [name for node in graph.node for name in node.output if name]
     near = get_close_matches(loss, computed, n=3) or [value.name for value in graph.output]
     return SettingsError(
-        f"the model computes no tensor {loss!r} to be the loss",
+        f"the model computes no tensor {loss!r}, which was named as the loss",
         hint=f"the nearest names are {', '.join(near[:3])}",
     )
 

@@ -187,7 +187,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
             doc.Paragraph("Unknown sizes depend on data. To measure them in a run:"),
             doc.Code((f"memplan report {written.path}",), doc.SHELL),
         ]
-    yield from doc.section("Memory to expect, in this order", *blocks)
+    yield from doc.section("Memory of the training step, in this node order", *blocks)
 
 
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {

@@ -187,7 +187,7 @@ def _notes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     elif before.nodes != after.nodes:
         yield f"{after.nodes - before.nodes:+d} nodes: {before.nodes} before, {after.nodes} now"
     for condition in changed_conditions(before, after):
-        yield f"{condition.name} was {condition.before}, is {condition.after}"
+        yield f"{condition.name}: {condition.before} before, {condition.after} after"
     for snapshot in (before, after):
         if snapshot.partial:
             yield f"totals of {snapshot.model} are partial: {known_share(snapshot.coverage)}"

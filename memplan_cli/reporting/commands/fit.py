@@ -54,11 +54,11 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
     else:
         yield doc.Paragraph("nothing fits", "verdict")
     if fit.expressions:
-        yield doc.Paragraph(f"one plan for all values: {expression(fit.expressions)} bytes")
+        yield doc.Paragraph(f"total for any value: {expression(fit.expressions)} bytes")
 
 
 _MEASURED: Mapping[str, str] = {
-    "process": "of the process at its highest",
+    "process": "at the peak of the process",
     "arena": "reserved by the arena, weights included",
 }
 """What the confirming run measured."""

@@ -32,7 +32,7 @@ def comparison_document(comparison: AllocatorComparison) -> doc.Document:
         (run.allocator, format_size(run.held), f"{run.fragmentation:.1%}")
         for run in comparison.simulations
     ]
-    heads = doc.columns("allocator", ">reserved", ">never needed at once")
+    heads = doc.columns("allocator", ">reserved", ">never used")
     meanings = [_RESERVED_MEANING]
     if any(run.allocator == "ort" for run in comparison.simulations):
         meanings.append(_ORT_MEANING)

@@ -66,7 +66,7 @@ def _verdict_lines(validation: Validation) -> Iterator[doc.Prose]:
     elif validation.max_abs_diff is not None:
         yield f"largest difference: {validation.max_abs_diff:g}"
     if validation.replay is not None:
-        yield f"replay in one poisoned arena: {validation.replay}"
+        yield f"replay of the plan in one arena filled with NaN: {validation.replay}"
     if validation.donated is not None:
         yield f"two steps with each donated pair in one buffer: {validation.donated}"
     for difference in validation.differences[:_MAX_DIFFERENCES]:

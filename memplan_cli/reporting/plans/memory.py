@@ -31,12 +31,12 @@ _SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 
 _TRAINING: Mapping[str, tuple[str, str]] = {
     "raw": (
-        "to train",
-        "intermediates of a training step of this model (`train-step --gradients`), no reuse",
+        "training step, no reuse",
+        "sum of the intermediates of this model's training step (`train-step --gradients`)",
     ),
     "optimized": (
-        "to train, reused",
-        "the same as planned at this level, in the order of its nodes",
+        "training step, planned",
+        "what this level needs for them, in the node order of the training step",
     ),
 }
 
@@ -75,7 +75,9 @@ def verdict(report: Report) -> str:
         return "no intermediate has any bytes"
     planned, naive = format_size(memory.planned), format_size(memory.naive)
     graph = (
-        "" if report.target == "portable" else f" in the runtime's graph for {report.target}"
+        ""
+        if report.target == "portable"
+        else f" of the graph that ONNX Runtime optimized for {report.target}"
     )
     partial = " (partial)" if report.partial else ""
     return f"plan: {planned} for the intermediates{graph}, {naive} without reuse{partial}"
@@ -140,7 +142,7 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
             replace(figure, certainty=_certainty(report, "live_peak", figure.value))
         )
     if memory.order_bound is not None and not memory.order_proved:
-        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fusion may go lower)"
+        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fusing nodes could need less)"
         figures.append(
             _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
         )
@@ -155,20 +157,20 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
 
 def order_note(report: Report) -> str:
     """Return the node orders that the rows of the memory figures are for."""
-    line = f"all rows in the planned order ({report.chosen_order.replace('_', ' ')})"
+    line = f"All rows are for the planned node order ({report.chosen_order.replace('_', ' ')})"
     if report.original_planned is not None:
-        owner = "file" if report.target == "portable" else "runtime's own graph"
-        line += f", 'file order' in that of the {owner}"
+        owner = "file" if report.target == "portable" else "graph that ONNX Runtime optimized"
+        line += f", except 'file order', which is for the node order of the {owner}"
     if report.chosen_order == "file":
-        return line
-    return f"{line}; a plan for another level may use another order"
+        return f"{line}."
+    return f"{line}. A plan for another level may use another order."
 
 
 def _lower_bound(report: Report) -> doc.Figure:
     """Return the live peak: no plan of this order is smaller. It may be an expression."""
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
-        meaning += "; no order of these nodes needs less (fusion may)"
+        meaning += "; no node order needs less (fusing nodes could)"
     if memory.live_peak is None and "live_peak" in report.symbolic:
         meaning += "; dims from 1 on"
         figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)

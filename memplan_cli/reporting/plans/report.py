@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Detail = Literal["answer", "details", "definitions"]
 """How much a text contains: the short answer; all sections; also the meaning of each number."""
 
-_MORE = "-v shows the details, --explain also what each number means"
+_MORE = "-v prints all tables, --explain also what each number means"
 
 
 def plan_document(
@@ -92,7 +92,7 @@ def _proofs(report: Report) -> Iterator[str]:
     if report.partial:
         yield "nothing on unknown sizes"
     elif memory.order_proved:
-        yield "no order of these nodes needs less (fusion may)"
+        yield "no node order needs less (fusing nodes could)"
     elif memory.live_peak is not None and memory.live_peak == memory.planned:
         yield "no plan of this order is smaller"
 

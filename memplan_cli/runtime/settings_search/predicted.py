@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 SHORT_RUNS = (
-    "the memory pattern is off because sizes were assumed, and other sizes would hold more with it: "
-    "runs take up to a fifth longer; --dim sets the sizes"
+    "The memory pattern is off because sizes were assumed: with other sizes it could need more "
+    "memory. Without it, runs take up to a fifth longer. --dim sets the sizes."
 )
 """The note on a model whose memory pattern is off only because its sizes were assumed."""
 

@@ -179,7 +179,7 @@ def test_a_value_for_a_name_that_the_inputs_decide_is_refused(
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        SettingsError, match="no dim is called 'pp': its dims are p, q"
+        SettingsError, match="the model has no dim 'pp': its dims are p, q"
     ) as told:
         reject_unknown_dims(parse(PAIR), ["p", "pp"])
     assert told.value.hint == "did you mean 'p'?"
