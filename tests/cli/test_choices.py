@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from memplan_cli.cli import main
 from memplan_cli.api.schema import SCHEMA_NAMES
+from memplan_cli.cli import main
 from memplan_cli.features.training.losses import LOSSES
 from memplan_cli.features.training.optimizers import OPTIMIZERS
 from memplan_cli.reporting import RENDERERS
