@@ -116,6 +116,19 @@ def test_rows_of_any_width_are_summed_alike_where_pieces_begin_as_registers_do(
     assert not differences(case, node, split, cuts, Case.run_in_runtime)
 
 
+@pytest.mark.parametrize(("samples", "height"), [(1, 16), (3, 32)])
+def test_group_normalization_keeps_the_bits_where_groups_fill_registers(
+    samples: int, height: int
+) -> None:
+    x = Wide(3).whole(samples, 12, height, 4)
+    case = Case("GroupNormalization", (x, *(Wide(4).whole(2, 12))), {"num_groups": 6})
+    node = case.node(case.run_in_runtime())
+    for split in splits_of(node):
+        if split.extent > 1:
+            assert keeps_bits(node, split, [(0, 1), (1, split.extent)])
+            assert not differences(case, node, split, [1], Case.run_in_runtime)
+
+
 def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
     case = Case(
         "ReduceSum", (Wide(3).whole(256, 77), np.array([-1], np.int64)), constants=(1,)
@@ -128,7 +141,15 @@ def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "cuts"),
-    [("MatMul", [1]), ("Gemm", [1]), ("Attention", [1]), ("ReduceSum", [4]), ("Log", [3])],
+    [
+        ("MatMul", [1]),
+        ("Gemm", [1]),
+        ("Attention", [1]),
+        ("ReduceSum", [4]),
+        ("GroupNormalization", [1]),
+        ("InstanceNormalization", [1]),
+        ("Log", [3]),
+    ],
 )
 def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int]) -> None:
     found = []

@@ -14,6 +14,8 @@ tiles of a convolution     positions are columns of a product: the same where su
                            blocks of the whole (`_summing_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: the same if a row,
                            or what lies before a chunk, fills whole registers; from 4 rows on
+Group- and                 a group, or a channel, of a sample is a summed row: as sums over the
+InstanceNormalization      last axis
 sums over other axes       a single sample is summed in another order; 4 and more the same
 Eigen's functions          elements are computed 4 to 16 at a time, and the remaining ones by
                            another formula: only if no chunk has remaining ones
@@ -60,7 +62,7 @@ _REGISTER_ELEMENTS = 64
 def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
     """Whether the kernel gives the same bits in these chunks as for the whole op."""
     chunks = tuple(chunks)
-    if _is_sum(node.op) and not _rows_begin_aligned(node, split, chunks):
+    if not _rows_begin_aligned(node, split, chunks):
         return False
     if not _has_same_summing_blocks(node, split, chunks):
         return False
@@ -139,11 +141,14 @@ def _leaves_single_row(node: Node, split: Split, chunks: Sequence[Range]) -> boo
 
 
 def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
-    """Whether summed rows begin at the same place in a vector register, whole and in chunks."""
-    data, output, read = node.data_shape, node.output_shape, split.inputs[0]
-    keeps_last_axis = len(output) == len(data) and output[-1] == data[-1] > 1
-    if keeps_last_axis or data[-1] % _REGISTER_ELEMENTS == 0:
+    """Whether summed rows begin at the same place in a vector register, whole and in chunks.
+
+    True for operators without summed rows.
+    """
+    row_elements = _summed_row_elements(node)
+    if row_elements is None or row_elements % _REGISTER_ELEMENTS == 0:
         return True
+    data, read = node.data_shape, split.inputs[0]
     if read is None or prod(data[: read.axis]) > 1:
         return False
     elements_per_index = prod(data[read.axis + 1 :])
@@ -151,3 +156,21 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
         read.uncropped_range(chunk)[0] * elements_per_index % _REGISTER_ELEMENTS == 0
         for chunk in chunks
     )
+
+
+def _summed_row_elements(node: Node) -> int | None:
+    """Return how many contiguous elements a kernel adds up; None if it does not sum rows.
+
+    GroupNormalization sums the channels and positions of each group of a sample,
+    InstanceNormalization the positions of each channel of a sample.
+    """
+    data, output = node.data_shape, node.output_shape
+    match qualified_name(node.op):
+        case "GroupNormalization":
+            return prod(data[1:]) // max(node.int_attribute("num_groups", 1), 1)
+        case "InstanceNormalization":
+            return prod(data[2:])
+    if not _is_sum(node.op):
+        return None
+    keeps_last_axis = len(output) == len(data) and output[-1] == data[-1] > 1
+    return None if keeps_last_axis else data[-1]
