@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.bindings import check_bindings
-from memplan_cli.checking.figures import check_figures
-from memplan_cli.checking.layout import check_layout
+from memplan_cli.checking.figures import check_bindings, check_figures
 from memplan_cli.checking.notes import check_notes
 from memplan_cli.checking.order import check_order, check_releases
-from memplan_cli.checking.planned_model import planned_model
 from memplan_cli.checking.sharing import check_donation, check_sharing
-from memplan_cli.checking.tensors import check_tensors
+from memplan_cli.checking.tensors import check_layout, check_tensors
+from memplan_cli.checking.timeline import planned_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.planned_model import OriginalModel, PlannedModel, TensorTypes
+    from memplan_cli.checking.timeline import OriginalModel, PlannedModel, TensorTypes
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
 

@@ -1,4 +1,4 @@
-"""Checks of the numbers in a report that need the written model.
+"""Checks of the numbers and bindings in a report that need the written model.
 
 The numbers that follow from the plan's own tensors are checked by `plan_figures`.
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.byte_sums import (
+from memplan_cli.checking.live_bytes import (
+    LiveBytes,
     add_sums,
     canonical_expression,
     evaluate_expression,
     evaluate_sum,
     evaluate_unit,
     is_symbolic,
+    live_bytes_at,
+    merge_storages,
+    peak_bytes,
     sample_dims,
     tensor_bytes,
 )
-from memplan_cli.checking.layout import LiveBytes, live_bytes_at, merge_storages, peak_bytes
 from memplan_cli.checking.operators import ELEMENT_BITS
-from memplan_cli.checking.order import node_labels
+from memplan_cli.checking.order import COPY_MARK, node_labels
 from memplan_cli.checking.plan_figures import (
     Figure,
     check_plan_figures,
@@ -32,15 +34,13 @@ from memplan_cli.checking.plan_figures import (
 )
 from memplan_cli.checking.sharing import viewed_value
 from memplan_cli.checking.timeline import ValueKind
-from memplan_cli.core.symbolic.dims import canonical_dim
+from memplan_cli.core.symbolic.dims import canonical_dim, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.checking.byte_sums import ByteSum
-    from memplan_cli.checking.layout import Storage
-    from memplan_cli.checking.planned_model import PlannedModel
-    from memplan_cli.checking.timeline import Node, Value
+    from memplan_cli.checking.live_bytes import ByteSum, Storage
+    from memplan_cli.checking.timeline import Node, PlannedModel, Value
     from memplan_cli.core.results.placements import Placement
 
 
@@ -74,7 +74,7 @@ def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
 def _is_copy(node: Node) -> bool:
     """Return whether a node is a recomputed copy of another node, by the names of its outputs."""
     names = [value.name for value in node.outputs if value is not None]
-    return bool(names) and all("__recompute" in name for name in names)
+    return bool(names) and all(COPY_MARK in name for name in names)
 
 
 def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Iterator[Figure]:
@@ -194,7 +194,7 @@ def _check_foldable(planned: PlannedModel) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _OutputBytes:
-    """Bytes of one model output.
+    """Bytes of one model output: ``coefficient`` times the value of ``unit``.
 
     Attributes:
         tick: the tick at which the output is written.
@@ -228,9 +228,9 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     for value in planned.timeline.values():
         if value.kind is ValueKind.WEIGHT:
             dtype, shape = planned.type_of(value)
-            dims = [dim for dim in shape or () if isinstance(dim, int) and dim >= 0]
-            if shape is not None and dtype in ELEMENT_BITS and len(dims) == len(shape):
-                weights += -(-prod(dims) * ELEMENT_BITS[dtype] // 8)
+            if shape is not None and dtype in ELEMENT_BITS:
+                coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
+                weights += coefficient if unit == "1" else 0
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
@@ -310,3 +310,69 @@ def _view_base(value: Value, rows: Mapping[int, Placement]) -> Value:
             break
         value = base
     return value
+
+
+def check_bindings(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the report's bindings of dims differ from the settings and the model.
+
+    A dim with a value in the settings has this value. A dim with bounds need not have a value; if
+    it has one, the model was run at it. Every other symbol in the inputs is free: its value is
+    assumed, and at least 1.
+    """
+    bindings = planned.plan.report.bindings
+    settings_dims = planned.plan.settings.get("dims")
+    fixed = settings_dims if isinstance(settings_dims, dict) else {}
+    free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
+    replaced = _replaced_symbols(planned)
+    for name in sorted(fixed.keys() | free | bindings.keys()):
+        dim = f"dim {name[:120]!r}"
+        if name not in bindings:
+            yield f"bindings are recorded without {dim}, which the plan's inputs have"
+            continue
+        value, source = bindings[name].value, bindings[name].source
+        recorded = f"bindings are recorded with {value} for {dim}"
+        if name in fixed:
+            if value != fixed[name]:
+                yield f"{recorded}, the settings have {str(fixed[name])[:40]}"
+        elif name in planned.bounds:
+            low, high = planned.bounds[name]
+            if not low <= value <= high:
+                yield f"{recorded}, its bounds are {low} to {high}"
+        elif name not in free and name not in replaced:
+            yield f"bindings are recorded with {dim}, which is not free in the model"
+        elif source != "assumed":
+            yield f"{recorded} as {source}, and the settings do not give it"
+        elif value < 1:
+            yield f"{recorded}, an assumed value is at least 1"
+
+
+def _input_symbols(planned: PlannedModel) -> set[str]:
+    """Return the symbols in the shapes of a model's inputs, elements of sequences included."""
+    symbols: set[str] = set()
+    for value in planned.timeline.main.inputs:
+        _, shape = planned.types[0].get(value.name, ("unknown", None))
+        for dim in shape or ():
+            symbols |= symbols_of(dim)
+    for proto in planned.model.graph.input:
+        kind = proto.type
+        while (field := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
+            kind = getattr(kind, field).elem_type
+            for dim in kind.tensor_type.shape.dim:
+                if dim.dim_param:
+                    symbols |= symbols_of(dim.dim_param)
+    return symbols
+
+
+def _replaced_symbols(planned: PlannedModel) -> set[str]:
+    """Return the symbols of inputs whose shapes the settings replace, and names for their dims.
+
+    The plan is made without these symbols, but a run may bind them.
+    """
+    shapes = planned.plan.settings.get("shapes")
+    replaced_inputs = shapes if isinstance(shapes, dict) else {}
+    symbols: set[str] = set()
+    for value in planned.model.graph.input:
+        if value.name in replaced_inputs:
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                symbols |= {f"{value.name}_dim{axis}", *symbols_of(dim.dim_param)}
+    return symbols

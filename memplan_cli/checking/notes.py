@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from onnx import StringStringEntryProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.planned_model import PlannedModel
-    from memplan_cli.checking.timeline import Block
+    from memplan_cli.checking.timeline import Block, PlannedModel
     from memplan_cli.core.results.placements import Placement
 
 _PREFIX = "pkg.memplan."
@@ -82,10 +81,10 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
                 f"the model's note says that {name[:40]} is {printable(recorded.get(name))}, "
                 f"the plan says {printable(expected.get(name))}"
             )
-    donated = {(str(one), str(other)) for one, other in plan.report.donated.pairs}
+    donated = {(str(name), str(output)) for name, output in plan.report.donated.pairs}
     try:
         noted_pairs = json.loads(notes.get("donated") or "[]")
-        is_same = {(str(one), str(other)) for one, other in noted_pairs} == donated
+        is_same = {(str(name), str(output)) for name, output in noted_pairs} == donated
     except (ValueError, TypeError):
         is_same = False
     if not is_same:
@@ -113,7 +112,7 @@ def _check_node_notes(
             yield f"{text}{expected}"[:400]
         if "memory" in notes:
             ids = [block.tensor_id(name) for name in node.proto.output if name]
-            rows = [planned.tensors[each].placement for each in ids if each in planned.tensors]
+            rows = [planned.tensors[i].placement for i in ids if i in planned.tensors]
             words = "; ".join(in_words(row, units) for row in rows)
             if notes["memory"] != words:
                 yield (

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.planned_model import PlannedModel
-    from memplan_cli.checking.timeline import Block, Node
+    from memplan_cli.checking.timeline import Block, Node, PlannedModel
 
-COPY_SUFFIX = re.compile(r"__recompute\d*$")
+COPY_MARK = "__recompute"
+"""Occurs in the names of a recomputed node's outputs, followed by the number of the copy."""
+
+COPY_SUFFIX = re.compile(rf"{COPY_MARK}\d*$")
 """Matches the end of the names of a recomputed node's outputs."""
 
 
@@ -60,7 +62,7 @@ def has_valid_path(block: Block) -> bool:
 
 
 def node_labels(planned: PlannedModel) -> dict[int, str]:
-    """Return the label of a node in reports, for the first and the last tick of every node."""
+    """Return the labels of nodes in reports, by first and by last tick of the node."""
     labels: dict[int, str] = {}
     for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
         for node, entry in zip(block.nodes, order.nodes, strict=True):
@@ -103,7 +105,7 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
         if any(node.subgraphs for node in block.nodes):
             producers = {name: node for node in graph.node for name in node.output if name}
         for node, entry in zip(block.nodes, order.nodes, strict=True):
-            if entry != own_name(node.proto.name) or not entry:
+            if not entry or entry != own_name(node.proto.name):  # not an entry by name
                 yield from _check_index(node, entry, original_nodes)
             if node.subgraphs:
                 names = (name for name in _output_names(node.proto) if name in producers)
@@ -114,7 +116,13 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
 
 
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
-    """Yield whether an original node at an entry's index is of another type or outputs."""
+    """Yield a message if the original node at an entry's index has another type or other outputs.
+
+    Args:
+        node: the node of the written model.
+        entry: its entry in the plan's order, ``#index``.
+        original_nodes: the nodes of the same block in the original file.
+    """
     index = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
     if not 0 <= index < len(original_nodes):
         yield (
@@ -126,8 +134,8 @@ def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) ->
     outputs, expected = _output_names(node.proto), _output_names(original)
     if original.op_type != node.proto.op_type or not set(outputs) <= set(expected):
         yield (
-            f"the order has {entry} at place {node.index}, which makes {_listed(expected)}, "
-            f"and the model has there what makes {_listed(outputs)}"
+            f"the order has {entry} at place {node.index}, which makes {_quoted(expected)}, "
+            f"and the model has there what makes {_quoted(outputs)}"
         )
 
 
@@ -136,8 +144,8 @@ def _output_names(node: NodeProto) -> list[str]:
     return [COPY_SUFFIX.sub("", name) for name in node.output if name]
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Return at most three names, quoted and shortened, as text for a message."""
+def _quoted(names: Sequence[str]) -> str:
+    """Return at most three names, quoted and cut, for a message; ``"nothing"`` without names."""
     return ", ".join(repr(name[:120]) for name in names[:3]) or "nothing"
 
 
@@ -152,7 +160,11 @@ def _subgraphs(node: NodeProto) -> list[GraphProto]:
 
 
 def check_releases(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the plan releases other tensors at a step than those dead after its node."""
+    """Yield steps at which the plan does not release exactly the tensors that are dead after them.
+
+    A tensor is released at the last tick of the last node of its block that needs it. Pinned
+    tensors, and inputs and outputs of blocks, are never released.
+    """
     expected: defaultdict[int, list[str]] = defaultdict(list)
     for tensor_id, (row, value) in planned.tensors.items():
         if value.last_node and not value.is_block_input_or_output and row.pinned is None:

@@ -15,32 +15,28 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.byte_sums import (
+from memplan_cli.checking.live_bytes import (
+    LiveBytes,
     add_sums,
+    align,
     canonical_expression,
     evaluate_expression,
     evaluate_sum,
     evaluate_unit,
     is_symbolic,
-    sample_dims,
-)
-from memplan_cli.checking.layout import (
-    LiveBytes,
-    align,
-    check_slots,
     live_bytes_at,
     live_curve,
     peak_bytes,
+    sample_dims,
     tensor_storages,
 )
-from memplan_cli.checking.tensors import check_tensor_bytes
+from memplan_cli.checking.tensors import check_slots, check_tensor_bytes
 from memplan_cli.core.symbolic.dims import canonical_dim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.checking.byte_sums import ByteSum
-    from memplan_cli.checking.layout import Storage
+    from memplan_cli.checking.live_bytes import ByteSum, Storage
     from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan

@@ -17,8 +17,7 @@ from memplan_cli.core.symbolic.sizes import size_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.checking.planned_model import PlacedTensor, PlannedModel
-    from memplan_cli.checking.timeline import Node, Timeline, Value
+    from memplan_cli.checking.timeline import Node, PlacedTensor, PlannedModel, Timeline, Value
     from memplan_cli.core.results.placements import Placement
 
 _LEVEL_WITH_SHARING = 2
@@ -45,7 +44,10 @@ def check_sharing(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_alias(row: Placement, planned: PlannedModel) -> Iterator[str]:
-    """Yield where a tensor with ``alias_of`` does not have the place of the tensor named there."""
+    """Yield errors of a tensor with ``alias_of``: it must have the place of the tensor named there.
+
+    The level must allow sharing, the other tensor must not be an alias, and neither may be pinned.
+    """
     base = planned.tensors.get(row.alias_of or "")
     name = f"tensor {row.id[:120]!r}"
     level = planned.plan.report.level
@@ -82,7 +84,7 @@ def _view_source(value: Value, known_sources: dict[int, Value]) -> Value:
             source = chain[-1]
             break
         chain.append(base)
-    known_sources.update((id(each), source) for each in chain)
+    known_sources.update((id(view), source) for view in chain)
     return source
 
 
@@ -99,7 +101,7 @@ def _check_overwrites(
         buffers: the buffer of each value that shares bytes, by ``id``.
     """
     live: list[PlacedTensor] = []
-    for tensor in sorted(tensors, key=lambda each: (each.value.first, each.value.end)):
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
         row, value = tensor
         live = [other for other in live if other.value.end > value.first]
         for other_row, other in live:
@@ -129,10 +131,11 @@ def _has_same_size(row: Placement, other: Placement) -> bool:
 
 
 def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
-    """Return whether the producer of a value may write it over another value that ends there.
+    """Return whether the producer of a value may write it over ``other``, which ends at this node.
 
-    An If passes on the result of its branch in place. Another node must read the buffer only as
-    ``other``, and only at inputs that its operator may overwrite.
+    The output of an If may have the bytes of the branch output that it returns. Any other node must
+    read the shared buffer as ``other`` only, and only at inputs that its operator may overwrite.
+    ``buffers`` has the buffer of each value that shares bytes, by ``id`` of the value.
     """
     node = value.producer
     if node is None:
@@ -177,9 +180,11 @@ def _enclosing_branches(value: Value) -> Iterator[tuple[int, int]]:
 
 
 def _check_loop_state(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
-    """Yield outputs of a repeated subgraph that share bytes with another input of it.
+    """Yield outputs of a repeated subgraph that share bytes with one of its inputs.
 
-    The output becomes an input of the next iteration while this iteration's inputs are live.
+    An output is passed to the next iteration while this iteration's inputs are still live. Only an
+    input that is returned unchanged may share its bytes with itself. ``buffers`` has the buffer of
+    each value that shares bytes, by ``id`` of the value.
     """
     for subgraph in node.subgraphs:
         inputs = {
@@ -199,7 +204,7 @@ _Readers = dict[int, list["Node"]]
 
 
 def check_donation(planned: PlannedModel) -> Iterator[str]:
-    """Yield each invalid pair of a donated input and the output stored in its memory.
+    """Yield each invalid pair of a donated input and the output that is stored in its memory.
 
     Both must exist, occur in one pair only, and have the same dtype and shape. The input and its
     views must not be read after the output is written, nor be outputs themselves.
@@ -281,5 +286,5 @@ def _overwrites_input(node: Node, donated: Value, output: Value) -> bool:
     if not node.outputs or node.outputs[0] is not output or node.subgraphs:
         return False
     in_place = IN_PLACE_INPUTS.get(node.operator, ())
-    positions = [at for at, value in enumerate(node.inputs) if value is donated]
+    positions = [index for index, value in enumerate(node.inputs) if value is donated]
     return bool(positions) and all(position in in_place for position in positions)

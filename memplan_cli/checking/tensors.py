@@ -1,23 +1,27 @@
-"""Checks of a plan's tensors: dtype, shape, bytes, live range and pinning, each on its own."""
+"""Checks of a plan's tensors: type, bytes, live range and pinning, then offsets, arenas and slots."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import defaultdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.byte_sums import tensor_bytes
+from memplan_cli.checking.live_bytes import Storage, align, tensor_bytes, tensor_storages
+from memplan_cli.checking.order import COPY_MARK
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.checking.planned_model import PlannedModel
+    from memplan_cli.checking.timeline import PlannedModel
     from memplan_cli.core.program import Shape
-    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.placements import ArenaFacts, Placement
+    from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
 
 _CONSUMED_GRADIENT = "a gradient that the update consumes (skip_grads)"
-_COPY_MARK = "__recompute"
 
 
 def check_tensors(planned: PlannedModel) -> Iterator[str]:
@@ -57,7 +61,7 @@ def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
         dtype, shape = planned.type_of(value)
         if size_of(shape, dtype) is not None:
             yield f"tensor {tensor_id[:120]!r} has a size, and the plan has no place for it"
-        elif tensor_id not in reasons and _COPY_MARK not in value.name:
+        elif tensor_id not in reasons and COPY_MARK not in value.name:
             yield f"tensor {tensor_id[:120]!r} is neither placed nor among the unplanned"
     for name, reason in reasons.items():
         tensor = planned.tensors.get(name)
@@ -68,7 +72,7 @@ def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_type(row: Placement, dtype: str, shape: Shape | None) -> Iterator[str]:
-    """Yield if the dtype or shape of a tensor in the plan contradicts those of the model.
+    """Yield a message if the dtype or shape of a tensor in the plan contradicts the model's.
 
     An unknown dtype, shape or dim of the model contradicts nothing.
     """
@@ -87,7 +91,10 @@ def _check_type(row: Placement, dtype: str, shape: Shape | None) -> Iterator[str
 
 
 def check_tensor_bytes(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
-    """Yield if the bytes of a tensor, in the unit of its arena, are not those of its shape."""
+    """Yield a message if the bytes of a tensor are not those of its shape and dtype.
+
+    ``unit`` is the unit of the tensor's arena, for example ``"batch"``.
+    """
     count, expected_unit = tensor_bytes(row.shape, row.dtype, bounds)
     if row.bytes != count or (row.bytes and unit != expected_unit):
         yield (
@@ -99,15 +106,16 @@ def check_tensor_bytes(row: Placement, unit: str, bounds: Bounds) -> Iterator[st
 def _check_pinned(
     row: Placement, exclude_pattern: str | None, planned: PlannedModel
 ) -> Iterator[str]:
-    """Yield if a tensor must be pinned and is not, or is pinned without a reason.
+    """Yield a message if a tensor must be pinned and is not, or is pinned without a reason.
 
     A pinned tensor has memory of its own for the whole run. Excluded tensors and the loss must be
-    pinned, gradients may be if the settings ask for it. Recomputed copies need not be pinned.
+    pinned, except recomputed copies. Gradients may be pinned with ``skip_grads``.
+    ``exclude_pattern`` is the setting that excludes the tensor, or None.
     """
     reasons = [] if exclude_pattern is None else [f"excluded by {exclude_pattern!r}"]
     if row.id == planned.plan.report.loss:
         reasons.append("the loss")
-    if reasons and row.pinned is None and _COPY_MARK not in row.name:
+    if reasons and row.pinned is None and COPY_MARK not in row.name:
         yield f"tensor {row.id[:120]!r} has no memory of its own, and is {reasons[0][:120]}"
     settings, phases = planned.plan.settings, planned.plan.report.phases
     if settings.get("skip_grads") and phases.get("backward"):
@@ -120,10 +128,10 @@ def _check_pinned(
 
 
 def _excluded_tensors(planned: PlannedModel) -> Mapping[str, str]:
-    """Return the ids of the tensors that the settings exclude, each with the first matching pattern.
+    """Return the ids of the tensors that the settings exclude, each with its first pattern.
 
-    A pattern is compared in this order, and the first kind of match counts: equal to a name, a
-    glob over names in any block, a glob over ids.
+    A pattern is a tensor's name. If no tensor has this name, it is a glob over names, and if none
+    matches, a glob over ids, which contain the block.
     """
     settings = planned.plan.settings
     mem_param = settings.get("mem_param")
@@ -151,3 +159,95 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, str]:
         for tensor_id in matches:
             excluded.setdefault(tensor_id, pattern)
     return excluded
+
+
+def check_layout(plan: Plan) -> Iterator[str]:
+    """Yield tensors that overlap in time and memory, exceed their arena, or must not share a slot."""
+    by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
+    for storage in tensor_storages(plan.tensors):
+        by_arena[storage.arena].append(storage)
+    for arena in plan.arenas:
+        storages = by_arena.pop(arena.id, [])
+        yield from _check_height(arena, storages)
+        overlap = first_overlap(
+            [Box(s.first, s.end, s.offset, s.offset + s.bytes) for s in storages]
+        )
+        if overlap is not None:
+            earlier, later = storages[overlap[0]], storages[overlap[1]]
+            yield (
+                f"tensors {earlier.name[:120]!r} and {later.name[:120]!r} lie on the same "
+                f"bytes, and both are needed at tick {later.first}"
+            )
+    for arena_id, storages in by_arena.items():
+        yield f"tensor {storages[0].name[:120]!r} lies in arena {arena_id}, which does not exist"
+    yield from check_slots(plan.tensors, plan.report.level)
+
+
+def _check_height(arena: ArenaFacts, storages: Sequence[Storage]) -> Iterator[str]:
+    """Yield unaligned offsets, and a height that is not the aligned end of the last storage.
+
+    ``storages`` are those in this arena.
+    """
+    top = 0
+    for storage in storages:
+        top = max(top, storage.offset + storage.bytes)
+        if storage.offset % arena.alignment:
+            yield f"tensor {storage.name[:120]!r} lies at {storage.offset}, off the alignment"
+    if top > arena.height:
+        yield f"arena {arena.id} is recorded {arena.height} tall, its tensors reach {top}"
+    if arena.height > align(top, arena.alignment):
+        yield f"arena {arena.id} is recorded {arena.height} tall, its tensors end at {top}"
+
+
+class Box(NamedTuple):
+    """A buffer in time and memory, both half-open: ticks [first, end), bytes [low, high)."""
+
+    first: int
+    end: int
+    low: int
+    high: int
+
+
+def first_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
+    """Return the indices of two boxes that share a byte at a tick, or None if none do.
+
+    The second box is the first in time that overlaps an earlier one. Empty boxes overlap nothing.
+    One pass over the boxes by their first tick, with the live ones sorted by address.
+    """
+    live: list[tuple[int, int, int]] = []  # (low, high, index), sorted
+    ends: list[tuple[int, tuple[int, int, int]]] = []  # heap of (end, entry of `live`)
+    for index in sorted(range(len(boxes)), key=lambda index: boxes[index].first):
+        box = boxes[index]
+        if box.low >= box.high or box.first >= box.end:
+            continue
+        while ends and ends[0][0] <= box.first:
+            _, ended = heappop(ends)
+            del live[bisect_left(live, ended)]
+        position = bisect_left(live, (box.low,))
+        for low, high, other in live[max(position - 1, 0) : position + 1]:
+            if low < box.high and box.low < high:
+                return other, index
+        entry = (box.low, box.high, index)
+        insort(live, entry)
+        heappush(ends, (box.end, entry))
+    return None
+
+
+def check_slots(rows: Iterable[Placement], level: int) -> Iterator[str]:
+    """Yield tensors that must not share a slot, or that have none at level 0 or 1.
+
+    A slot has one offset and one dtype, and at level 0 one shape.
+    """
+    first_in_slot: dict[tuple[int, int], Placement] = {}
+    for row in rows:
+        if row.slot is None:
+            if level < 2:
+                yield f"tensor {row.id[:120]!r} has no slot at level {level}"
+            continue
+        first = first_in_slot.setdefault((row.arena, row.slot), row)
+        allowed = first.offset == row.offset and first.dtype == row.dtype
+        if not allowed or (level == 0 and first.shape != row.shape):
+            yield (
+                f"tensors {first.id[:120]!r} and {row.id[:120]!r} have slot {row.slot}, "
+                f"which level {level} does not allow"
+            )

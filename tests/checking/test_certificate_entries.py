@@ -11,7 +11,7 @@ import pytest
 from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.groups import GroupGraph, NodeGroup
-from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.core.results.certificate import Move
 from memplan_cli.errors import PlanError

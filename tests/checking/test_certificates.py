@@ -25,7 +25,7 @@ from memplan_cli.checking.certificates.groups import (
     NodeGroup,
     fuse_groups,
 )
-from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.cli import main
 from memplan_cli.core.results.certificate import (

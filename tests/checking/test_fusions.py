@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.checking.certificates.groups import GroupGraph, NodeGroup, fuse_groups
-from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.core.results.certificate import Fusion
 
 

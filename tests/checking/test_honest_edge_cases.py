@@ -13,7 +13,7 @@ from onnx import parser, save
 from memplan_cli import Settings, optimize
 from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.checking.certificates.arenas import check_arena
-from memplan_cli.checking.certificates.proof_errors import ProofError
+from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
 from memplan_cli.core.results.placements import ArenaFacts, Placement
 from memplan_cli.onnx_io.load import load_model

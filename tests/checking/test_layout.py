@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.checking.byte_sums import (
+from memplan_cli.checking.live_bytes import (
     add_sums,
     canonical_expression,
     evaluate_expression,
@@ -18,7 +18,7 @@ from memplan_cli.checking.byte_sums import (
     is_symbolic,
     sample_dims,
 )
-from memplan_cli.checking.layout import check_layout
+from memplan_cli.checking.tensors import check_layout
 from memplan_cli.core.results.placements import ArenaFacts, Placement
 
 BOXES = st.lists(

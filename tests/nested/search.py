@@ -12,10 +12,9 @@ import onnx
 from memplan_cli.api.models.model_file import plan_model, read_model
 from memplan_cli.api.models.plan_files import types_by_block
 from memplan_cli.checking.check import compare_plan
-from memplan_cli.checking.layout import tensor_storages
-from memplan_cli.checking.planned_model import planned_model
+from memplan_cli.checking.live_bytes import tensor_storages
 from memplan_cli.checking.tensors import check_tensors
-from memplan_cli.checking.timeline import build_timeline
+from memplan_cli.checking.timeline import build_timeline, planned_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.planning.plan_file import checked_plan

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.checking.check import PlanComparison
-    from memplan_cli.checking.planned_model import OriginalModel
+    from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.onnx_io.shapes.reading import Loaded
@@ -145,7 +145,7 @@ def _original_model(model: ModelProto, original: Path) -> OriginalModel:
     The checker compares the graphs only if the written graph is the original's own, reordered: not
     if ONNX Runtime optimized it, or its caches became buffers.
     """
-    from memplan_cli.checking.planned_model import OriginalModel
+    from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
     from memplan_cli.onnx_io.metadata import is_offline

@@ -18,8 +18,9 @@ from hashlib import sha256
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.certificates.proof_errors import ProofError, require
-from memplan_cli.checking.layout import Box, LiveBytes, align, first_overlap
+from memplan_cli.checking.certificates.planned_graph import ProofError, require
+from memplan_cli.checking.live_bytes import LiveBytes, align
+from memplan_cli.checking.tensors import Box, first_overlap
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
     NOT_CHECKED,

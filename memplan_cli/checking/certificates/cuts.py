@@ -15,7 +15,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.groups import BLOCK_END
-from memplan_cli.checking.certificates.proof_errors import require
+from memplan_cli.checking.certificates.planned_graph import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

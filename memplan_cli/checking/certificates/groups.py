@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.proof_errors import require
+from memplan_cli.checking.certificates.planned_graph import require
 from memplan_cli.checking.operators import (
     BATCH_NORM_STATISTICS,
     DROPOUT_INPUTS_WITH_TRAINING_MODE,

@@ -1,4 +1,8 @@
-"""The graph and tensors that a certificate is about: a model's nodes in the order of a plan."""
+"""The graph and tensors that a certificate is about: a model's nodes in the order of a plan.
+
+The errors of proofs are here too: the other modules of this package raise them, and `verify` turns
+them into verdicts.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.certificates.proof_errors import (
-    ProofError,
-    UnknownSizeError,
-    require,
-)
 from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
 from memplan_cli.checking.order import has_valid_path
-from memplan_cli.checking.planned_model import exposed_outputs
-from memplan_cli.checking.timeline import ValueKind, build_timeline, name_blocks
+from memplan_cli.checking.timeline import (
+    ValueKind,
+    build_timeline,
+    exposed_outputs,
+    name_blocks,
+)
 from memplan_cli.core.program import own_name
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import Size, size_of
@@ -24,13 +27,27 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.planned_model import TensorTypes
-    from memplan_cli.checking.timeline import Node, Timeline
+    from memplan_cli.checking.timeline import Node, TensorTypes, Timeline
     from memplan_cli.core.results.placements import BlockOrder, Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
 
     Arrange = Callable[[Sequence[NodeProto], Sequence[str]], Sequence[NodeProto]]
+
+
+class ProofError(Exception):
+    """A proof does not show its bound. The text is the reason."""
+
+
+class UnknownSizeError(ProofError):
+    """A proof cannot be checked because the model does not contain the size of a tensor."""
+
+
+def require(condition: object, reason: str) -> None:
+    """Raise a `ProofError` with this reason unless the condition is true."""
+    if not condition:
+        raise ProofError(reason)
+
 
 _LEVEL_WITH_SHARING = 2
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.proof_errors import ProofError, require
+from memplan_cli.checking.certificates.planned_graph import ProofError, require
 from memplan_cli.checking.operators import OPTIONAL_OUTPUTS, VIEWS
 from memplan_cli.checking.order import COPY_SUFFIX
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.proof_errors import ProofError, require
+from memplan_cli.checking.certificates.planned_graph import ProofError, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.checking.certificates.arenas import check_arena
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import block_groups, fuse_groups
-from memplan_cli.checking.certificates.planned_graph import planned_graph
-from memplan_cli.checking.certificates.proof_errors import (
+from memplan_cli.checking.certificates.planned_graph import (
     ProofError,
     UnknownSizeError,
+    planned_graph,
     require,
 )
 from memplan_cli.checking.certificates.recomputation import check_recomputation
