@@ -1,4 +1,4 @@
-"""Products whose factors hang on one another are bounded together: never too low, often exact."""
+"""Upper bounds of products whose factors depend on each other are never too low, and often exact."""
 
 from __future__ import annotations
 
