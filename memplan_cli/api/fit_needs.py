@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import (
-    LOOK_AT_A_RUN,
+    RUN_OPTION,
     dim_option,
     input_shapes,
-    usual_numbers,
+    suggested_numbers,
 )
 from memplan_cli.core.progress import Detail
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
@@ -218,7 +218,7 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
     missing = [name for name in names if name not in unknown and name not in settings.bounds]
     if not missing:
         return
-    usual = usual_numbers(input_shapes(program))
+    usual = suggested_numbers(input_shapes(program))
     numbers = " ".join(dim_option(name, usual.get(name, _DIM_BY_DATA)) for name in missing)
     hint = f"{numbers} gives numbers"
     if len(missing) == 1:
@@ -280,7 +280,7 @@ class NeedsByRun:
             self.failed = f"{binding_text(dims)}, for {reason}"
             raise UnknownSizeError(
                 f"the size of {first.name!r} is not known: {reason}",
-                hint="" if may_run else LOOK_AT_A_RUN,
+                hint="" if may_run else RUN_OPTION,
             )
         self.run_warnings = self.run_warnings or loaded.warnings
         return report.memory

@@ -1,7 +1,7 @@
-"""The options that bind a model's free dims, as a shell takes them.
+"""Command-line options that bind a model's free dims, as texts for hints and messages.
 
-What tells a user to bind something has these words: with the names, ranks and fixed dims of
-the model at hand, to be copied whole.
+The options have the names, ranks and fixed dims of the model, so that a user can copy them:
+``--dim batch=1 --shape images=1,3,64,64``.
 """
 
 from __future__ import annotations
@@ -13,76 +13,83 @@ from memplan_cli.core.program import Dim, Origin
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from memplan_cli.core.program import Program
 
-LOOK_AT_A_RUN = "--run"
+RUN_OPTION = "--run"
+"""The option with which memplan runs a model to learn sizes that depend on data."""
 
-_LEADING, _IMAGE_SIDE, _LENGTH = 1, 64, 8
-_IMAGE_RANK = 4
-"""What a dim is offered as where nobody knows better: by its place."""
+_SUGGESTED_BATCH, _SUGGESTED_IMAGE_SIDE, _SUGGESTED_LENGTH = 1, 64, 8
+_MIN_IMAGE_RANK = 4
+"""From this rank on, dims from the third on are suggested as sides of an image."""
 
 
 class InputShape(NamedTuple):
-    """An input that a caller feeds, and its shape as far as the model says it."""
+    """A graph input and its shape, as the model declares it."""
 
     name: str
     shape: tuple[Dim, ...]
 
 
 def input_shapes(program: Program) -> tuple[InputShape, ...]:
-    """Return the inputs of a program that have a dim without a number; of known rank."""
-    found = (program.vars[identity] for identity in program.body.inputs)
+    """Return the graph inputs of known rank that have a free dim."""
+    inputs = (program.vars[identity] for identity in program.body.inputs)
     return tuple(
         InputShape(var.name or str(var.id), var.shape)
-        for var in found
+        for var in inputs
         if var.origin is Origin.INPUT
         and var.shape is not None
         and not all(isinstance(dim, int) for dim in var.shape)
     )
 
 
-def usual_numbers(inputs: Iterable[InputShape]) -> dict[str, int]:
-    """Return a number for each symbol of inputs, by the first place where it stands alone."""
-    found: dict[str, int] = {}
+def suggested_numbers(inputs: Iterable[InputShape]) -> dict[str, int]:
+    """Return a plausible number for each symbol, by the first axis that it occurs in."""
+    numbers: dict[str, int] = {}
     for _, shape in inputs:
-        for place, dim in enumerate(shape):
-            for name in sorted(symbols_of(dim)):
-                found.setdefault(name, _usual(place, len(shape)))
-    return found
+        for axis, dim in enumerate(shape):
+            for symbol in sorted(symbols_of(dim)):
+                numbers.setdefault(symbol, _suggested_number(axis, len(shape)))
+    return numbers
 
 
-def _usual(place: int, rank: int) -> int:
-    if place == 0:
-        return _LEADING
-    return _IMAGE_SIDE if rank >= _IMAGE_RANK and place > 1 else _LENGTH
+def _suggested_number(axis: int, rank: int) -> int:
+    if axis == 0:
+        return _SUGGESTED_BATCH
+    is_image_side = rank >= _MIN_IMAGE_RANK and axis > 1
+    return _SUGGESTED_IMAGE_SIDE if is_image_side else _SUGGESTED_LENGTH
 
 
 def binding_options(
     inputs: Iterable[InputShape], numbers: Mapping[str, int] | None = None
 ) -> str:
-    """Return the options that give every free dim of inputs a number; empty where none is.
+    """Return the options that bind every free dim of the inputs; empty if there are none.
 
-    A dim that the model names is bound by its name, which binds it everywhere. An input
-    with a dim that it does not name gets its whole shape.
+    A symbol that the model names is bound by ``--dim``, which binds it everywhere. An input with a
+    dim without a name gets its whole shape by ``--shape``.
 
     Args:
-        inputs: those with free dims.
-        numbers: what is known of symbols, as a run has them; the others get the usual ones.
+        inputs: inputs with free dims.
+        numbers: known numbers of symbols; others get suggested ones.
     """
-    free = tuple(inputs)
-    known = {**usual_numbers(free), **(numbers or {})}
-    shaped = [each for each in free if not _is_named(each)]
-    by_shape = {name for each in shaped for dim in each.shape for name in symbols_of(dim)}
-    by_name = dict.fromkeys(
-        name for each in free for dim in each.shape for name in sorted(symbols_of(dim))
+    inputs = tuple(inputs)
+    numbers = {**suggested_numbers(inputs), **(numbers or {})}
+    with_nameless_dims = [shape for shape in inputs if not _has_only_named_dims(shape)]
+    bound_by_shape = {
+        symbol
+        for _, shape in with_nameless_dims
+        for dim in shape
+        for symbol in symbols_of(dim)
+    }
+    symbols = dict.fromkeys(
+        symbol for _, shape in inputs for dim in shape for symbol in sorted(symbols_of(dim))
     )
-    words = (
-        *(dim_option(name, known[name]) for name in by_name if name not in by_shape),
-        *(shape_option(each, known) for each in shaped),
-    )
-    return " ".join(words)
+    options = [
+        *(dim_option(name, numbers[name]) for name in symbols if name not in bound_by_shape),
+        *(_shape_option(shape, numbers) for shape in with_nameless_dims),
+    ]
+    return " ".join(options)
 
 
 def sizing_options(
@@ -90,42 +97,50 @@ def sizing_options(
     units: Iterable[str],
     numbers: Mapping[str, int] | None = None,
 ) -> str:
-    """Return the options that make numbers of sizes: units are what these are made of.
+    """Return the options that turn symbolic sizes into numbers.
 
-    Where the inputs' dims leave a symbol free, data decides it: a run has to be looked at,
-    which ``--no-run`` had ruled out.
+    If a unit has symbols that no input binds, these depend on data, and `RUN_OPTION` is added.
+
+    Args:
+        inputs: inputs with free dims.
+        units: the units of the sizes, such as ``batch*seq``.
+        numbers: known numbers of symbols; others get suggested ones.
     """
-    free = tuple(inputs)
-    words = binding_options(free, numbers)
-    bound = usual_numbers(free).keys()
-    decided = any(symbols_of(unit) - bound for unit in units if unit != "1")
-    return f"{words} {LOOK_AT_A_RUN}".strip() if decided else words
+    inputs = tuple(inputs)
+    options = binding_options(inputs, numbers)
+    bound_symbols = suggested_numbers(inputs).keys()
+    depends_on_data = any(symbols_of(unit) - bound_symbols for unit in units if unit != "1")
+    return f"{options} {RUN_OPTION}".strip() if depends_on_data else options
 
 
 def dim_option(name: str, number: int) -> str:
-    """Return ``--dim NAME=N``."""
+    """Return ``--dim NAME=N``, quoted for a shell."""
     return f"--dim {quote(f'{name}={number}')}"
 
 
 def bounds_options(names: Iterable[str]) -> str:
-    """Return ``--bounds NAME=A..B`` of each name, as a shell takes it."""
+    """Return ``--bounds NAME=A..B`` for each name, quoted for a shell."""
     return " ".join(f"--bounds {quote(f'{name}=A..B')}" for name in names)
 
 
-def shape_option(wanted: InputShape, numbers: Mapping[str, int]) -> str:
-    """Return ``--shape NAME=D,D`` of an input, with a number for each dim."""
-    dims = ",".join(map(str, _numbers(wanted.shape, numbers)))
-    return f"--shape {quote(f'{wanted.name}={dims}')}"
+def _shape_option(input_shape: InputShape, numbers: Mapping[str, int]) -> str:
+    """Return ``--shape NAME=D,D`` with a number for each dim, quoted for a shell."""
+    name, shape = input_shape
+    dims = []
+    for axis, dim in enumerate(shape):
+        bound_dim = bind_dim(dim, numbers)
+        if not isinstance(bound_dim, int):
+            bound_dim = _suggested_number(axis, len(shape))
+        dims.append(str(bound_dim))
+    return f"--shape {quote(f'{name}=' + ','.join(dims))}"
 
 
-def _numbers(shape: tuple[Dim, ...], numbers: Mapping[str, int]) -> Iterator[int]:
-    for place, dim in enumerate(shape):
-        bound = bind_dim(dim, numbers)
-        yield bound if isinstance(bound, int) else _usual(place, len(shape))
+def _has_only_named_dims(input_shape: InputShape) -> bool:
+    """Return whether the model itself names all free dims of an input.
 
-
-def _is_named(each: InputShape) -> bool:
-    """Whether each free dim has a name that the model itself gives it."""
-    made_up = {f"{each.name}_dim{place}" for place in range(len(each.shape))}
-    names = {name for dim in each.shape for name in symbols_of(dim)}
-    return None not in each.shape and not names & made_up
+    memplan calls a dim without a name ``<input>_dim<axis>``.
+    """
+    name, shape = input_shape
+    generated_names = {f"{name}_dim{axis}" for axis in range(len(shape))}
+    symbols = {symbol for dim in shape for symbol in symbols_of(dim)}
+    return None not in shape and not symbols & generated_names

@@ -1,7 +1,7 @@
-"""Bindings: the sizes and values that a model's inputs have, wherever they were said.
+"""Bindings: the numbers of a model's dims, and the data of its inputs.
 
-`Inputs` is what somebody gave; `Feed` is one input as a run gets it; a `Binding` holds both
-numbers for dims and feeds, for all that plans, predicts, runs or measures.
+`Inputs` holds what a user passed by options or in Python, `Feed` the data of one input of the model.
+A `Binding` is what planning, prediction, runs and measurements use.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Provenance = Literal["given", "inputs", "assumed"]
-"""Of a dim's number: an option or a settings file, an input's data, or nobody."""
+"""The source of a dim's number: an option or settings file, the data of an input, an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSpec:
-    """How to draw one input, or where its data is.
+    """How to draw one input at random, or the files with its data.
 
     Attributes:
         name: the graph input.
-        dtype: numpy's name, or ``str``.
-        shape: numbers only.
-        kind: ``normal`` (scaled by ``scale``), ``positive`` (its absolute value),
-            ``integers`` (``low <= value < high``), ``mask`` (0 or 1, the first of each row
-            1), ``values`` (exactly ``values``), ``strings``, ``file`` (the arrays in
-            ``files``) or ``fill`` (the one value in ``files`` everywhere).
-        container: ``tensor``, ``sequence``, ``optional``, ``map of text`` or ``map of
-            numbers``, by what its keys are.
-        files: arrays on disk, one, or one for each tensor of a sequence.
+        dtype: numpy's name of the element type, or ``str``.
+        shape: integers only.
+        kind: ``normal`` (random, times ``scale``), ``positive`` (its absolute value),
+            ``integers`` (random, ``low <= value < high``), ``mask`` (random 0 or 1, the first
+            element of each row 1), ``values`` (exactly ``values``), ``strings``, ``file`` (the
+            arrays in ``files``) or ``fill`` (the single value in ``files`` for all elements).
+        container: ``tensor``, ``sequence``, ``optional``, ``map of text`` (a map with text keys) or
+            ``map of numbers``.
+        files: one array, or one for each tensor of a sequence.
     """
 
     name: str
@@ -48,13 +48,13 @@ class FeedSpec:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What is known of one input that was given.
+    """The shape and data of one input, as the user passed it.
 
     Attributes:
-        shape: numbers only; None where one value fills whatever shape is bound.
-        files: arrays on disk; none where only the shape was given.
+        shape: integers only; None if a single value is used for all elements of any shape.
+        files: arrays on disk; empty if only the shape was passed.
         container: ``tensor`` or ``sequence``.
-        storage: keeps the files as long as it is there itself.
+        storage: an object that deletes the files when it is garbage-collected.
     """
 
     shape: tuple[int, ...] | None
@@ -64,11 +64,11 @@ class Feed:
 
 
 Feeds = Mapping[str, Feed]
-"""Inputs that were given, by name."""
+"""Name of a graph input -> its data."""
 
 
 def given_text(feeds: Feeds) -> str:
-    """Say, for a message, which inputs a run had that were given."""
+    """Return ``with the values given of 'a', 'b'`` for a message; empty if no feed has data."""
     names = [repr(name[:100]) for name, feed in feeds.items() if feed.files]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f" with the values given of {', '.join(names[:3])}{more}" if names else ""
@@ -76,16 +76,17 @@ def given_text(feeds: Feeds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Inputs that somebody gave, and what was made of them for one model.
+    """Inputs that a user passed, and how they were resolved for one model.
 
     Attributes:
         files: ``.npz`` files, folders of ``input_*.pb``, JSON files.
-        values: by name, a number, a list or an array.
-        feeds: what a run gets; None until a model is known.
-        provenance: who said the number of each dim, where no option did.
-        assumed: numbers for dims that nobody bound: what is planned stays symbolic in them,
-            and a number, or a run, is at these; None until they were looked for.
-        others: what becomes of inputs that a model does not take: `leave` is for many models.
+        values: input name -> a number, a list or an array.
+        feeds: the data of the model's inputs; None until they are resolved.
+        provenance: the source of the number of each dim that no option binds.
+        assumed: assumed numbers of dims that the user did not bind. Plans stay symbolic in these
+            dims; figures in bytes and runs use the numbers. None until they are resolved.
+        others: how to treat an input that the model does not have: an error, or, if many models
+            are processed, nothing.
     """
 
     files: tuple[str, ...] = ()
@@ -97,26 +98,29 @@ class Inputs:
 
     @property
     def given(self) -> bool:
-        """Whether anything was given."""
+        """Whether the user passed any input."""
         return bool(self.files or self.values)
 
 
-def inputs_of(given: Inputs | Mapping[str, object] | Path | str | tuple[str, ...]) -> Inputs:
+def inputs_of(source: Inputs | Mapping[str, object] | Path | str | tuple[str, ...]) -> Inputs:
     """Return inputs from a mapping of names to values, a path, or several paths."""
-    if isinstance(given, Inputs):
-        return given
-    if isinstance(given, Mapping):
-        return Inputs(values=given)
-    if isinstance(given, list | tuple):
-        return Inputs(tuple(str(path) for path in given))
-    return Inputs((str(given),))
+    if isinstance(source, Inputs):
+        return source
+    if isinstance(source, Mapping):
+        return Inputs(values=source)
+    if isinstance(source, list | tuple):
+        return Inputs(tuple(str(path) for path in source))
+    return Inputs((str(source),))
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Numbers for dims, and inputs that were given.
+    """The numbers of a model's dims, and the data of its inputs.
 
-    ``assumed`` names the dims whose number nobody said: a comparison may run at others too.
+    Attributes:
+        dims: symbol -> number.
+        feeds: the inputs whose data or shape the user passed; others are drawn at random.
+        assumed: symbols whose number is an assumption, so that a comparison may use others too.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -124,5 +128,5 @@ class Binding:
     assumed: frozenset[str] = frozenset()
 
     def at(self, dims: Mapping[str, int]) -> Binding:
-        """Return the same feeds at further numbers for dims."""
+        """Return the binding with further or other numbers of dims, which count as not assumed."""
         return Binding({**self.dims, **dims}, self.feeds, self.assumed - dims.keys())

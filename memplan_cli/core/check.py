@@ -1,4 +1,4 @@
-"""How a written model is proved: where it runs, and what counts as equal."""
+"""How a written model is validated: where it is run, and which differences are tolerated."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from typing import Literal
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 
 Depth = Literal["outputs", "full"]
+"""Compare outputs only, or also measure the memory of the runs."""
 
 Search = Literal["foreseen", "measured"]
+"""Predict the best runtime settings and confirm them by the validation run, or measure many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """``|got - wanted| <= atol + rtol * |wanted|``; zero asks for the same bits."""
+    """Two elements are equal if ``|actual - expected| <= atol + rtol * |expected|``.
+
+    If both are zero, the bits must be equal.
+    """
 
     rtol: float = 0.0
     atol: float = 0.0
 
     @property
     def exact(self) -> bool:
-        """Whether only the same bits will do."""
+        """Whether the bits must be equal."""
         return self.rtol == 0 and self.atol == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How a written model is proved: where it runs, and what counts as equal.
+    """How a written model is validated: where it is run, and which differences are tolerated.
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
-        runs: of each model, on the same inputs.
-        rtol, atol: what is excused, ``|got - wanted| <= atol + rtol * |wanted|``; two zeros
-            ask for the same bits.
-        timeout: seconds for each process that runs a model.
-        depth: ``full`` looks at the memory of the runs too, ``outputs`` compares alone.
-        search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
-            searched among many that are ``measured``.
-        processes: how many hold a model at once where their memory together is measured.
+        runs: the number of runs of each model, on the same inputs.
+        rtol, atol: the tolerance of outputs, see `Tolerance`.
+        timeout: the time limit in seconds of each process that runs a model.
+        depth: see `Depth`.
+        search: see `Search`.
+        processes: measure the memory of this number of processes that hold the model at the same
+            time; 0: do not measure that.
     """
 
     provider: str = "auto"
@@ -52,9 +56,9 @@ class Check:
 
     @property
     def tolerance(self) -> Tolerance:
-        """What is excused."""
+        """The tolerance of outputs."""
         return Tolerance(self.rtol, self.atol)
 
 
 DEFAULT_CHECK = Check()
-"""Both models on the best provider there is, two runs, bit for bit."""
+"""Two runs of both models on the best available provider, with equal bits."""

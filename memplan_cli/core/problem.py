@@ -1,7 +1,7 @@
 """Offset allocation: problems, layouts, and the checks that make a layout safe.
 
-A buffer is a rectangle: ticks of the clock to the right, bytes upwards. A layout slides
-the rectangles up and down until none overlap; the arena must be as tall as the top one.
+A buffer is a rectangle: ticks of the clock to the right, bytes upwards. A layout moves the
+rectangles up and down so that none overlap; the arena's height is the top of the highest one.
 
     offset
       |   +------+
@@ -10,8 +10,8 @@ the rectangles up and down until none overlap; the arena must be as tall as the 
       | |    a   |+--------+
       +-+--------+----------> tick
 
-Nothing here knows of graphs: allocators take a `Problem` and give a `Layout`, and
-`violations` says, with code that none of them share, whether that layout is safe to run.
+This module does not depend on graphs: an allocator is a function from `Problem` to `Layout`.
+`violations` checks a layout without any code of the allocators.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 BufferId = NewType("BufferId", str)
-"""The id of the var that opened the buffer."""
+"""The id of the first var that is stored in the buffer."""
 
 
-# What a large model has hundreds of thousands of is a named tuple: as frozen as a dataclass,
-# and made in half the time.
+# Types with 100,000 instances in a large model are named tuples: immutable as frozen dataclasses,
+# and created in half the time.
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def rows(kind: type[Row], fields: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-    """Yield named tuples of one kind from all their fields, in half the time of calls."""
+    """Yield a named tuple for each tuple of fields, in half the time of calls of ``kind``."""
     return map(partial(tuple.__new__, kind), fields)
 
 
@@ -50,10 +50,12 @@ class LiveRange(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Storage for one var, or for several that share their bytes.
+    """Storage of one var, or of several aliases.
 
-    ``size`` is in units of the arena (bytes for fixed sizes, multiples of the arena's
-    symbols otherwise). ``dtype`` and ``shape`` serve the pool levels, which match on them.
+    Attributes:
+        size: in units of the arena: bytes, or multiples of the arena's symbols.
+        live: the ticks at which it is needed.
+        dtype, shape: compared at levels 0 and 1, where slots are reused whole.
     """
 
     id: BufferId
@@ -73,10 +75,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An offset for each buffer, and the height of the arena that holds them all.
+    """An offset for each buffer of an arena.
 
-    ``proved`` is true only when the height is known to be the least possible: it equals
-    the lower bound, or an exhaustive search found nothing shorter.
+    Attributes:
+        offsets: the first byte of each buffer.
+        height: the size of the arena.
+        proved: whether no layout has a smaller height: it equals the lower bound, or an
+            exhaustive search found no other.
     """
 
     offsets: Mapping[BufferId, int]
@@ -85,12 +90,12 @@ class Layout:
 
 
 Allocator = Callable[[Problem], Layout]
-"""One strategy: where each buffer goes."""
+"""A function that places every buffer of a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Why a layout is wrong, and the buffers that break the rule."""
+    """A rule that a layout breaks, and the buffers that break it."""
 
     reason: str
     buffers: tuple[BufferId, ...]
@@ -102,34 +107,37 @@ def align(size: int, alignment: int) -> int:
 
 
 def pressure(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Return ``(tick, bytes live from that tick on)`` wherever the number changes."""
+    """Return ``(tick, bytes live from that tick on)`` for each tick at which a buffer starts or ends.
+
+    Sizes are rounded up to the alignment.
+    """
     deltas: dict[int, int] = {}
-    alignment, known = problem.alignment, deltas.get
+    alignment, delta_at = problem.alignment, deltas.get
     for _, size, (start, end), _, _ in problem.buffers:
-        padded = -(-size // alignment) * alignment  # `align`, without its call
-        deltas[start] = known(start, 0) + padded
-        deltas[end] = known(end, 0) - padded
+        padded = -(-size // alignment) * alignment  # `align`, inlined for speed
+        deltas[start] = delta_at(start, 0) + padded
+        deltas[end] = delta_at(end, 0) - padded
     ticks = sorted(deltas)
     return zip(ticks, accumulate([deltas[tick] for tick in ticks]), strict=True)
 
 
 def lower_bound(problem: Problem) -> int:
-    """Return the most bytes live at one tick, sizes aligned: no layout can be shorter."""
+    """Return the most bytes live at one tick, sizes aligned. No layout has a smaller height."""
     return max(map(itemgetter(1), pressure(problem)), default=0)
 
 
 def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
-    """Return what is wrong with a layout; empty means it is safe to run.
+    """Return the rules that a layout breaks; empty if it is safe to run.
 
-    O(n log n): `first_overlap` stops at the first overlap that it finds.
+    Of several overlaps only one is returned. O(n log n).
     """
     ids = [buffer.id for buffer in problem.buffers]
-    known = set(ids)
-    if len(known) != len(ids):
+    unique_ids = set(ids)
+    if len(unique_ids) != len(ids):
         return (Violation("the problem has two buffers of one id", tuple(_repeated(ids))),)
-    if known != layout.offsets.keys():
-        odd = known ^ layout.offsets.keys()
-        return (Violation("placed buffers are not the problem's buffers", tuple(sorted(odd))),)
+    if unique_ids != layout.offsets.keys():
+        unmatched = tuple(sorted(unique_ids ^ layout.offsets.keys()))
+        return (Violation("placed buffers are not the problem's buffers", unmatched),)
     offsets = [layout.offsets[identity] for identity in ids]
     sizes = [buffer.size for buffer in problem.buffers]
     if _are_misplaced(offsets, sizes, problem.alignment, layout.height):
@@ -137,45 +145,45 @@ def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
     pair = first_overlap([buffer.live for buffer in problem.buffers], offsets, sizes)
     if pair is None:
         return ()
-    one, other = pair
-    return (Violation("overlap in time and in memory", (ids[one], ids[other])),)
+    first, second = pair
+    return (Violation("overlap in time and in memory", (ids[first], ids[second])),)
 
 
 def slot_violations(
     problem: Problem, by_start: Sequence[Buffer], slots: Sequence[int], height: int
 ) -> tuple[Violation, ...]:
-    """Return what is wrong with slots that are reused whole; empty means they are safe.
+    """Return the rules that an assignment of buffers to slots breaks; empty if it is safe.
 
-    A pool needs no offsets: no buffer may take a slot before the live range of the last one
-    has ended, and the slots, each as large as its largest buffer, take the bytes that are
-    claimed.
+    Two buffers in one slot must not be live at the same tick. A slot is as large as its largest
+    buffer, and the sizes of all slots must add up to ``height``.
 
     Args:
-        problem: What is to be placed.
-        by_start: Its buffers, sorted by start.
-        slots: The slot of each.
-        height: The bytes claimed for all slots.
+        problem: the buffers to be placed.
+        by_start: its buffers, sorted by start.
+        slots: the slot of each buffer in ``by_start``.
+        height: the total size of all slots.
     """
     ids = {buffer.id for buffer in by_start}
     if len(by_start) != len(problem.buffers) or ids != {b.id for b in problem.buffers}:
         return (Violation("placed buffers are not the problem's buffers", tuple(sorted(ids))),)
-    holder: dict[int, Buffer] = {}
-    largest: dict[int, int] = {}
-    now = 0
+    owner: dict[int, Buffer] = {}
+    slot_sizes: dict[int, int] = {}
+    previous_start = 0
     for buffer, slot in zip(by_start, slots, strict=True):
         _, size, (start, _), _, _ = buffer
-        before = holder.get(slot)
-        if start < now or (before is not None and before.live.end > start):
-            pair = (buffer,) if before is None else (before, buffer)
+        previous = owner.get(slot)
+        if start < previous_start or (previous is not None and previous.live.end > start):
+            pair = (buffer,) if previous is None else (previous, buffer)
             return (Violation("a slot is taken before it is free", tuple(b.id for b in pair)),)
-        now, holder[slot] = start, buffer
-        if largest.get(slot, -1) < size:
-            largest[slot] = size
-    taken = sum(align(size, problem.alignment) for size in largest.values())
-    return () if taken == height else (Violation(f"the slots take {taken} bytes", ()),)
+        previous_start, owner[slot] = start, buffer
+        if slot_sizes.get(slot, -1) < size:
+            slot_sizes[slot] = size
+    total = sum(align(size, problem.alignment) for size in slot_sizes.values())
+    return () if total == height else (Violation(f"the slots take {total} bytes", ()),)
 
 
 def _repeated(ids: Iterable[BufferId]) -> Iterator[BufferId]:
+    """Yield every id that occurred before."""
     seen: set[BufferId] = set()
     for identity in ids:
         if identity in seen:
@@ -186,13 +194,15 @@ def _repeated(ids: Iterable[BufferId]) -> Iterator[BufferId]:
 def _are_misplaced(
     offsets: Sequence[int], sizes: Sequence[int], alignment: int, height: int
 ) -> bool:
+    """Return whether any buffer is misaligned or outside of the arena: a fast test of all."""
     if not offsets:
         return False
-    odd = alignment > 1 and any(offset % alignment for offset in offsets)
-    return odd or min(offsets) < 0 or max(map(add, offsets, sizes)) > height
+    misaligned = alignment > 1 and any(offset % alignment for offset in offsets)
+    return misaligned or min(offsets) < 0 or max(map(add, offsets, sizes)) > height
 
 
 def _misplaced(problem: Problem, layout: Layout) -> Iterator[Violation]:
+    """Yield a violation for each buffer that is misaligned or outside of the arena."""
     for buffer in problem.buffers:
         offset = layout.offsets[buffer.id]
         if offset < 0:
@@ -206,39 +216,39 @@ def _misplaced(problem: Problem, layout: Layout) -> Iterator[Violation]:
 def first_overlap(
     ranges: Sequence[tuple[int, int]], offsets: Sequence[int], sizes: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Return the places of two rectangles that overlap in time and memory, if any do.
+    """Return the indices of two buffers that overlap in time and memory; None if there are none.
 
-    A sweep over time keeps the offsets of what is live sorted. As long as nothing overlaps,
-    what starts needs comparing with its neighbours in memory only. O(n log n).
+    A sweep over time keeps the offsets of all live buffers sorted. As long as no two of them
+    overlap, a starting buffer needs to be compared with its two neighbours only. O(n log n).
 
     Args:
-        ranges: When each is live, half-open: at one tick, what ends leaves before what
-            starts comes.
-        offsets: Where each begins.
-        sizes: How much each takes; what takes nothing overlaps with nothing.
+        ranges: half-open live ranges.
+        offsets: the first byte of each buffer.
+        sizes: the bytes of each buffer; one of size 0 overlaps with none.
     """
     starts = [start for start, _ in ranges]
     ends = [end for _, end in ranges]
-    solid = [at for at, size in enumerate(sizes) if size > 0 and starts[at] < ends[at]]
-    ending = iter(sorted(solid, key=ends.__getitem__))
-    next_end = next(ending, 0)
-    live: list[int] = []
-    tops: dict[int, int] = {}
-    holder: dict[int, int] = {}
-    for at in sorted(solid, key=starts.__getitem__):
-        start, offset = starts[at], offsets[at]
-        # What starts now is still to end, so there is an end left for as long as there are
-        # starts.
-        while ends[next_end] <= start:
-            del live[bisect_left(live, offsets[next_end])]
-            next_end = next(ending)
-        place = bisect_left(live, offset)
-        if place and tops[live[place - 1]] > offset:
-            return holder[live[place - 1]], at
-        top = offset + sizes[at]
-        if place < len(live) and live[place] < top:
-            return holder[live[place]], at
-        live.insert(place, offset)
-        tops[offset] = top
-        holder[offset] = at
+    indices = [
+        index for index, size in enumerate(sizes) if size > 0 and starts[index] < ends[index]
+    ]
+    by_end = iter(sorted(indices, key=ends.__getitem__))
+    next_to_end = next(by_end, 0)
+    live_offsets: list[int] = []
+    index_at: dict[int, int] = {}  # offset of a live buffer -> its index
+    top_at: dict[int, int] = {}  # offset of a live buffer -> the byte after its last
+    for index in sorted(indices, key=starts.__getitem__):
+        start, offset = starts[index], offsets[index]
+        # This buffer ends after `start`, so the iterator is not exhausted.
+        while ends[next_to_end] <= start:
+            del live_offsets[bisect_left(live_offsets, offsets[next_to_end])]
+            next_to_end = next(by_end)
+        place = bisect_left(live_offsets, offset)
+        if place and top_at[live_offsets[place - 1]] > offset:
+            return index_at[live_offsets[place - 1]], index
+        top = offset + sizes[index]
+        if place < len(live_offsets) and live_offsets[place] < top:
+            return index_at[live_offsets[place]], index
+        live_offsets.insert(place, offset)
+        top_at[offset] = top
+        index_at[offset] = index
     return None

@@ -1,8 +1,8 @@
-"""Programs: vars, ops and blocks, and nothing of any file format.
+"""Programs: a model as vars, ops and blocks, independent of any file format.
 
-The order of the ops in a block is the schedule. Blocks nest: If, Loop, Scan and
-SequenceMap contain the blocks they run. Ids are unique over the whole program, so a table from
-id to anything needs no scopes.
+The order of the ops in a block is the schedule. Blocks nest: If, Loop, Scan and SequenceMap contain
+the blocks that they run. Ids of vars are unique in the whole program, so one flat table can map
+every var to a property.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 VarId = NewType("VarId", str)
+"""Unique in a program: the ONNX name in the main graph, ``<block path>/<name>`` in a subgraph.
+
+If that is taken, ``'`` is appended.
+"""
 
 
 def var_id(block: str, name: str) -> VarId:
-    """Return ``block/name``, or the name at the top: a var by its block's path and its name."""
+    """Return the id of a var by the path of its block (empty: the main graph) and its ONNX name."""
     return VarId(f"{block}/{name}" if block else name)
 
 
-"""Unique in a program: the ONNX name at the top, ``<block path>/<name>`` in a subgraph."""
-
 Dim = int | str | None
-"""A number, an expression over named symbols (``batch``, ``2*seq``), or unknown."""
+"""A number, an expression over symbols (``batch``, ``2*seq``), or None: unknown."""
 
 Shape = tuple[Dim, ...]
 
@@ -36,27 +38,31 @@ Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str,
 
 
 class Origin(Enum):
-    """Where a var's value comes from."""
+    """Where the value of a var comes from."""
 
     INPUT = "input"
-    """A graph input that is no initializer."""
+    """A graph input that is not an initializer."""
     WEIGHT = "weight"
-    """An initializer or a Constant's output: its data is in the model; never planned."""
+    """An initializer or a Constant's output: stored in the model, never planned."""
     OP = "op"
-    """The result of an op, in any block."""
+    """An output of an op, in any block."""
     BODY_INPUT = "body input"
-    """Given to a subgraph by its control-flow op: a trip count, a carried value, a slice."""
+    """An input of a subgraph, which its op provides: a trip count, a carried value, a slice."""
 
 
-# A large model has tens of thousands of vars and ops: named tuples are made in a third of the
-# time that frozen dataclasses take.
+# Vars and ops are named tuples, because a large model has tens of thousands of them: creating a
+# named tuple takes a third of the time of a frozen dataclass.
 
 
 class Var(NamedTuple):
-    """A tensor value, defined once.
+    """A value of the graph, defined once.
 
-    ``dtype`` is the numpy name, or a type in words (``sequence(float32)``) for what is no
-    dense tensor. ``shape`` is None when even the rank is not known.
+    Attributes:
+        dtype: the numpy name of the element type; for a value that is not a dense tensor a text
+            such as ``sequence(float32)``.
+        shape: None if the rank is unknown.
+        name: the ONNX name.
+        block: the path of the block that defines it; empty: the main graph.
     """
 
     id: VarId
@@ -71,20 +77,23 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
 def own_name(name: str) -> str:
-    """Return a node's name, ``""`` where it is like an index: ``#7`` is the seventh node."""
+    """Return the name of a node, or ``""`` if it looks like the index of a nameless node: ``#7``."""
     return "" if name[:1] == "#" and name[1:].isdecimal() else name
 
 
 def label(name: str, kind: str, source: int) -> str:
-    """Return what a node is called: its name, or its type and index where it has none."""
+    """Return the name of a node, or ``Type#index`` if it has none."""
     return own_name(name) or f"{kind}#{source}"
 
 
 class Op(NamedTuple):
-    """A node. ``inputs`` and ``outputs`` keep their positions; an omitted one is ``""``.
+    """A node.
 
-    ``source`` is the index, in the file's block, of the node it stands for: a recomputed
-    copy shares it with its twin.
+    Attributes:
+        inputs, outputs: in the positions of the ONNX node; an omitted one is ``""``.
+        bodies: its subgraphs.
+        source: the index of the ONNX node in its graph. Copies of an op for recomputation have
+            the same source.
     """
 
     name: str
@@ -103,7 +112,7 @@ class Op(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name to show: the node's, or its type and index where it has none."""
+        """The name of the node for messages, or ``Type#index`` if it has none."""
         return label(self.name, self.type, self.source)
 
     @property
@@ -111,7 +120,7 @@ class Op(NamedTuple):
         """The vars that the op reads, once each: inputs, then captures of its subgraphs."""
         if not self.bodies:
             inputs = self.inputs
-            if len(set(inputs)) == len(inputs) and "" not in inputs:  # nearly always
+            if len(set(inputs)) == len(inputs) and "" not in inputs:  # the usual case, fast
                 return inputs
             return tuple(dict.fromkeys(filter(None, inputs)))
         captured = (var for body in self.bodies for var in captures(body))
@@ -125,7 +134,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataflow:
-    """The edges between the ops of one block. Each op is named by its index in the block.
+    """The edges between the ops of one block. Ops are denoted by their index in the block.
 
     An op with subgraphs is one node that also reads the captures of its subgraphs.
     """
@@ -140,47 +149,50 @@ class Dataflow:
     @cached_property
     def producer(self) -> Mapping[VarId, int]:
         """The op that produces each var."""
-        return {var: at for at, op in enumerate(self.ops) for var in op.outputs if var}
+        return {var: index for index, op in enumerate(self.ops) for var in op.outputs if var}
 
     @cached_property
     def consumers(self) -> Mapping[VarId, Sequence[int]]:
         """The ops that read each var, in order. Vars that no op reads are missing."""
-        found: dict[VarId, list[int]] = {}
-        for at, variables in enumerate(self.reads):
+        consumers: dict[VarId, list[int]] = {}
+        for index, variables in enumerate(self.reads):
             for var in variables:
-                found.setdefault(var, []).append(at)
-        return found
+                consumers.setdefault(var, []).append(index)
+        return consumers
 
     def ancestors(self, targets: Iterable[VarId]) -> frozenset[int]:
-        """Return the ops that the targets depend on."""
+        """Return the ops that the targets depend on, directly or not."""
         reads, producer = self.reads, self.producer
         stack = [producer[var] for var in targets if var in producer]
-        found = set(stack)
+        ancestors = set(stack)
         while stack:
             for var in reads[stack.pop()]:
-                above = producer.get(var, -1)
-                if above >= 0 and above not in found:
-                    found.add(above)
-                    stack.append(above)
-        return frozenset(found)
+                index = producer.get(var)
+                if index is not None and index not in ancestors:
+                    ancestors.add(index)
+                    stack.append(index)
+        return frozenset(ancestors)
 
     def descendants(self, sources: Iterable[VarId]) -> frozenset[int]:
-        """Return the ops that depend on one of the sources."""
+        """Return the ops that depend on one of the sources, directly or not."""
         stack = list(sources)
-        found: set[int] = set()
+        descendants: set[int] = set()
         while stack:
             for consumer in self.consumers.get(stack.pop(), ()):
-                if consumer not in found:
-                    found.add(consumer)
+                if consumer not in descendants:
+                    descendants.add(consumer)
                     stack.extend(self.ops[consumer].outputs)
-        return frozenset(found)
+        return frozenset(descendants)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Ops in the order in which they run, with the inputs and outputs of the block.
+    """The main graph or a subgraph.
 
-    ``path`` is ``""`` at the top, else ``<path of the op's block>/<op's label>.<attribute>``.
+    Attributes:
+        inputs, outputs: the vars that it gets and returns.
+        ops: in the order in which they run.
+        path: empty for the main graph, otherwise ``<path of the outer block>/<label of the op>.<attribute>``.
     """
 
     inputs: tuple[VarId, ...]
@@ -190,47 +202,53 @@ class Block:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The producer and the consumers of each var, found once for a block."""
+        """The producer and the consumers of each var, computed once for a block."""
         return Dataflow(self.ops)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A model: its top block and one flat table of every var in it."""
+    """A model.
+
+    Attributes:
+        body: the main graph.
+        vars: every var of every block, by its id.
+        overridable: initializers that are graph inputs too, so that a caller may replace them.
+    """
 
     name: str
     body: Block
     vars: Mapping[VarId, Var]
     overridable: frozenset[VarId] = frozenset()
-    """Weights that are inputs of the graph too: defaults, which a caller may replace."""
 
     @property
     def dataflow(self) -> Dataflow:
-        """The producer and the consumers of each var of the top block."""
+        """The producer and the consumers of each var of the main graph."""
         return self.body.dataflow
 
     def with_ops(self, ops: Iterable[Op], vars_: Mapping[VarId, Var] | None = None) -> Program:
-        """Return the program with other ops in its top block, and perhaps another var table."""
+        """Return the program with other ops in its main graph. ``vars_`` None: the same vars."""
         body = replace(self.body, ops=tuple(ops))
         return replace(self, body=body, vars=self.vars if vars_ is None else vars_)
 
 
 def walk(block: Block) -> Iterator[tuple[Block, Op]]:
-    """Yield every op with its block, subgraphs after their op, in order of execution."""
-    stack = [iter([(block, op) for op in block.ops])]
+    """Yield every op with its block, in order of execution, the ops of subgraphs after their op."""
+    stack = [
+        iter([(block, op) for op in block.ops])
+    ]  # a stack, because blocks may nest deeply
     while stack:
-        step = next(stack[-1], None)
-        if step is None:
+        block_and_op = next(stack[-1], None)
+        if block_and_op is None:
             stack.pop()
             continue
-        yield step
-        stack.extend(
-            iter([(body, op) for op in body.ops]) for body in reversed(step[1].bodies)
-        )
+        yield block_and_op
+        bodies = block_and_op[1].bodies
+        stack.extend(iter([(body, op) for op in body.ops]) for body in reversed(bodies))
 
 
 def blocks(block: Block) -> Iterator[Block]:
-    """Yield this block and every block below it, outer ones first."""
+    """Yield a block and all blocks nested in it, outer ones first."""
     stack = [block]
     while stack:
         current = stack.pop()
@@ -239,7 +257,7 @@ def blocks(block: Block) -> Iterator[Block]:
 
 
 def captures(block: Block) -> tuple[VarId, ...]:
-    """Return what a block, or any block below it, reads from outside of it, in order."""
+    """Return the outer vars that a block or a block nested in it reads, in order of their use."""
     defined: set[VarId] = set()
     read: dict[VarId, None] = {}
     for inner in blocks(block):
@@ -252,17 +270,17 @@ def captures(block: Block) -> tuple[VarId, ...]:
 
 
 def intermediates(program: Program) -> tuple[VarId, ...]:
-    """Return the vars that ops produce, in any block, less the graph's outputs.
+    """Return the intermediates: all vars that ops of any block produce, except graph outputs.
 
-    What an op gives to its subgraph (a carried value, a slice) is one too: it needs memory
-    that nobody outside the model gives.
+    Inputs of subgraphs (a carried value, a slice) are intermediates too, because they need memory
+    that no caller provides.
     """
     results = frozenset(program.body.outputs)
-    made, given = Origin.OP, Origin.BODY_INPUT
+    produced, body_input = Origin.OP, Origin.BODY_INPUT
     return tuple(
         [
             identity
             for identity, var in program.vars.items()
-            if (var.origin is made or var.origin is given) and identity not in results
+            if (var.origin is produced or var.origin is body_input) and identity not in results
         ]
     )

@@ -1,4 +1,4 @@
-"""Progress messages: a callable that is told which stage begins, and one that ignores it."""
+"""Progress messages: the callback that receives them, and texts with more information."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable
 from typing import Self
 
 Progress = Callable[[str], None]
-"""Takes the name of the stage that begins, in users' words; or a `Counted`, or a `Detail`."""
+"""A callback. Its argument is the name of a stage that begins, or a `Counted` or `Detail`."""
 
 
 class Detail(str):
-    """What a search has found on its way: no stage, for those who look into memplan."""
+    """An intermediate result of a search, for debugging. It does not begin a stage."""
 
     __slots__ = ()
 
 
 class Counted(str):  # noqa: SLOT000 - a text with slots cannot have more than its characters
-    """A stage of which so many parts are done."""
+    """A stage of which ``done`` of ``total`` parts are done."""
 
     stage: str
     done: int
     total: int
 
     def __new__(cls, stage: str, done: int, total: int) -> Self:
-        """Return a text that says all three."""
-        made = super().__new__(cls, f"{stage}, {done} of {total}")
-        made.stage, made.done, made.total = stage, done, total
-        return made
+        """Return the text ``<stage>, <done> of <total>`` with the three as attributes."""
+        text = super().__new__(cls, f"{stage}, {done} of {total}")
+        text.stage, text.done, text.total = stage, done, total
+        return text
 
 
 def silent(text: str) -> None:
-    """Ignore a message."""
+    """Ignore a message: the callback if no progress is shown."""
     del text

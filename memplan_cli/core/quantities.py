@@ -1,7 +1,7 @@
-"""Bytes and percentages as people write them: parsed when typed, formatted when shown.
+"""Parsing and formatting of sizes such as ``512MiB`` and of percentages.
 
-Inside memplan bytes are ints; these functions are the edge. A bare ``k``, ``M`` or ``G``
-is refused: one reader means 1000 by it and the next 1024.
+Inside memplan sizes are bytes as ints. ``k``, ``M`` and ``G`` without ``B`` or ``iB`` are refused,
+because they may mean powers of 1000 or of 1024.
 """
 
 from __future__ import annotations
@@ -26,26 +26,31 @@ UNITS: Mapping[str, int] = {
     **{f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, start=1)},
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate(_PREFIXES, start=1)},
 }
-"""Unit in lower case -> bytes."""
+"""Unit in lower case -> its bytes."""
 
 LARGEST = 2**63 - 1
-"""What fits the integers of every format that memplan writes."""
+"""The largest accepted size: it fits the integers of all file formats that memplan writes."""
 
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%", re.ASCII)
-_LONGEST = 40
-"""Characters of a size that are looked at, and shown."""
+_MAX_LENGTH = 40
+"""The number of characters of a text that are parsed, and shown in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increase:
-    """How much more is allowed: a share of the earlier number, or a number of bytes."""
+    """The allowed increase of a number.
+
+    Attributes:
+        share: as a share of the earlier number; None: ``size`` applies.
+        size: in bytes.
+    """
 
     share: Fraction | None = None
     size: int = 0
 
     def limit(self, earlier: int) -> int:
-        """Return the largest number that is allowed after ``earlier``."""
+        """Return the largest allowed number if it was ``earlier`` before."""
         return earlier + (self.size if self.share is None else int(earlier * self.share))
 
     def __str__(self) -> str:
@@ -58,49 +63,49 @@ def parse_size(text: str) -> int:
     """Return the bytes of ``512MiB``, ``1.5 GB``, ``4096``; fractions are rounded down.
 
     Raises:
-        SettingsError: it is no size, or its unit can mean two things.
+        SettingsError: it is not a size, or its unit is unknown or ambiguous.
     """
-    match = _QUANTITY.fullmatch(text.strip()[:_LONGEST])
+    match = _QUANTITY.fullmatch(text.strip()[:_MAX_LENGTH])
     if match is None:
         raise SettingsError(
-            f"{text[:_LONGEST]!r} is not a size", hint="write it like 512MiB or 1.5 GB"
+            f"{text[:_MAX_LENGTH]!r} is not a size", hint="write it like 512MiB or 1.5 GB"
         )
     number, unit = match.groups()
     factor = UNITS.get(unit.lower())
     if factor is None:
         raise SettingsError(
-            f"{text[:_LONGEST]!r} has no known unit", hint=_unit_hint(number, unit)
+            f"{text[:_MAX_LENGTH]!r} has no known unit", hint=_unit_hint(number, unit)
         )
     size = int(Fraction(number.replace("_", "")) * factor)
     if size > LARGEST:
-        raise SettingsError(f"{text[:_LONGEST]!r} is more than any machine has")
+        raise SettingsError(f"{text[:_MAX_LENGTH]!r} is too large")
     return size
 
 
 def parse_increase(text: str) -> Increase:
-    """Return what ``2%`` or ``4MiB`` allows.
+    """Return the increase that ``2%`` or ``4MiB`` allows.
 
     Raises:
         SettingsError: it is neither a percentage nor a size.
     """
-    match = _PERCENT.fullmatch(text.strip()[:_LONGEST])
+    match = _PERCENT.fullmatch(text.strip()[:_MAX_LENGTH])
     if match is not None:
         return Increase(share=Fraction(match.group(1)) / 100)
     try:
         return Increase(size=parse_size(text))
     except SettingsError as error:
         raise SettingsError(
-            f"{text[:_LONGEST]!r} is neither a percentage nor a size",
+            f"{text[:_MAX_LENGTH]!r} is neither a percentage nor a size",
             hint="write it like 2%, 0.5% or 4MiB",
         ) from error
 
 
 def format_size(size: int) -> str:
-    """Return a size as people read it: ``512 B``, ``1.50 MiB``."""
+    """Return a size with a unit: ``512 B``, ``1.50 MiB``."""
     if abs(size) < 1024:
         return f"{size} B"
     number, units = size / 1024, ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
-    # 1023.995 would print as 1024.00, a number of the next unit.
+    # From 1023.995 on, a number would be rounded to 1024.00: use the next unit.
     while abs(number) >= 1023.995 and len(units) > 1:
         number /= 1024
         units.pop(0)
@@ -113,17 +118,18 @@ def format_change(size: int) -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """Return ``part`` of ``whole`` in percent; a dash where there is no whole."""
+    """Return ``part / whole`` in percent, such as ``12.5%``; ``-`` if ``whole`` is 0."""
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
-def counted(count: int, thing: str) -> str:
-    """Return how many of a thing there are: ``1 node``, ``7 nodes``."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 node``, ``7 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _unit_hint(number: str, unit: str) -> str:
+    """Return a hint for an unknown unit; for a bare prefix both units that it may mean."""
     if unit.lower() in _PREFIXES:
         prefix = unit.upper()
-        return f"{number}{prefix}iB counts in 1024s, {number}{prefix}B in 1000s"
-    return "units are B, kB, MB, GB, TB (1000s) and KiB, MiB, GiB, TiB (1024s)"
+        return f"{number}{prefix}iB uses powers of 1024, {number}{prefix}B powers of 1000"
+    return "units are B, kB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (of 1024)"

@@ -1,4 +1,4 @@
-"""Selection of tensors and free dims by name or glob."""
+"""Selection of tensors and free dims by name or glob, with hints for misspelt names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import input_shapes, usual_numbers
+from memplan_cli.core.binding_options import input_shapes, suggested_numbers
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.errors import SettingsError
 
@@ -17,76 +17,87 @@ if TYPE_CHECKING:
 
 
 def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
-    """Return every var that a pattern means, with the first pattern that does.
+    """Return every var that a pattern matches, with the first such pattern.
 
-    A pattern is a tensor's name in any block, else a glob over names, else a glob over
-    ``block/name``.
+    A pattern is the name of a tensor in any block. If there is no such tensor, it is a glob over
+    names; if that matches nothing, it is a glob over ``block/name``.
 
     Raises:
-        SettingsError: a pattern matches no tensor of the model; the nearest names are said.
+        SettingsError: a pattern matches no tensor. The hint has the nearest names.
     """
     if not patterns:
         return {}
     by_name: dict[str, list[VarId]] = {}
     for var in program.vars.values():
         by_name.setdefault(var.name, []).append(var.id)
-    found: dict[VarId, str] = {}
+    selected: dict[VarId, str] = {}
     for pattern in patterns:
-        meant = _matches(pattern, by_name, program.vars)
-        if not meant:
+        matches = _matches(pattern, by_name, program.vars)
+        if not matches:
             raise SettingsError(
                 f"{pattern!r} matches no tensor of the model", hint=_hint(pattern, by_name)
             )
-        for identity in meant:
-            found.setdefault(identity, pattern)
-    return found
+        for identity in matches:
+            selected.setdefault(identity, pattern)
+    return selected
 
 
 def is_one_of(word: str, names: Container[str]) -> bool:
-    """Whether a word is one of some names, or that of a block and one of them below it.
+    """Return whether a text is one of some names, or ``block/name`` with one of them.
 
-    Names have slashes of their own, so that every one may be where the blocks end.
+    Names of blocks and tensors may contain slashes, so the text is split at each of them.
     """
-    ends = (place for place, sign in enumerate(word) if sign == "/")
-    return word in names or any(word[place + 1 :] in names for place in ends)
+    slashes = (index for index, character in enumerate(word) if character == "/")
+    return word in names or any(word[index + 1 :] in names for index in slashes)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known names that look most like ``name``, or nothing."""
+    """Return a hint with the up to three known names most similar to ``name``, or an empty text."""
     close = get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""
+    return f"did you mean {', '.join(map(repr, close))}?" if close else ""
 
 
-def _hint(pattern: str, known: Mapping[str, object]) -> str:
-    """Return the names nearest to a name or a glob, or how names look where none is near."""
-    near = nearest(pattern.strip("*?") or pattern, known)
-    some = ", ".join(map(repr, list(known)[:3]))
-    return near or (f"its tensors have names like {some}" if some else "it has no tensors")
+def _hint(pattern: str, names: Mapping[str, object]) -> str:
+    """Return a hint with the names nearest to a pattern, or with examples if none is near."""
+    near = nearest(pattern.strip("*?") or pattern, names)
+    examples = ", ".join(map(repr, list(names)[:3]))
+    return near or (
+        f"its tensors have names like {examples}" if examples else "it has no tensors"
+    )
 
 
 def _matches(
     pattern: str, by_name: Mapping[str, Sequence[VarId]], vars_: Iterable[VarId]
 ) -> Sequence[VarId]:
+    """Return the vars that a pattern matches; see `select`."""
     if pattern in by_name:
         return by_name[pattern]
-    found = [v for name, ids in by_name.items() if fnmatchcase(name, pattern) for v in ids]
-    return found or [var for var in vars_ if fnmatchcase(var, pattern)]
+    matches = [
+        var for name, ids in by_name.items() if fnmatchcase(name, pattern) for var in ids
+    ]
+    return matches or [var for var in vars_ if fnmatchcase(var, pattern)]
 
 
-def free_dims(program: Program, wanted: Iterable[str]) -> list[str]:
-    """Return the names of a program's free dims, sorted.
+def free_dims(program: Program, requested: Iterable[str]) -> list[str]:
+    """Return the names of all free dims of a program, sorted.
+
+    Args:
+        program: the program.
+        requested: names that must be among them.
 
     Raises:
-        SettingsError: one that is wanted is none of them; the nearest name is said.
+        SettingsError: a requested name is not a free dim. The hint has the nearest names.
     """
     dims = {dim for var in program.vars.values() for dim in var.shape or ()}
     names = sorted({name for dim in dims for name in symbols_of(dim)})
-    for name in wanted:
+    for name in requested:
         if name not in names:
-            can = sorted(usual_numbers(input_shapes(program)))
-            free = f"free dims are {', '.join(map(repr, can))}" if can else ""
+            input_dims = sorted(suggested_numbers(input_shapes(program)))
+            examples = (
+                f"free dims are {', '.join(map(repr, input_dims))}" if input_dims else ""
+            )
             raise SettingsError(
                 f"the model has no free dim {name!r}{'' if names else ': all its dims are fixed'}",
-                hint=nearest(name, can) or free,
+                hint=nearest(name, input_dims) or examples,
             )
     return names

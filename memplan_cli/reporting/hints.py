@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import (
-    LOOK_AT_A_RUN,
+    RUN_OPTION,
     InputShape,
     binding_options,
     dim_option,
@@ -155,7 +155,7 @@ def unknown_sizes_hint(plan: Plan) -> str:
     may_help = units or None in free_dims or not free_symbols <= assumed_or_bound.keys()
     options = sizing_options(inputs, units, assumed_or_bound) if may_help else ""
     if report.partial and not was_run:
-        options = f"{options.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
+        options = f"{options.removesuffix(RUN_OPTION).strip()} {RUN_OPTION}".strip()
     hints = []
     if options:
         hints.append(f"{options} makes them known")

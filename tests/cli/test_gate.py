@@ -47,7 +47,7 @@ def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
     ("words", "said"),
     [
         (("--max-memory", "12 apples"), "--max-memory: '12 apples' has no known unit"),
-        (("--max-memory", "64k"), "64KiB counts in 1024s"),
+        (("--max-memory", "64k"), "64KiB uses powers of 1024"),
         (("--max-increase", "lots"), "--max-increase: 'lots' is neither"),
         (
             ("--metric", "size", "--max-memory", "1KiB"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.core.binding_options import LOOK_AT_A_RUN, input_shapes, sizing_options
+from memplan_cli.core.binding_options import RUN_OPTION, input_shapes, sizing_options
 from memplan_cli.core.results.rewrites import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE, Candidate
@@ -68,7 +68,7 @@ def _require_numbers(task: PlanningTask) -> None:
     if not symbols:
         return
     hint = sizing_options(input_shapes(task.program), symbols)
-    if task.settings.run and hint == LOOK_AT_A_RUN:  # a run did not show these sizes
+    if task.settings.run and hint == RUN_OPTION:  # a run did not show these sizes
         hint = "no option says these: no tensor that is an input has them, and no run told"
     raise SettingsError(
         f"--recompute auto needs sizes that are numbers, not {', '.join(sorted(symbols))}",
