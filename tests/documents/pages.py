@@ -26,7 +26,12 @@ PAGES = (README, CONTRIBUTING, *sorted(DOCS.rglob("*.md")))
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """A fenced block, with the comment in front of it, such as ``<!-- runs -->``."""
+    """A fenced block of a page.
+
+    Attributes:
+        line: where the block begins in the page, from 1.
+        remark: the text of the HTML comment in front of the block, such as ``runs``; else empty.
+    """
 
     page: Path
     line: int
@@ -57,7 +62,7 @@ def blocks_of(page: Path) -> Iterator[CodeBlock]:
 
 
 def broken_links(page: Path) -> tuple[str, ...]:
-    """Return the relative links of a page that lead nowhere."""
+    """Return the relative links of a page whose file or anchor does not exist."""
     return tuple(link for link in links(page) if not _resolves(page, link))
 
 
@@ -71,12 +76,12 @@ def links(page: Path) -> Iterator[str]:
 
 
 def missing_files(page: Path) -> tuple[str, ...]:
-    """Return what a page calls a module of this repository, and is none."""
+    """Return the names of modules in a page that do not exist in this repository."""
     return tuple(name for name in _named_modules(page) if not _is_module(name))
 
 
 def _named_modules(page: Path) -> Iterator[str]:
-    """Yield Python files wherever they are named, and dotted or slashed names in code."""
+    """Yield the names of Python files in a page, and in inline code also names like ``packing.pools``."""
     for token in _tokens(page):
         for child in token.children or ():
             yield from re.findall(r"[\w./-]+\.py\b", child.content)
@@ -90,14 +95,14 @@ def _is_module(name: str) -> bool:
     if name.endswith(".py"):
         return any(f"/{file}".endswith(f"/{name}") for file in _files())
     path = "memplan_cli/" + name.replace(".", "/")
-    # The last part may be what a module holds: `planning.choose.chosen`.
+    # The last part may be a function or class of a module: `planning.choose.choose`.
     modules = {f"{path}.py", f"{path.rpartition('/')[0]}.py"}
     return (ROOT / path).is_dir() or not modules.isdisjoint(_files())
 
 
 @cache
 def _files() -> frozenset[str]:
-    """Return the Python files of the repository, from its root."""
+    """Return the paths of the repository's Python files, relative to its root."""
     folders = ("memplan_cli", "tests", "docs", "sample_models", ".ci")
     return frozenset(
         path.relative_to(ROOT).as_posix()
@@ -107,15 +112,15 @@ def _files() -> frozenset[str]:
 
 
 def anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of a page's headings, as viewers of Markdown make them."""
+    """Return the anchors of a page's headings, in the form that GitHub and Sphinx give them."""
     tokens = _tokens(page)
-    found: list[str] = []
+    slugs: list[str] = []
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":
             slug = _slug(inline)
-            repeated = sum(1 for other in found if other == slug)
-            found.append(f"{slug}-{repeated}" if repeated else slug)
-    return frozenset(found)
+            count = slugs.count(slug)
+            slugs.append(f"{slug}-{count}" if count else slug)
+    return frozenset(slugs)
 
 
 def _slug(heading: Token) -> str:

@@ -1,9 +1,9 @@
-"""The pages of docs/tasks as what they ask to be done: files written, commands run, in order.
+"""The steps of the pages in docs/tasks: files to write, files to copy and commands to run.
 
     PYTHONPATH=tests:tests/e2e python -m documents.task_pages FOLDER
 
-runs the commands of all pages in FOLDER, which has the models, and writes what they print
-into the text blocks that are empty.
+runs the commands of all pages on the models in FOLDER, and writes their output into the empty text
+blocks of the pages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ _PROGRESS = re.compile(r"memplan: [a-z ]+ \(\d+ s\)")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Words to run, the exit code that the page says, and what stands below as printed."""
+    """One line of a shell block, or one file of settings to write.
+
+    Attributes:
+        words: the words of the command, or ``write``, a file name and its text.
+        code: the exit code that the page states.
+        printed: the text block below, the output of the command; empty if there is none.
+        line: where the block begins in the page.
+    """
 
     words: tuple[str, ...]
     code: int
@@ -39,22 +46,22 @@ class Step:
 
 
 def steps(page: Path) -> Iterator[Step]:
-    """Yield the steps of a page; a block of settings is written to memplan.yaml."""
+    """Yield the steps of a page in order; a block of settings is the file memplan.yaml."""
     blocks = list(blocks_of(page))
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block.language == "yaml":
             yield Step(("write", "memplan.yaml", block.text), 0, "", page, block.line)
         if block.language != "sh":
             continue
-        below = blocks[at + 1] if at + 1 < len(blocks) else None
-        printed = below.text if below and below.language == "text" else ""
+        next_block = blocks[index + 1] if index + 1 < len(blocks) else None
+        printed = next_block.text if next_block and next_block.language == "text" else ""
         code = int(block.remark.removeprefix("exit ")) if block.remark else 0
         for line in block.text.splitlines():
             yield Step(tuple(shlex.split(line)), code, printed, page, block.line)
 
 
-def filed(step: Step, folder: Path) -> bool:
-    """Do what a step does to files, if it is of that kind."""
+def write_or_copy(step: Step, folder: Path) -> bool:
+    """Carry out a step that writes or copies a file in a folder; return whether it is one."""
     kind, *rest = step.words
     if kind == "write":
         (folder / rest[0]).write_text(rest[1], encoding="utf-8")
@@ -64,39 +71,38 @@ def filed(step: Step, folder: Path) -> bool:
 
 
 def without_progress(text: str) -> str:
-    """Return what a command printed, but for its lines of progress."""
+    """Return the output of a command without its progress lines."""
     lines = text.splitlines()
     return "\n".join(line.rstrip() for line in lines if not _PROGRESS.fullmatch(line))
 
 
 def main(folder: Path) -> None:
-    """Run every page's commands, and fill what is empty."""
+    """Run the commands of every page, and write their output into its empty text blocks."""
     for page in TASKS:
         work = folder / page.stem
         work.mkdir(exist_ok=True)
         for model in folder.glob("*.onnx"):
             shutil.copy(model, work)
         for step in list(steps(page)):
-            if filed(step, work):
+            if write_or_copy(step, work):
                 continue
             if step.printed.strip():
                 continue
             print(f"{page.name}:{step.line} {shlex.join(step.words)}", flush=True)
-            done = subprocess.run(
+            process = subprocess.run(
                 step.words, cwd=work, check=False, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-            assert done.returncode == step.code, done.stdout
+            assert process.returncode == step.code, process.stdout
             text = page.read_text(encoding="utf-8")
             head, empty, rest = text.partition("```text\n```")
-            followed = empty and head.rstrip().endswith(f"{shlex_line(step, text)}\n```")
-            if followed:
-                said = without_progress(done.stdout).strip()
-                page.write_text(f"{head}```text\n{said}\n```{rest}", encoding="utf-8")
+            if empty and head.rstrip().endswith(f"{source_line(step, text)}\n```"):
+                output = without_progress(process.stdout).strip()
+                page.write_text(f"{head}```text\n{output}\n```{rest}", encoding="utf-8")
 
 
-def shlex_line(step: Step, text: str) -> str:
-    """Return the line of a page that a step was read from."""
+def source_line(step: Step, text: str) -> str:
+    """Return the line of a page's text from which a step was read."""
     return next(
         line for line in text.splitlines() if line and tuple(_words(line)) == step.words
     )

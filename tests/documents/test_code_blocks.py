@@ -1,4 +1,4 @@
-"""What the documentation shows works: command lines, settings, JSON and Python."""
+"""Code blocks of the documentation work: command lines, settings, JSON and Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = tuple(block for block in PYTHON if block.remark == "runs")
 
 
 def command_lines(block: CodeBlock) -> Iterator[list[str]]:
-    """Yield the words of each command of a shell block, up to a pipe or a redirection."""
+    """Yield the words of each command in a shell block, without pipes and redirections."""
     for line in block.text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -46,7 +46,7 @@ def command_lines(block: CodeBlock) -> Iterator[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Let the real command line parse ``memplan ...``, and run nothing.
+    """Parse ``memplan ...`` with the real command line, without running anything.
 
     Raises:
         click.UsageError: there is no such command, argument, option or choice.
@@ -80,23 +80,23 @@ def test_commands_parse_on_the_real_command_line(block: CodeBlock) -> None:
         "memplan fit model.onnx --dim batch=?",
     ],
 )
-def test_commands_that_do_not_exist_are_noticed(text: str) -> None:
+def test_wrong_commands_are_refused(text: str) -> None:
     (words,) = command_lines(CodeBlock(DOCS, 1, "sh", text))
     with pytest.raises(click.UsageError):
         parse(words)
 
 
-def test_words_of_a_command_end_where_the_shell_takes_over() -> None:
+def test_words_of_a_command_end_at_shell_operators() -> None:
     text = "memplan report 'a b.onnx' \\\n  --level 1 > out.txt  # why\n\n# nothing\nmake demo"
-    found = list(command_lines(CodeBlock(DOCS, 1, "sh", text)))
-    assert found == [["memplan", "report", "a b.onnx", "--level", "1"], ["make", "demo"]]
+    commands = list(command_lines(CodeBlock(DOCS, 1, "sh", text)))
+    assert commands == [["memplan", "report", "a b.onnx", "--level", "1"], ["make", "demo"]]
 
 
 @pytest.mark.parametrize("block", SHELL, ids=str)
 def test_targets_of_make_exist(block: CodeBlock) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    made = [words[1] for words in command_lines(block) if words[0] == "make"]
-    assert [target for target in made if target not in targets] == []
+    named = [words[1] for words in command_lines(block) if words[0] == "make"]
+    assert [target for target in named if target not in targets] == []
 
 
 @pytest.mark.parametrize("block", SETTINGS, ids=str)
@@ -112,7 +112,7 @@ def test_settings_are_accepted(block: CodeBlock, tmp_path: Path) -> None:
         ("prototxt", "mem_param { optimise_train: true }\n"),
     ],
 )
-def test_settings_that_are_wrong_are_noticed(language: str, text: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_refused(language: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError):
         read_settings(CodeBlock(DOCS, 1, language, text), tmp_path)
 
@@ -128,7 +128,7 @@ def test_python_compiles(block: CodeBlock) -> None:
 
 
 @pytest.mark.parametrize("block", RUN, ids=str)
-def test_python_that_is_said_to_run_runs(
+def test_python_blocks_marked_runs_run(
     block: CodeBlock, tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(samples / "branchy_cnn.onnx", tmp_path / "model.onnx")
@@ -144,14 +144,14 @@ def test_there_are_blocks_of_every_kind() -> None:
 
 
 def test_blocks_have_languages_that_are_tested() -> None:
-    """A block called ``bash`` or ``yml`` would be looked at by no test."""
-    known = {"", "sh", "python", "json", "text", "{toctree}", *SETTINGS_FILES}
+    """No test would read a block called ``bash`` or ``yml``."""
+    tested = {"", "sh", "python", "json", "text", "{toctree}", *SETTINGS_FILES}
     blocks = [block for page in PAGES for block in blocks_of(page)]
-    assert [str(block) for block in blocks if block.language not in known] == []
+    assert [str(block) for block in blocks if block.language not in tested] == []
 
 
 def test_settings_page_shows_the_defaults_as_they_are() -> None:
     text = (DOCS / "settings.md").read_text()
-    between = text.partition("<!-- default.yaml: begin -->\n```yaml\n")[2]
-    shown = between.partition("```\n<!-- default.yaml: end -->")[0]
-    assert shown == (ROOT / "configs" / "default.yaml").read_text()
+    after_begin = text.partition("<!-- default.yaml: begin -->\n```yaml\n")[2]
+    block = after_begin.partition("```\n<!-- default.yaml: end -->")[0]
+    assert block == (ROOT / "configs" / "default.yaml").read_text()

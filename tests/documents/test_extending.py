@@ -48,7 +48,7 @@ BLOCKS = tuple(
 
 
 def example(name: str) -> ModuleType:
-    """Return an example as a module, by the name that a command's table gives it."""
+    """Return an example as an imported module; its name is that in the example's `COMMANDS`."""
     full = f"extending_{name}"
     if full not in sys.modules:
         spec = spec_from_file_location(full, EXAMPLES / f"{name}.py")
@@ -70,12 +70,12 @@ def printed(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def remarks(kind: str) -> dict[str, list[CodeBlock]]:
     """Return the guide's blocks by the example that they are ``from`` or that ``prints`` them."""
-    found: dict[str, list[CodeBlock]] = {}
+    blocks: dict[str, list[CodeBlock]] = {}
     for block in BLOCKS:
-        what, _, file = block.remark.partition(" ")
-        if what == kind:
-            found.setdefault(file.removesuffix(".py"), []).append(block)
-    return found
+        remark, _, file = block.remark.partition(" ")
+        if remark == kind:
+            blocks.setdefault(file.removesuffix(".py"), []).append(block)
+    return blocks
 
 
 def extended_copy(folder: Path, *files: str) -> Path:
@@ -103,12 +103,12 @@ def extended_copy(folder: Path, *files: str) -> Path:
 def run_in(copy: Path, *arguments: str) -> str:
     """Run Python with a copy of the package, and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *arguments],
         cwd=copy, env=environment, check=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    return done.stdout
+    return process.stdout
 
 
 def test_the_guide_quotes_every_example_and_nothing_else() -> None:
@@ -139,15 +139,17 @@ def test_the_allocator_is_safe_and_never_below_the_bound(problem: Problem) -> No
 
 
 def test_a_plan_lies_where_the_callers_allocator_puts_it(samples: Path) -> None:
-    given: list[dict[str, int]] = []
+    recorded_offsets: list[dict[str, int]] = []
 
     def recorded(problem: Problem) -> Layout:
         layout: Layout = example("allocator").longest_first(problem)
-        given.append({str(buffer): offset for buffer, offset in layout.offsets.items()})
+        recorded_offsets.append(
+            {str(buffer): offset for buffer, offset in layout.offsets.items()}
+        )
         return layout
 
     plan = memplan_cli.plan(samples / "branchy_cnn.onnx", allocate=recorded)
-    assert {t.name: t.offset for t in plan.tensors if t.alias_of is None} in given
+    assert {t.name: t.offset for t in plan.tensors if t.alias_of is None} in recorded_offsets
 
 
 def test_an_allocator_whose_layout_is_not_safe_is_refused(samples: Path) -> None:
@@ -161,10 +163,10 @@ def test_an_allocator_whose_layout_is_not_safe_is_refused(samples: Path) -> None
 
 def test_padding_that_an_allocator_leaves_out_at_the_top_is_added(tmp_path: Path) -> None:
     def trimmed(problem: Problem) -> Layout:
-        found = ALLOCATORS["portfolio"](problem)
-        top = max(found.offsets[b.id] + b.size for b in problem.buffers)
-        assert top < found.height
-        return Layout(found.offsets, top)
+        layout = ALLOCATORS["portfolio"](problem)
+        top = max(layout.offsets[b.id] + b.size for b in problem.buffers)
+        assert top < layout.height
+        return Layout(layout.offsets, top)
 
     path, settings = tmp_path / "odd.onnx", Settings(alignment=64)
     text = """<ir_version: 9, opset_import: ["": 18]>
@@ -192,7 +194,7 @@ def test_an_allocator_that_wastes_memory_costs_no_more_than_level_1(samples: Pat
 def test_the_scheduler_gives_a_permutation_that_keeps_to_the_edges(seed: int) -> None:
     graph = random_graph(seed)
     order = example("scheduler").newest_first(graph)
-    place = {op: at for at, op in enumerate(order)}
+    place = {op: index for index, op in enumerate(order)}
     assert sorted(order) == list(range(graph.size))
     assert all(place[p] < place[op] for op in order for p in graph.preds[op])
 
@@ -215,10 +217,10 @@ def test_an_operator_with_a_row_is_written_over_its_input(tmp_path: Path) -> Non
 
 
 def test_the_rewritten_model_has_the_same_outputs_and_needs_less(tmp_path: Path) -> None:
-    made = example("rewrite")
+    module = example("rewrite")
     path = tmp_path / "scaled.onnx"
-    onnx.save(made.MODEL, path)
-    planned = made.planned(path)
+    onnx.save(module.MODEL, path)
+    planned = module.planned(path)
     model = onnx.load_from_string(
         b"".join(written_model(onnx.load(path), planned.program, planned.plan))
     )
@@ -229,7 +231,7 @@ def test_the_rewritten_model_has_the_same_outputs_and_needs_less(tmp_path: Path)
         "scale": random.normal(size=256).astype(np.float32),
     }
     before, after = (
-        ReferenceEvaluator(each).run(None, feeds)[0] for each in (made.MODEL, model)
+        ReferenceEvaluator(each).run(None, feeds)[0] for each in (module.MODEL, model)
     )
     assert np.array_equal(before, after)
     assert planned.plan.report.memory.planned < planned.plan.report.original_planned
@@ -268,13 +270,13 @@ def test_the_setting_is_read_from_a_file_and_an_option_and_has_its_effect(
 def test_the_shape_rule_makes_an_unknown_size_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = example("shape_rule")
+    module = example("shape_rule")
     path = tmp_path / "unpooled.onnx"
-    onnx.save(made.MODEL, path)
+    onnx.save(module.MODEL, path)
     partial = Settings(allow_partial=True, run=False)
     before = memplan_cli.plan(path, partial).report
     assert [refusal.name for refusal in before.unplanned] == ["large"]
-    monkeypatch.setitem(interpret.RULES, "MaxUnpool", made.max_unpool)
+    monkeypatch.setitem(interpret.RULES, "MaxUnpool", module.max_unpool)
     after = memplan_cli.plan(path).report
     assert after.unplanned == ()
     assert after.symbolic["planned"] == "768*batch + 32"
@@ -341,19 +343,19 @@ def test_the_renderer_escapes_what_a_file_is_called(samples: Path, tmp_path: Pat
 def test_the_command_ends_with_the_exit_code_of_its_check(
     samples: Path, options: tuple[str, ...], code: int, text: str
 ) -> None:
-    made = example("command")
-    line = made.command_line(made.EXTENDED)
+    module = example("command")
+    line = module.command_line(module.EXTENDED)
     model = str(samples / "branchy_cnn.onnx")
-    done = CliRunner().invoke(line, ["peak", model, *options])
-    assert (done.exit_code, text in done.output) == (code, True)
-    assert "Say at which node" in CliRunner().invoke(line, ["--help"]).output
+    result = CliRunner().invoke(line, ["peak", model, *options])
+    assert (result.exit_code, text in result.output) == (code, True)
+    assert "Print the node at which" in CliRunner().invoke(line, ["--help"]).output
 
 
 def test_the_command_that_cannot_work_ends_with_2_and_a_hint(tmp_path: Path) -> None:
-    made = example("command")
-    line = made.command_line(made.EXTENDED)
+    module = example("command")
+    line = module.command_line(module.EXTENDED)
     text = """<ir_version: 10, opset_import: ["": 20, "mine": 1]>
         g (float[4] x) => (float[4] z) { y = mine.Op(x)  z = mine.Op(y) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-    done = CliRunner().invoke(line, ["peak", str(tmp_path / "m.onnx")])
-    assert (done.exit_code, "Hint: give them in" in done.output) == (2, True)
+    result = CliRunner().invoke(line, ["peak", str(tmp_path / "m.onnx")])
+    assert (result.exit_code, "Hint: give them in" in result.output) == (2, True)

@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and every page is linked."""
+"""Links, anchors and names of modules in the documentation exist, and every page is linked."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from documents.pages import (
-    CONTRIBUTING,
     DOCS,
     PAGES,
-    README,
     ROOT,
     anchors,
     broken_links,
@@ -27,7 +25,7 @@ def test_relative_links_and_anchors_resolve(page: Path) -> None:
     assert broken_links(page) == ()
 
 
-def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
+def test_broken_links_and_anchors_are_reported(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# One `two`\n\n## One two\n")
     page = tmp_path / "page.md"
     page.write_text(
@@ -42,11 +40,11 @@ def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
     [page for page in PAGES if page.parent != DOCS / "measurements"],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_modules_that_are_named_are_there(page: Path) -> None:
+def test_named_modules_exist(page: Path) -> None:
     assert missing_files(page) == ()
 
 
-def test_names_of_modules_that_are_gone_are_found(tmp_path: Path) -> None:
+def test_names_of_missing_modules_are_reported(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "`planning/choose.py`, `choose.py`, `planning.choose`,\n"
@@ -58,13 +56,13 @@ def test_names_of_modules_that_are_gone_are_found(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_headings_make_the_anchors_that_viewers_make(tmp_path: Path) -> None:
+def test_anchors_of_headings_are_those_of_markdown_viewers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# `memplan train-step`\n\n## What's new, in 3 words?\n")
     assert anchors(page) == {"memplan-train-step", "whats-new-in-3-words"}
 
 
-def test_every_page_can_be_reached_from_the_first_one() -> None:
+def test_every_page_is_linked_from_the_index() -> None:
     reached, waiting = set(), [DOCS / "index.md"]
     while waiting:
         page = waiting.pop()
@@ -75,8 +73,3 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
             )
             waiting.extend(target for target in targets if target.suffix == ".md")
     assert [page for page in PAGES if page.is_relative_to(DOCS) and page not in reached] == []
-
-
-@pytest.mark.parametrize(("page", "lines"), [(README, 200), (CONTRIBUTING, 120)])
-def test_first_pages_are_short(page: Path, lines: int) -> None:
-    assert len(page.read_text().splitlines()) <= lines

@@ -1,4 +1,4 @@
-"""The notebook of the documentation runs, cell by cell, and shows what it says."""
+"""Every cell of the documentation's notebook runs, and shows a result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The commands of docs/tasks work as they stand, on small models with the same inputs and dims.
+"""The commands of docs/tasks run as written, on small models with the same inputs and dims.
 
-What the pages show was printed for models that packages bring along. Here each command runs
-on a stand-in: the exit code is the page's, and what begins a line there begins one here.
+The output in the pages is that of models from published packages. Here each command runs on a small
+stand-in: its exit code is the page's, and its output has the same kinds of lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from documents.task_pages import TASKS, filed, steps
+from documents.task_pages import TASKS, steps, write_or_copy
 from story import memplan
 
 if TYPE_CHECKING:
@@ -23,23 +23,27 @@ if TYPE_CHECKING:
 
 Dims = Sequence[int | str | None]
 
-FIRST = re.compile(
+LINE_BEGINNINGS = re.compile(
     r"^(process, observed|plan|proved|next|given|pass|FAIL|error|memplan: wrote"
     r"|Trained|Memory to expect|  planned|No single tensor)"
 )
-"""What begins the lines that every model's output has."""
+"""Beginnings of lines that the output for every model has."""
 
-LEFT_OUT = {"training.md": ("--dim", "Adddetection_dim_0=1")}
-"""Words of a page that only the real model has a dim for."""
+OMITTED_OPTIONS = {"training.md": ("--dim", "Adddetection_dim_0=1")}
+"""Options of a page that apply to the real model only, by page."""
 
 
 def model(inputs: dict[str, Dims], outputs: dict[str, Dims], *nodes: str) -> onnx.ModelProto:
-    """Return a model of nodes written ``out = Op(in, in)``; w is a weight."""
-    made = []
+    """Return a model of nodes written ``out = Op(in, in)``; ``w`` is a weight of one element."""
+    proto_nodes = []
     for text in nodes:
-        out, op, given = re.fullmatch(r"(\w+) = (\w+)\((.*)\)", text).groups()  # type: ignore[union-attr]
-        attributes = {"axis": 1} if op == "Concat" else {}
-        made.append(helper.make_node(op, given.split(", "), [out], name=out, **attributes))
+        output, operator, operands = re.fullmatch(r"(\w+) = (\w+)\((.*)\)", text).groups()  # type: ignore[union-attr]
+        attributes = {"axis": 1} if operator == "Concat" else {}
+        proto_nodes.append(
+            helper.make_node(
+                operator, operands.split(", "), [output], name=output, **attributes
+            )
+        )
 
     def values(named: dict[str, Dims]) -> list[onnx.ValueInfoProto]:
         return [
@@ -48,7 +52,7 @@ def model(inputs: dict[str, Dims], outputs: dict[str, Dims], *nodes: str) -> onn
         ]
 
     weights = [numpy_helper.from_array(np.full((1,), 0.5, np.float32), "w")]
-    graph = helper.make_graph(made, "g", values(inputs), values(outputs), weights)
+    graph = helper.make_graph(proto_nodes, "g", values(inputs), values(outputs), weights)
     opset = [helper.make_opsetid("", 21)]
     return helper.make_model(graph, opset_imports=opset, ir_version=10)
 
@@ -79,25 +83,25 @@ MODELS["eeg"].graph.initializer.extend(
 
 
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
-def test_the_commands_of_a_task_do_what_its_page_says(
+def test_the_commands_of_a_task_have_the_results_of_its_page(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, each in MODELS.items():
-        onnx.save(each, f"{name}.onnx")
-    left_out = LEFT_OUT.get(page.name, ())
+    for name, proto in MODELS.items():
+        onnx.save(proto, f"{name}.onnx")
+    left_out = OMITTED_OPTIONS.get(page.name, ())
     for step in steps(page):
-        if filed(step, tmp_path):
+        if write_or_copy(step, tmp_path):
             continue
         command, *words = step.words
         assert command == "memplan"
         text = " ".join(words).replace(" ".join(left_out), "")
-        done = memplan(*text.split())
-        assert done.exit_code == step.code, f"{page.name}:{step.line}\n{done.output}"
+        result = memplan(*text.split())
+        assert result.exit_code == step.code, f"{page.name}:{step.line}\n{result.output}"
         for line in step.printed.splitlines():
-            begun = FIRST.match(line)
-            if begun:
-                assert f"\n{begun[0]}" in f"\n{done.output}", f"{page.name}:{step.line}"
+            beginning = LINE_BEGINNINGS.match(line)
+            if beginning:
+                assert f"\n{beginning[0]}" in f"\n{result.output}", f"{page.name}:{step.line}"
 
 
 def test_every_task_is_in_the_list_and_has_real_output() -> None:

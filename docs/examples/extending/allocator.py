@@ -1,4 +1,4 @@
-"""An allocator: each buffer at the lowest offset that is free for as long as it lives."""
+"""An allocator: each buffer goes to the lowest offset that is free during its live range."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MODEL = Path(__file__).parents[3] / "sample_models" / "train_mlp.onnx"
 
 
 def longest_first(problem: Problem) -> Layout:
-    """Place the buffers that live longest first, each as low as it goes."""
+    """Place buffers in order of falling lifetime, each at the lowest free offset."""
     offsets: dict[BufferId, int] = {}
     placed: list[Buffer] = []
     for buffer in sorted(problem.buffers, key=lambda b: (b.live.start - b.live.end, b.id)):
         offset = 0
         for other in sorted(placed, key=lambda b: offsets[b.id]):
-            are_apart = (
+            is_apart = (
                 other.live.end <= buffer.live.start or buffer.live.end <= other.live.start
             )
-            if not are_apart and offsets[other.id] < offset + buffer.size:
+            if not is_apart and offsets[other.id] < offset + buffer.size:
                 top = align(offsets[other.id] + other.size, problem.alignment)
                 offset = max(offset, top)
         offsets[buffer.id] = offset

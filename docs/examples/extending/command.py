@@ -1,4 +1,4 @@
-"""A command: the node at which most bytes are live, and whether they are too many."""
+"""A command: the node at which most bytes are live, and a limit for these bytes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MODEL = Path(__file__).parents[3] / "sample_models" / "branchy_cnn.onnx"
 
 
 def peak_of(model: Path) -> tuple[str, int]:
-    """Return the node at which most bytes are live in a model's plan, and the bytes.
+    """Return the peak node of a model's plan, and the bytes that are live there.
 
     Raises:
-        ModelError: some size is not known.
+        ModelError: a size is unknown.
     """
     report = memplan_cli.plan(model).report
     if report.peak is None or report.memory.live_peak is None:
@@ -33,10 +33,10 @@ def peak_of(model: Path) -> tuple[str, int]:
 
 @click.command()
 @model_argument
-@click.option("--at-most", type=int, help="Bytes; exit 1 where more are live.")
+@click.option("--at-most", type=int, help="Limit in bytes; exit 1 if more are live.")
 @output_options
 def peak(model: Path, *, at_most: int | None, output: Output) -> None:
-    """Say at which node most bytes are live.
+    """Print the node at which most bytes are live.
 
     \b
     memplan peak model.onnx --at-most 1000000
@@ -48,7 +48,7 @@ def peak(model: Path, *, at_most: int | None, output: Output) -> None:
         raise SystemExit(1)
 
 
-EXTENDED = {**COMMANDS, "peak": (__name__, "Say at which node most bytes are live.")}
+EXTENDED = {**COMMANDS, "peak": (__name__, "Print the node at which most bytes are live.")}
 
 
 def main() -> None:

@@ -24,17 +24,17 @@ MODEL = parser.parse_model("""
 
 
 def compress(call: Call) -> tuple[str, ...]:
-    """Y = X[C]: dX = dY at the places that C selects, 0 elsewhere."""
+    """Y = X[C]: dX = dY at the positions that C selects, 0 elsewhere."""
     tape, x, axis = call.tape, call.input(0), call.attribute("axis")
-    places = tape.emit("Transpose", tape.emit("NonZero", call.input(1)), perm=[1, 0])
+    positions = tape.emit("Transpose", tape.emit("NonZero", call.input(1)), perm=[1, 0])
     zeros = tape.zeros_like(x)
     if axis is None:  # the elements of the whole tensor, in one row
         row = tape.emit("Reshape", zeros, tape.ints(-1))
-        return (tape.reshape_like(tape.emit("ScatterND", row, places, call.dy), x), "")
+        return (tape.reshape_like(tape.emit("ScatterND", row, positions, call.dy), x), "")
     swapped = list(range(tape.rank(x)))
     swapped[0], swapped[axis] = swapped[axis], swapped[0]
     first, dy = (tape.emit("Transpose", t, perm=swapped) for t in (zeros, call.dy))
-    filled = tape.emit("ScatterND", first, places, dy)
+    filled = tape.emit("ScatterND", first, positions, dy)
     return (tape.emit("Transpose", filled, perm=swapped), "")
 
 
@@ -42,7 +42,7 @@ EXTENDED = {"Compress": compress}
 
 
 def main() -> None:
-    """Compute the gradient of a sum of squares: twice what was kept, and zero."""
+    """Compute the gradient of a sum of squares: twice the kept elements, and 0 elsewhere."""
     step = make_train_step(MODEL, Recipe("loss", None, ("x",), rules=EXTENDED))
     x = np.arange(12.0).reshape(4, 3)
     feeds = {step.parameters[0].input: x, "condition": np.array([True, False, False, True])}

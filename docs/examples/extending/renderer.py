@@ -1,4 +1,4 @@
-"""A renderer: the figures of a plan as metrics, in the text format that Prometheus reads."""
+"""A renderer: the figures of a plan as metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MODEL = Path(__file__).parents[3] / "sample_models" / "branchy_cnn.onnx"
 
 
 def metrics(plan: Plan) -> str:
-    """Return one gauge for each number of bytes; what is not a number is left out."""
+    """Return one gauge for each number of bytes in a plan's report."""
     report = plan.report
     label = f'model="{_escaped(Path(report.model.path).name)}",level="{report.level}"'
     lines = []
     for name, value in asdict(report.memory).items():
-        if type(value) is int:  # neither None nor a truth value
+        if type(value) is int:  # not None, and not a bool
             lines.append(f"# TYPE memplan_{name}_bytes gauge")
             lines.append(f"memplan_{name}_bytes{{{label}}} {value}")
     return "\n".join(lines) + "\n"
 
 
 def _escaped(name: str) -> str:
-    """Escape a name from a file: it must not end its quotes or its line."""
+    """Return a name in which quotes, backslashes and line ends are escaped."""
     return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -36,7 +36,7 @@ EXTENDED = {**RENDERERS, "metrics": metrics}
 
 
 def main() -> None:
-    """Draw a plan in the new format."""
+    """Print a plan in the new format."""
     print(EXTENDED["metrics"](memplan_cli.plan(MODEL)), end="")
 
 

@@ -24,16 +24,16 @@ MODEL = Path(__file__).parents[3] / "sample_models" / "train_mlp.onnx"
 
 
 def newest_first(graph: TaskGraph) -> Order:
-    """Finish what was begun last; of ops that become ready at once, the first in the file."""
-    waiting = [len(preds) for preds in graph.preds]
-    ready = [op for op in reversed(range(graph.size)) if not waiting[op]]
+    """Return an order in which the op that became ready last comes next; ties in file order."""
+    missing_preds = [len(preds) for preds in graph.preds]
+    ready = [op for op in reversed(range(graph.size)) if not missing_preds[op]]
     order: Order = []
     while ready:
         op = ready.pop()
         order.append(op)
         for successor in reversed(graph.succs[op]):
-            waiting[successor] -= 1
-            if not waiting[successor]:
+            missing_preds[successor] -= 1
+            if not missing_preds[successor]:
                 ready.append(successor)
     return order
 
@@ -46,11 +46,11 @@ def planned(model: Path, settings: Settings) -> dict[str, int]:
     program = read_program(load_model(model), Bindings(dims=settings.dims)).program
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
-    found: dict[str, int] = {}
+    planned_bytes: dict[str, int] = {}
     for name, ordered in simple_orders(program, PlannedVars(scope.sizes), EXTENDED):
         (evaluated,) = choose([Candidate(ordered, scope.sizes, name)], limits)
-        found[name], *_ = evaluated.cost
-    return found
+        planned_bytes[name], *_ = evaluated.cost
+    return planned_bytes
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A shape rule: what MaxUnpool gives where its third input says how large it is to be."""
+"""A shape rule: MaxUnpool with an output shape as its third input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = parser.parse_model("""
 
 
 def max_unpool(values: Values, node: NodeProto) -> Shape | None:
-    """Return the shape that the optional third input holds; None where it is not known."""
+    """Return the value of the third input, which is the output shape; None if it is unknown."""
     return values.input_dims(node, 2)
 
 
@@ -35,11 +35,11 @@ EXTENDED = {**RULES, "MaxUnpool": max_unpool}
 
 
 def main() -> None:
-    """Ask for the shape of a tensor without the rule and with it."""
+    """Print the shape of a tensor without the rule and with it."""
     inferred = shape_inference.infer_shapes(MODEL, data_prop=True)
     for title, rules in (("without", RULES), ("with", EXTENDED)):
-        found = interpret(inferred, rules=rules).types.get("large")
-        print(f"{title} the rule: {'not known' if found is None else shape_in(found)}")
+        proto = interpret(inferred, rules=rules).types.get("large")
+        print(f"{title} the rule: {'unknown' if proto is None else shape_in(proto)}")
 
 
 if __name__ == "__main__":
