@@ -1,7 +1,7 @@
-"""Gradients of Resize and AffineGrid, which are linear in what they are given.
+"""Gradients of Resize and AffineGrid, which are linear functions of their first input.
 
-Along one axis Y = R X with a matrix R of [outputs, inputs] that holds each output's weights,
-so dX = R^T dY: one product of matrices an axis, whatever the mode.
+Along one axis Y = R X, where the matrix R, [outputs, inputs], holds the weight of each input in each
+output. So dX = R^T dY: one matrix product per axis, whatever the mode.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """How one axis is resized: lengths before and after, and their ratio as it was given.
+class ResizedAxis:
+    """How one axis is resized.
 
-    The length after is that of the result, rounded down where the ratio gives a fraction.
-    Runtimes reckon places in float32: where one falls between two inputs, the last digit
-    decides which is the nearest.
+    Attributes:
+        input_size: its length in X.
+        output_size: its length in Y, rounded down if input_size * scale is a fraction.
+        scale: the ratio as the node gives it. It is float32 because runtimes compute coordinates in
+            float32: the last digit may decide which input is the nearest.
     """
 
-    size: int
-    steps: int
+    input_size: int
+    output_size: int
     scale: np.float32
 
 
@@ -44,146 +46,171 @@ def resize(call: Call) -> Gradients:
     """Y = R X along each resized axis: dX = R^T dY."""
     tape, x = call.tape, call.input(0)
     why = "the weights of a resize are computed beforehand"
-    sizes, steps = tape.sizes(x, why), tape.sizes(call.output(), why)
-    scales = _scales(call, sizes, steps)
-    rank, result = len(sizes), call.dy
+    input_sizes, output_sizes = tape.sizes(x, why), tape.sizes(call.output(), why)
+    scales = _scales(call, input_sizes, output_sizes)
+    rank, dx = len(input_sizes), call.dy
     for axis in reversed(range(rank)):
-        spec = Axis(sizes[axis], steps[axis], np.float32(scales[axis]))
-        if spec.size == spec.steps and spec.scale == 1.0:
+        resized = ResizedAxis(input_sizes[axis], output_sizes[axis], np.float32(scales[axis]))
+        if resized.input_size == resized.output_size and resized.scale == 1.0:
             continue
-        matrix = _weights(call, spec)
+        r = _interpolation_matrix(call, resized)
         if axis == rank - 1:
-            result = tape.emit("MatMul", result, tape.constant(matrix, tape.dtype(x)))
+            dx = tape.emit("MatMul", dx, tape.constant(r, tape.dtype(x)))
             continue
-        turned = tape.constant(matrix.T, tape.dtype(x))
+        r_transposed = tape.constant(r.T, tape.dtype(x))
         if axis == rank - 2:
-            result = tape.emit("MatMul", turned, result)
+            dx = tape.emit("MatMul", r_transposed, dx)
             continue
-        swap = [*range(rank)]
-        swap[axis], swap[rank - 2] = swap[rank - 2], swap[axis]
-        moved = tape.emit("Transpose", result, perm=swap)
-        product = tape.emit("MatMul", turned, moved)
-        result = tape.emit("Transpose", product, perm=swap)
-    return (result,)
+        perm = [*range(rank)]
+        perm[axis], perm[rank - 2] = rank - 2, axis
+        moved = tape.emit("Transpose", dx, perm=perm)
+        product = tape.emit("MatMul", r_transposed, moved)
+        dx = tape.emit("Transpose", product, perm=perm)
+    return (dx,)
 
 
-def _scales(call: Call, sizes: tuple[int, ...], steps: tuple[int, ...]) -> list[float]:
-    if call.attribute("antialias", 0) or call.attribute("keep_aspect_ratio_policy") in (
-        "not_larger",
-        "not_smaller",
-    ):
+def _scales(
+    call: Call, input_sizes: tuple[int, ...], output_sizes: tuple[int, ...]
+) -> list[float]:
+    """Return the scale of each axis: the node's, or the ratio of sizes if it has none.
+
+    Raises:
+        ModelError: the node antialiases or keeps the aspect ratio.
+        UnknownShapeError: the node's scales are not constant.
+    """
+    policy = call.attribute("keep_aspect_ratio_policy")
+    if call.attribute("antialias", 0) or policy in ("not_larger", "not_smaller"):
         raise ModelError(
             f"Resize {call.node.name!r} antialiases or keeps the aspect ratio:"
             " it has no gradient rule for that"
         )
-    found = [after / before for before, after in zip(sizes, steps, strict=True)]
+    scales = [after / before for before, after in zip(input_sizes, output_sizes, strict=True)]
     if not call.input(2):
-        return found
-    given = call.constant_input(2)
-    if given is None:
+        return scales
+    values = call.constant_input(2)
+    if values is None:
         raise UnknownShapeError(f"the scales of Resize {call.node.name!r} are not constant")
-    axes = call.attribute("axes", range(len(sizes)))
-    for axis, scale in zip(axes, given.ravel().tolist(), strict=True):
-        found[axis] = scale
-    return found
+    axes = call.attribute("axes", range(len(input_sizes)))
+    for axis, scale in zip(axes, values.ravel().tolist(), strict=True):
+        scales[axis] = scale
+    return scales
 
 
 _HALF = np.float32(0.5)
-"""Of its own type: beside Python's numbers, numpy 1 makes a float32 a float64."""
+"""A float32, because numpy 1 computes a float32 and a Python float in float64."""
 
 
-def _half_pixel(spec: Axis, step: np.float32) -> np.float32:
-    return (step + _HALF) / spec.scale - _HALF
+def _half_pixel(axis: ResizedAxis, output: np.float32) -> np.float32:
+    """X = (o + 1/2) / scale - 1/2."""
+    return (output + _HALF) / axis.scale - _HALF
 
 
-def _pytorch_half_pixel(spec: Axis, step: np.float32) -> np.float32:
-    return _half_pixel(spec, step) if spec.steps > 1 else np.float32(0)
+def _pytorch_half_pixel(axis: ResizedAxis, output: np.float32) -> np.float32:
+    """X = (o + 1/2) / scale - 1/2, but 0 if there is one output."""
+    return _half_pixel(axis, output) if axis.output_size > 1 else np.float32(0)
 
 
-def _symmetric(spec: Axis, step: np.float32) -> np.float32:
-    size, steps = np.float32(spec.size), np.float32(spec.steps)
-    offset = size * _HALF * (np.float32(1) - steps / (spec.scale * size))
+def _half_pixel_symmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
+    """X = offset + (o + 1/2) / scale - 1/2, offset = inputs / 2 (1 - outputs / (scale inputs))."""
+    inputs, outputs = np.float32(axis.input_size), np.float32(axis.output_size)
+    offset = inputs * _HALF * (np.float32(1) - outputs / (axis.scale * inputs))
     # ONNX Runtime adds in float64 here and rounds once, in all other modes at each step.
-    return np.float32(float(offset) + (float(step) + 0.5) / float(spec.scale) - 0.5)
+    return np.float32(float(offset) + (float(output) + 0.5) / float(axis.scale) - 0.5)
 
 
-def _align_corners(spec: Axis, step: np.float32) -> np.float32:
-    if spec.steps == 1:
+def _align_corners(axis: ResizedAxis, output: np.float32) -> np.float32:
+    """X = o (inputs - 1) / (outputs - 1), but 0 if there is one output."""
+    if axis.output_size == 1:
         return np.float32(0)
-    return step * np.float32(spec.size - 1) / np.float32(spec.steps - 1)
+    return output * np.float32(axis.input_size - 1) / np.float32(axis.output_size - 1)
 
 
-def _asymmetric(spec: Axis, step: np.float32) -> np.float32:
-    return step / spec.scale
+def _asymmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
+    """X = o / scale."""
+    return output / axis.scale
 
 
-_PLACES: Mapping[str, Callable[[Axis, np.float32], np.float32]] = {
+_COORDINATES: Mapping[str, Callable[[ResizedAxis, np.float32], np.float32]] = {
     "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _symmetric,
+    "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
     "asymmetric": _asymmetric,
 }
+"""``coordinate_transformation_mode`` -> coordinate x in the input of output number o."""
 
 _ROUNDINGS: Mapping[str, Callable[[float], int]] = {
-    "round_prefer_floor": lambda place: ceil(place - 0.5),
-    "round_prefer_ceil": lambda place: floor(place + 0.5),
+    "round_prefer_floor": lambda coordinate: ceil(coordinate - 0.5),
+    "round_prefer_ceil": lambda coordinate: floor(coordinate + 0.5),
     "floor": floor,
     "ceil": ceil,
 }
 
 
-def _weights(call: Call, spec: Axis) -> Matrix:
-    """Return R: the weight of each input in each output."""
-    transform = call.attribute("coordinate_transformation_mode", "half_pixel")
-    mode = call.attribute("mode", "nearest")
-    if transform not in _PLACES:
-        raise ModelError(f"Resize {call.node.name!r}: {transform} has no gradient rule")
-    matrix = np.zeros((spec.steps, spec.size))
-    rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
-    sharpness = call.attribute("cubic_coeff_a", -0.75)
-    for step in range(spec.steps):
-        place = float(_PLACES[transform](spec, np.float32(step)))
-        if mode == "nearest":
-            taps = {rounding(place): 1.0}
-        else:
-            low = floor(place)
-            share = place - low
-            if mode == "linear":
-                taps = {low: 1 - share, low + 1: share}
-            else:
-                taps = _cubic_taps(low, share, sharpness)
-        if call.attribute("exclude_outside", 0) and mode == "cubic":
-            taps = {tap: w for tap, w in taps.items() if 0 <= tap < spec.size}
-            taps = {tap: w / sum(taps.values()) for tap, w in taps.items()}
-        for tap, weight in taps.items():
-            matrix[step, min(max(tap, 0), spec.size - 1)] += weight
+def _interpolation_matrix(call: Call, axis: ResizedAxis) -> Matrix:
+    """Return R, [outputs, inputs]: the weight of each input in each output.
+
+    Weights of inputs before the first or behind the last are added to those of the edge.
+
+    Raises:
+        ModelError: the coordinate transformation mode is not supported.
+    """
+    transformation = call.attribute("coordinate_transformation_mode", "half_pixel")
+    if transformation not in _COORDINATES:
+        raise ModelError(f"Resize {call.node.name!r}: {transformation} has no gradient rule")
+    matrix = np.zeros((axis.output_size, axis.input_size))
+    for output in range(axis.output_size):
+        coordinate = float(_COORDINATES[transformation](axis, np.float32(output)))
+        for index, weight in _input_weights(call, axis, coordinate).items():
+            matrix[output, min(max(index, 0), axis.input_size - 1)] += weight
     return matrix
 
 
-def _cubic_taps(low: int, share: float, a: float) -> dict[int, float]:
+def _input_weights(call: Call, axis: ResizedAxis, coordinate: float) -> dict[int, float]:
+    """Return the weights of the inputs around a coordinate; indices may be outside of the input."""
+    mode = call.attribute("mode", "nearest")
+    if mode == "nearest":
+        rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
+        return {rounding(coordinate): 1.0}
+    low = floor(coordinate)
+    fraction = coordinate - low
+    if mode == "linear":
+        return {low: 1 - fraction, low + 1: fraction}
+    weights = _cubic_weights(low, fraction, call.attribute("cubic_coeff_a", -0.75))
+    if call.attribute("exclude_outside", 0):
+        weights = {i: w for i, w in weights.items() if 0 <= i < axis.input_size}
+        total = sum(weights.values())
+        weights = {i: w / total for i, w in weights.items()}
+    return weights
+
+
+def _cubic_weights(low: int, fraction: float, a: float) -> dict[int, float]:
+    """Return the weights of the four inputs around ``low + fraction`` by cubic convolution (Keys 1981)."""
+
     def near(x: float) -> float:
+        """The kernel for a distance of at most 1."""
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
     def far(x: float) -> float:
+        """The kernel for a distance of 1 to 2."""
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return {
-        low - 1: far(1 + share),
-        low: near(share),
-        low + 1: near(1 - share),
-        low + 2: far(2 - share),
+        low - 1: far(1 + fraction),
+        low: near(fraction),
+        low + 1: near(1 - fraction),
+        low + 2: far(2 - fraction),
     }
 
 
 def affine_grid(call: Call) -> Gradients:
     """Y[n, p] = theta[n] (B[p], 1) at every place p: dtheta[n] = dY[n]^T (B, 1).
 
-    B, the places themselves, is the grid of the identity: whatever the runtime takes for
-    them where an axis has one place, the gradient takes too.
+    B is computed as the grid of the identity, so that it agrees with the runtime's coordinates also along
+    an axis with one place.
 
     Raises:
-        UnknownShapeError: theta [N, 2, 3] or [N, 3, 4] does not say which of both it is.
+        UnknownShapeError: it is not known whether theta is [N, 2, 3] or [N, 3, 4].
     """
     tape, theta, size = call.tape, call.input(0), call.input(1)
     rows = tape.shape(theta)[1]
@@ -195,14 +222,14 @@ def affine_grid(call: Call) -> Gradients:
         )
     identity = tape.constant(np.eye(rows, rows + 1)[None], tape.dtype(theta))
     extent = tape.emit("Slice", size, tape.ints(1), tape.ints(rows + 2), tape.ints(0))
-    one = tape.emit("Concat", tape.ints(1), extent, axis=0)
-    corners = call.attribute("align_corners", 0)
-    grid = tape.emit("AffineGrid", identity, one, align_corners=corners)
-    places = tape.emit("Reshape", grid, tape.ints(-1, rows))
-    flat = tape.emit("Reshape", call.dy, tape.ints(0, -1, rows))
-    turned = tape.emit("Transpose", flat, perm=[0, 2, 1])
-    linear = tape.emit("MatMul", turned, places)
-    shift = tape.emit("ReduceSum", turned, tape.ints(2), keepdims=1)
+    size_of_one = tape.emit("Concat", tape.ints(1), extent, axis=0)
+    align_corners = call.attribute("align_corners", 0)
+    grid = tape.emit("AffineGrid", identity, size_of_one, align_corners=align_corners)
+    b = tape.emit("Reshape", grid, tape.ints(-1, rows))
+    dy = tape.emit("Reshape", call.dy, tape.ints(0, -1, rows))
+    dy_transposed = tape.emit("Transpose", dy, perm=[0, 2, 1])
+    linear = tape.emit("MatMul", dy_transposed, b)
+    shift = tape.emit("ReduceSum", dy_transposed, tape.ints(2), keepdims=1)
     return (tape.emit("Concat", linear, shift, axis=2), "")
 
 
