@@ -1,11 +1,14 @@
-"""Gradients of activations, from the output where it suffices, so that X can be freed."""
+"""Gradients of activations; computed from the output where possible, so that X can be freed."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
+from onnx import TensorProto
+
 from memplan_cli.features.training.rules.broadcast import unbroadcast
+from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,21 +35,20 @@ def prelu(call: Call) -> Gradients:
     """Y = X where X >= 0 else S X: dX = dY or S dY, dS = X dY where X < 0."""
     tape, x, slope = call.tape, call.input(0), call.input(1)
     zero = tape.scalar(0, x)
-    second = ""
+    dx = dslope = ""
     if call.wants(1):
-        negative = tape.emit("Mul", call.dy, tape.emit("Min", x, zero))
-        second = unbroadcast(tape, negative, call.output(), slope)
-    first = ""
+        product = tape.emit("Mul", call.dy, tape.emit("Min", x, zero))
+        dslope = unbroadcast(tape, product, call.output(), slope)
     if call.wants(0):
-        first = _where_positive(call, x, tape.emit("Mul", call.dy, slope))
-    return (first, second)
+        dx = _where_positive(call, x, tape.emit("Mul", call.dy, slope))
+    return (dx, dslope)
 
 
 def thresholded_relu(call: Call) -> Gradients:
     """Y = X where X > a else 0: dX = dY where X > a."""
     tape, x = call.tape, call.input(0)
-    kept = tape.emit("Greater", x, tape.scalar(call.attribute("alpha", 1.0), x))
-    return (tape.emit("Where", kept, call.dy, tape.scalar(0, x)),)
+    is_above = tape.emit("Greater", x, tape.scalar(call.attribute("alpha", 1.0), x))
+    return (tape.emit("Where", is_above, call.dy, tape.scalar(0, x)),)
 
 
 def elu(call: Call) -> Gradients:
@@ -78,8 +80,8 @@ def celu(call: Call) -> Gradients:
 def sigmoid(call: Call) -> Gradients:
     """Y = 1 / (1 + e^-X): dX = dY Y (1 - Y)."""
     tape, y = call.tape, call.output()
-    rest = tape.emit("Sub", tape.scalar(1, call.input(0)), y)
-    return (tape.emit("Mul", tape.emit("Mul", call.dy, y), rest),)
+    one_minus_y = tape.emit("Sub", tape.scalar(1, call.input(0)), y)
+    return (tape.emit("Mul", tape.emit("Mul", call.dy, y), one_minus_y),)
 
 
 def tanh(call: Call) -> Gradients:
@@ -93,21 +95,21 @@ def hard_sigmoid(call: Call) -> Gradients:
     """Y = min(max(a X + b, 0), 1): dX = a dY where 0 < Y < 1."""
     tape, x, y = call.tape, call.input(0), call.output()
     zero = tape.scalar(0, x)
-    inside = tape.emit(
+    is_inside = tape.emit(
         "And", tape.emit("Greater", y, zero), tape.emit("Less", y, tape.scalar(1, x))
     )
     scaled = tape.emit("Mul", call.dy, tape.scalar(call.attribute("alpha", 0.2), x))
-    return (tape.emit("Where", inside, scaled, zero),)
+    return (tape.emit("Where", is_inside, scaled, zero),)
 
 
 def hard_swish(call: Call) -> Gradients:
     """Y = X h(X), h = min(max(X/6 + 1/2, 0), 1): dX = dY (h + X/6 where -3 < X < 3)."""
     tape, x = call.tape, call.input(0)
-    gate = tape.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    inside = tape.emit("Less", tape.emit("Abs", x), tape.scalar(3, x))
-    sixth = tape.emit("Mul", x, tape.scalar(1 / 6, x))
-    extra = tape.emit("Where", inside, sixth, tape.scalar(0, x))
-    return (tape.emit("Mul", call.dy, tape.emit("Add", gate, extra)),)
+    h = tape.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    is_inside = tape.emit("Less", tape.emit("Abs", x), tape.scalar(3, x))
+    sixth_of_x = tape.emit("Mul", x, tape.scalar(1 / 6, x))
+    x_slope = tape.emit("Where", is_inside, sixth_of_x, tape.scalar(0, x))
+    return (tape.emit("Mul", call.dy, tape.emit("Add", h, x_slope)),)
 
 
 def softplus(call: Call) -> Gradients:
@@ -118,42 +120,42 @@ def softplus(call: Call) -> Gradients:
 def softsign(call: Call) -> Gradients:
     """Y = X / (1 + |X|): dX = dY / (1 + |X|)^2."""
     tape, x = call.tape, call.input(0)
-    root = tape.emit("Add", tape.emit("Abs", x), tape.scalar(1, x))
-    return (tape.emit("Div", call.dy, tape.emit("Mul", root, root)),)
+    divisor = tape.emit("Add", tape.emit("Abs", x), tape.scalar(1, x))
+    return (tape.emit("Div", call.dy, tape.emit("Mul", divisor, divisor)),)
 
 
 def shrink(call: Call) -> Gradients:
     """Y = X -+ b beyond +-l, else 0: dX = dY where |X| > l."""
     tape, x = call.tape, call.input(0)
-    edge = tape.scalar(call.attribute("lambd", 0.5), x)
-    kept = tape.emit("Greater", tape.emit("Abs", x), edge)
-    return (tape.emit("Where", kept, call.dy, tape.scalar(0, x)),)
+    limit = tape.scalar(call.attribute("lambd", 0.5), x)
+    is_beyond = tape.emit("Greater", tape.emit("Abs", x), limit)
+    return (tape.emit("Where", is_beyond, call.dy, tape.scalar(0, x)),)
 
 
 def swish(call: Call) -> Gradients:
     """Y = X s, s = sigmoid(a X): dX = dY (s + a Y (1 - s))."""
     tape, x, y = call.tape, call.input(0), call.output()
     alpha = tape.scalar(call.attribute("alpha", 1.0), x)
-    gate = tape.emit("Sigmoid", tape.emit("Mul", x, alpha))
-    rest = tape.emit("Mul", tape.emit("Sub", tape.scalar(1, x), gate), y)
-    slope = tape.emit("Add", gate, tape.emit("Mul", rest, alpha))
+    s = tape.emit("Sigmoid", tape.emit("Mul", x, alpha))
+    product = tape.emit("Mul", tape.emit("Sub", tape.scalar(1, x), s), y)
+    slope = tape.emit("Add", s, tape.emit("Mul", product, alpha))
     return (tape.emit("Mul", call.dy, slope),)
 
 
 def mish(call: Call) -> Gradients:
     """Y = X t, t = tanh(softplus X): dX = dY (t + X sigmoid(X) (1 - t^2))."""
     tape, x = call.tape, call.input(0)
-    gate = tape.emit("Tanh", tape.emit("Softplus", x))
-    rest = tape.emit("Sub", tape.scalar(1, x), tape.emit("Mul", gate, gate))
-    swished = tape.emit("Mul", x, tape.emit("Sigmoid", x))
-    slope = tape.emit("Add", gate, tape.emit("Mul", swished, rest))
+    t = tape.emit("Tanh", tape.emit("Softplus", x))
+    tanh_slope = tape.emit("Sub", tape.scalar(1, x), tape.emit("Mul", t, t))
+    x_sigmoid = tape.emit("Mul", x, tape.emit("Sigmoid", x))
+    slope = tape.emit("Add", t, tape.emit("Mul", x_sigmoid, tanh_slope))
     return (tape.emit("Mul", call.dy, slope),)
 
 
 def gelu(call: Call) -> Gradients:
     """Y = X F(X) with the normal distribution F, or its tanh form: dX = dY (F + X F')."""
-    form = call.attribute("approximate", "none")
-    slope = _gelu_slope_tanh(call) if form == "tanh" else _gelu_slope_erf(call)
+    is_tanh = call.attribute("approximate", "none") == "tanh"
+    slope = _gelu_slope_tanh(call) if is_tanh else _gelu_slope_erf(call)
     return (call.tape.emit("Mul", call.dy, slope),)
 
 
@@ -171,72 +173,70 @@ def log_softmax(call: Call) -> Gradients:
     tape = call.tape
     axis = tape.ints(call.attribute("axis", -1))
     total = tape.emit("ReduceSum", call.dy, axis, keepdims=1)
-    spread = tape.emit("Mul", tape.emit("Exp", call.output()), total)
-    return (tape.emit("Sub", call.dy, spread),)
+    product = tape.emit("Mul", tape.emit("Exp", call.output()), total)
+    return (tape.emit("Sub", call.dy, product),)
 
 
 def dropout(call: Call) -> Gradients:
     """Y = X mask / (1 - r) in training, else X: dX = dY mask / (1 - r), with the mask kept."""
-    tape, x = call.tape, call.input(0)
-    training = call.constant_input(2)
-    if not call.input(2) or (training is not None and not training.any()):
+    tape, x, training_mode = call.tape, call.input(0), call.input(2)
+    is_training = call.constant_input(2)  # None: known only at run time
+    if not training_mode or (is_training is not None and not is_training.any()):
         return (call.dy,)
-    from memplan_cli.features.training.tensors import Tensor
-
-    mask = call.optional_output(1, Tensor(9, tape.tensor(x).shape))
-    ratio = call.input(1) or tape.scalar(0.5, x)
-    if call.input(1) and tape.dtype(ratio) != tape.dtype(x):
-        ratio = tape.emit("Cast", ratio, to=tape.dtype(x))
-    kept = tape.emit("Sub", tape.scalar(1, x), ratio)
+    mask = call.optional_output(1, Tensor(TensorProto.BOOL, tape.tensor(x).shape))
+    r = call.input(1) or tape.scalar(0.5, x)
+    if call.input(1) and tape.dtype(r) != tape.dtype(x):
+        r = tape.emit("Cast", r, to=tape.dtype(x))
+    one_minus_r = tape.emit("Sub", tape.scalar(1, x), r)
     masked = tape.emit("Where", mask, call.dy, tape.scalar(0, x))
-    scaled = tape.emit("Div", masked, kept)
-    if training is not None:
+    scaled = tape.emit("Div", masked, one_minus_r)
+    if is_training is not None:
         return (scaled,)
-    return (tape.emit("Where", call.input(2), scaled, call.dy),)
+    return (tape.emit("Where", training_mode, scaled, call.dy),)
 
 
 def _where_positive(call: Call, sign: str, otherwise: str) -> str:
-    """Return dY where ``sign`` is positive."""
-    positive = call.tape.emit("Greater", sign, call.tape.scalar(0, call.input(0)))
-    return call.tape.emit("Where", positive, call.dy, otherwise)
+    """Return dY where ``sign`` is positive, and the tensor ``otherwise`` elsewhere."""
+    is_positive = call.tape.emit("Greater", sign, call.tape.scalar(0, call.input(0)))
+    return call.tape.emit("Where", is_positive, call.dy, otherwise)
 
 
 def _times_y_plus(call: Call, addend: float) -> str:
+    """Return dY (Y + addend)."""
     slope = call.tape.emit("Add", call.output(), call.tape.scalar(addend, call.input(0)))
     return call.tape.emit("Mul", call.dy, slope)
 
 
 def _gelu_slope_erf(call: Call) -> str:
+    """Return F + X F', with F = (1 + erf(X / sqrt 2)) / 2 and F' = e^(-X^2 / 2) / sqrt(2 pi)."""
     tape, x = call.tape, call.input(0)
-    scaled = tape.emit("Mul", x, tape.scalar(math.sqrt(0.5), x))
-    cumulated = tape.emit("Add", tape.emit("Erf", scaled), tape.scalar(1, x))
-    half = tape.emit("Mul", cumulated, tape.scalar(0.5, x))
-    square = tape.emit("Mul", tape.emit("Mul", x, x), tape.scalar(-0.5, x))
+    scaled_x = tape.emit("Mul", x, tape.scalar(math.sqrt(0.5), x))
+    one_plus_erf = tape.emit("Add", tape.emit("Erf", scaled_x), tape.scalar(1, x))
+    f = tape.emit("Mul", one_plus_erf, tape.scalar(0.5, x))
+    exponent = tape.emit("Mul", tape.emit("Mul", x, x), tape.scalar(-0.5, x))
     density = tape.emit(
-        "Mul", tape.emit("Exp", square), tape.scalar(1 / math.sqrt(2 * math.pi), x)
+        "Mul", tape.emit("Exp", exponent), tape.scalar(1 / math.sqrt(2 * math.pi), x)
     )
-    return tape.emit("Add", half, tape.emit("Mul", x, density))
+    return tape.emit("Add", f, tape.emit("Mul", x, density))
 
 
 def _gelu_slope_tanh(call: Call) -> str:
-    """With u = c (X + k X^3), t = tanh u: (1 + t) / 2 + X (1 - t^2) u' / 2."""
+    """Return (1 + t + X (1 - t^2) u') / 2, with u = c (X + k X^3), u' = c (1 + 3 k X^2), t = tanh u."""
     tape, x = call.tape, call.input(0)
-    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    c, k = math.sqrt(2 / math.pi), 0.044715
     one, half = tape.scalar(1, x), tape.scalar(0.5, x)
     square = tape.emit("Mul", x, x)
-    inner = tape.emit(
-        "Add", tape.emit("Mul", square, tape.scalar(scale * cubic, x)), tape.scalar(scale, x)
+    u_over_x = tape.emit(
+        "Add", tape.emit("Mul", square, tape.scalar(c * k, x)), tape.scalar(c, x)
     )
-    bend = tape.emit("Tanh", tape.emit("Mul", inner, x))
-    rise = tape.emit(
-        "Add",
-        tape.emit("Mul", square, tape.scalar(3 * scale * cubic, x)),
-        tape.scalar(scale, x),
+    t = tape.emit("Tanh", tape.emit("Mul", u_over_x, x))
+    u_slope = tape.emit(
+        "Add", tape.emit("Mul", square, tape.scalar(3 * c * k, x)), tape.scalar(c, x)
     )
-    rest = tape.emit("Sub", one, tape.emit("Mul", bend, bend))
-    second = tape.emit("Mul", tape.emit("Mul", x, rest), rise)
-    first = tape.emit("Add", bend, one)
-    return tape.emit("Mul", tape.emit("Add", first, second), half)
+    tanh_slope = tape.emit("Sub", one, tape.emit("Mul", t, t))
+    x_part = tape.emit("Mul", tape.emit("Mul", x, tanh_slope), u_slope)
+    one_plus_t = tape.emit("Add", t, one)
+    return tape.emit("Mul", tape.emit("Add", one_plus_t, x_part), half)
 
 
 RULES: Mapping[str, Rule] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from memplan_cli.features.training.rules.broadcast import repeated_axes, unbroad
 from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.features.training.tape import Call, Rule, Tape
@@ -22,43 +22,148 @@ if TYPE_CHECKING:
 def matmul(call: Call) -> Gradients:
     """Y = A B: dA = dY B^T, dB = A^T dY, summed over the batches that were repeated."""
     tape, a, b = call.tape, call.input(0), call.input(1)
-    ranks = tape.rank(a), tape.rank(b)
-    if ranks[0] == 1 or ranks[1] == 1:
+    if tape.rank(a) == 1 or tape.rank(b) == 1:
         return _vector_product(call)
-    if ranks[1] == 2:
+    if tape.rank(b) == 2:
         return _linear(call)
-    second = first = ""
+    da = db = ""
     if call.wants(1):
-        product = tape.emit("MatMul", _swapped(tape, a, ranks[0]), call.dy)
-        second = _unbatched(tape, product, b, call.output())
+        product = tape.emit("MatMul", _transposed(tape, a), call.dy)
+        db = _sum_batches(tape, product, b, call.output())
     if call.wants(0):
-        product = tape.emit("MatMul", call.dy, _swapped(tape, b, ranks[1]))
-        first = _unbatched(tape, product, a, call.output())
-    return (first, second)
+        product = tape.emit("MatMul", call.dy, _transposed(tape, b))
+        da = _sum_batches(tape, product, a, call.output())
+    return (da, db)
+
+
+def _transposed(tape: Tape, name: str) -> str:
+    """Return a tensor of rank 2 or more with its last two axes exchanged."""
+    rank = tape.rank(name)
+    return tape.emit("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _sum_batches(tape: Tape, product: str, like: str, out: str) -> str:
+    """Return a gradient of ``like`` summed over the batch axes along which ``like`` was repeated.
+
+    The batch axes of ``product`` are those of the forward tensor ``out``.
+    """
+    target, batch = tape.shape(like), tape.shape(out)[:-2]
+    return _sum_to_shape(tape, product, like, (*batch, *target[-2:]))
+
+
+def _sum_to_shape(tape: Tape, product: str, like: str, full: Shape) -> str:
+    """Return a tensor of shape ``full`` summed over the axes along which ``like`` was repeated."""
+    axes = repeated_axes(tape.shape(like), full)
+    if axes == ():
+        return product
+    # `unbroadcast` takes the shape from a forward tensor, so one is recorded for it.
+    stand_in = tape.pool.fresh(f"{product}:shape")
+    tape.tensors[stand_in] = Tensor(tape.dtype(like), full)
+    if axes is None:
+        tape.shape_tensors[stand_in] = tape.emit("Shape", product)
+    return unbroadcast(tape, product, stand_in, like)
+
+
+def _linear(call: Call) -> Gradients:
+    """Y = A B with a matrix B and all batches of A as rows: dA = dY B^T, dB = A^T dY by Gemm.
+
+    Gemm transposes without a copy.
+    """
+    tape, a, b = call.tape, call.input(0), call.input(1)
+    rows, columns = tape.shape(b)
+    is_matrix = tape.rank(a) == 2
+    dy = call.dy if is_matrix else _as_rows(tape, call.dy, columns)
+    da = db = ""
+    if call.wants(1):
+        a_rows = a if is_matrix else _as_rows(tape, a, rows)
+        db = tape.emit("Gemm", a_rows, dy, transA=1, transB=0, alpha=1.0)
+    if call.wants(0):
+        da = tape.emit("Gemm", dy, b, transA=0, transB=1, alpha=1.0)
+        da = da if is_matrix else tape.reshape_like(da, a)
+    return (da, db)
+
+
+def _as_rows(tape: Tape, name: str, width: Dim) -> str:
+    """Return a tensor as a matrix whose rows are its last axis, of this width."""
+    if isinstance(width, int):
+        return tape.emit("Reshape", name, tape.ints(-1, width))
+    return tape.emit("Flatten", name, axis=-1)
+
+
+def _vector_product(call: Call) -> Gradients:
+    """Y = A B with a vector A (a row) or B (a column): dA = dY B^T, dB = A^T dY as for matrices.
+
+    The axis that makes a vector a matrix is added to dY, and removed from the vector's gradient.
+    """
+    tape, a, b = call.tape, call.input(0), call.input(1)
+    a_is_row, b_is_column = tape.rank(a) == 1, tape.rank(b) == 1
+    if a_is_row and b_is_column:
+        return (tape.emit("Mul", call.dy, b), tape.emit("Mul", call.dy, a))
+    dy = tape.emit("Unsqueeze", call.dy, tape.ints(-2 if a_is_row else -1))
+    da = db = ""
+    if call.wants(1):
+        if a_is_row:
+            a_transposed = tape.emit("Unsqueeze", a, tape.ints(1))
+        else:
+            a_transposed = _transposed(tape, a)
+        db = tape.emit("MatMul", a_transposed, dy)
+        if b_is_column:
+            db = _vector_gradient(tape, db, b, -1)
+    if call.wants(0):
+        if b_is_column:
+            b_transposed = tape.emit("Unsqueeze", b, tape.ints(0))
+        else:
+            b_transposed = _transposed(tape, b)
+        da = tape.emit("MatMul", dy, b_transposed)
+        if a_is_row:
+            da = _vector_gradient(tape, da, a, -2)
+    return (da, db)
+
+
+def _vector_gradient(tape: Tape, product: str, vector: str, axis: int) -> str:
+    """Return [..., n, 1] (axis -1) or [..., 1, n] (axis -2) summed over its batches to a vector [n]."""
+    squeezed = tape.emit("Squeeze", product, tape.ints(axis))
+    rows = _as_rows(tape, squeezed, tape.shape(vector)[0])
+    return tape.emit("ReduceSum", rows, tape.ints(0), keepdims=0)
 
 
 def gemm(call: Call) -> Gradients:
-    """Y = alpha A' B' + beta C: dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY."""
-    tape, a, b = call.tape, call.input(0), call.input(1)
+    """Y = alpha A' B' + beta C: dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY.
+
+    A' is A or A^T. If it is A^T, dA = dA'^T = alpha B' dY^T; likewise for B.
+    """
+    tape, a, b, c = call.tape, call.input(0), call.input(1), call.input(2)
     alpha = float(call.attribute("alpha", 1.0))
-    turned = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
-    third = second = first = ""
+    trans_a, trans_b = int(call.attribute("transA", 0)), int(call.attribute("transB", 0))
+    da = db = dc = ""
     if call.wants(2):
-        third = unbroadcast(tape, call.dy, call.output(), call.input(2))
+        dc = unbroadcast(tape, call.dy, call.output(), c)
         beta = float(call.attribute("beta", 1.0))
         if beta != 1.0:
-            third = tape.emit("Mul", third, tape.scalar(beta, call.input(2)))
+            dc = tape.emit("Mul", dc, tape.scalar(beta, c))
     if call.wants(1):
-        left, right, flips = (call.dy, a, (True, turned[0]))
-        if not turned[1]:
-            left, right, flips = (a, call.dy, (not turned[0], False))
-        second = _product(tape, left, right, flips, alpha)
+        if trans_b:
+            db = tape.emit("Gemm", call.dy, a, transA=1, transB=trans_a, alpha=alpha)
+        else:
+            db = tape.emit("Gemm", a, call.dy, transA=1 - trans_a, transB=0, alpha=alpha)
     if call.wants(0):
-        left, right, flips = (b, call.dy, (turned[1], True))
-        if not turned[0]:
-            left, right, flips = (call.dy, b, (False, not turned[1]))
-        first = _product(tape, left, right, flips, alpha)
-    return (first, second, third)
+        if trans_a:
+            da = tape.emit("Gemm", b, call.dy, transA=trans_b, transB=1, alpha=alpha)
+        else:
+            da = tape.emit("Gemm", call.dy, b, transA=0, transB=1 - trans_b, alpha=alpha)
+    return (da, db, dc)
+
+
+class _Equation(NamedTuple):
+    """An Einsum equation without ellipses: one letter per axis.
+
+    Attributes:
+        operands: the letters of each operand; ``ij,jk->ik`` has ("ij", "jk").
+        result: the letters of the result.
+    """
+
+    operands: tuple[str, ...]
+    result: str
 
 
 def einsum(call: Call) -> Gradients:
@@ -67,198 +172,130 @@ def einsum(call: Call) -> Gradients:
     A name that X has twice is a diagonal: dX gets a name of its own for each axis and a
     factor of ones on the diagonal.
     """
-    terms, result = _equation(call)
-    found: list[str] = []
-    for index, term in enumerate(terms):
-        if not call.wants(index):
-            found.append("")
-            continue
-        own, diagonals = _apart(call, index, (term, "".join([result, *terms])))
-        rest = [(t, call.input(i)) for i, t in enumerate(terms) if i != index]
-        rest.extend(diagonals)
-        given = set(result).union(*(t for t, _ in rest))
-        present = "".join(letter for letter in own if letter in given)
-        left = ",".join([result, *(t for t, _ in rest)])
-        names = [call.dy, *(name for _, name in rest)]
-        part = call.tape.emit("Einsum", *names, equation=f"{left}->{present}")
-        found.append(_in_shape_of(call, index, (own, present, part), (terms, result)))
-    return tuple(found)
+    equation = _equation(call)
+    gradients: list[str] = []
+    for index in range(len(equation.operands)):
+        gradient = ""
+        if call.wants(index):
+            gradient = _einsum_gradient(call, equation, index)
+        gradients.append(gradient)
+    return tuple(gradients)
 
 
-def _product(
-    tape: Tape, left: str, right: str, flips: tuple[bool, bool], alpha: float = 1.0
-) -> str:
-    return tape.emit(
-        "Gemm", left, right, transA=int(flips[0]), transB=int(flips[1]), alpha=alpha
-    )
-
-
-def _linear(call: Call) -> Gradients:
-    """One matrix for all rows: two products of matrices, without a transposed copy."""
-    tape, a, b = call.tape, call.input(0), call.input(1)
-    rows, columns = tape.shape(b)
-    flat = tape.rank(a) == 2
-    dy = call.dy if flat else _flattened(tape, call.dy, columns, b)
-    second = first = ""
-    if call.wants(1):
-        left = a if flat else _flattened(tape, a, rows, b)
-        second = _product(tape, left, dy, (True, False))
-    if call.wants(0):
-        first = _product(tape, dy, b, (False, True))
-        first = first if flat else tape.reshape_like(first, a)
-    return (first, second)
-
-
-def _flattened(tape: Tape, name: str, width: int | str | None, weight: str) -> str:
-    """Return a tensor as rows of the given width, whatever was in front."""
-    if isinstance(width, int):
-        return tape.emit("Reshape", name, tape.ints(-1, width))
-    return tape.emit("Flatten", name, axis=-1) if weight else name
-
-
-def _vector_product(call: Call) -> Gradients:
-    """A vector counts as a row in front, as a column behind; the added axis goes again."""
-    tape, a, b = call.tape, call.input(0), call.input(1)
-    row, column = tape.rank(a) == 1, tape.rank(b) == 1
-    axes = [axis for axis, added in ((-2, row), (-1, column)) if added]
-    if row and column:
-        dy = call.dy
-        return (tape.emit("Mul", dy, b), tape.emit("Mul", dy, a))
-    dy = tape.emit("Unsqueeze", call.dy, tape.ints(*axes))
-    first = second = ""
-    if call.wants(1):
-        left = (
-            tape.emit("Unsqueeze", a, tape.ints(1)) if row else _swapped(tape, a, tape.rank(a))
-        )
-        product = tape.emit("MatMul", left, dy)
-        second = _without(tape, product, b, -1) if column else product
-    if call.wants(0):
-        right = (
-            tape.emit("Unsqueeze", b, tape.ints(0))
-            if column
-            else _swapped(tape, b, tape.rank(b))
-        )
-        product = tape.emit("MatMul", dy, right)
-        first = _without(tape, product, a, -2) if row else product
-    return (first, second)
-
-
-def _without(tape: Tape, product: str, like: str, axis: int) -> str:
-    """Sum the batches of a vector's gradient, [..., n, 1] or [..., 1, n], to a vector."""
-    squeezed = tape.emit("Squeeze", product, tape.ints(axis))
-    width = tape.shape(like)[0]
-    if isinstance(width, int):
-        squeezed = tape.emit("Reshape", squeezed, tape.ints(-1, width))
-    else:
-        squeezed = tape.emit("Flatten", squeezed, axis=-1)
-    return tape.emit("ReduceSum", squeezed, tape.ints(0), keepdims=0)
-
-
-def _swapped(tape: Tape, name: str, rank: int) -> str:
-    order = [*range(rank - 2), rank - 1, rank - 2]
-    return tape.emit("Transpose", name, perm=order)
-
-
-def _unbatched(tape: Tape, product: str, like: str, out: str) -> str:
-    """Sum a product over the batch axes along which ``like`` was repeated."""
-    target, batch = tape.shape(like), tape.shape(out)[:-2]
-    full: Shape = (*batch, *target[-2:])
-    return _summed(tape, product, like, full)
-
-
-def _summed(tape: Tape, product: str, like: str, full: Shape) -> str:
-    """Sum a product shaped as ``full`` over the axes along which ``like`` was repeated."""
-    axes = repeated_axes(tape.shape(like), full)
-    if axes == ():
-        return product
-    temporary = tape.pool.fresh(f"{product}:shape")
-    tape.tensors[temporary] = Tensor(tape.dtype(like), full)
-    if axes is None:
-        tape.shape_tensors[temporary] = tape.emit("Shape", product)
-    return unbroadcast(tape, product, temporary, like)
-
-
-def _equation(call: Call) -> tuple[list[str], str]:
-    """Return the equation's terms and result, ellipses expanded and the result explicit."""
+def _equation(call: Call) -> _Equation:
+    """Return the equation of an Einsum; the letters of ellipses and an omitted result are added."""
     text = call.attribute("equation").replace(" ", "")
     left, arrow, result = text.partition("->")
-    terms = left.split(",")
     if not arrow:
         letters = sorted(set(left) - set(",."))
-        once = [letter for letter in letters if left.count(letter) == 1]
-        result = ("..." if "..." in left else "") + "".join(once)
-    spare = [chr(code) for code in range(ord("A"), ord("Z") + 1) if chr(code) not in text]
-    widths = [
-        call.tape.rank(call.input(i)) - len(term.replace("...", ""))
-        for i, term in enumerate(terms)
-        if "..." in term
+        result = ("..." if "..." in left else "") + "".join(
+            letter for letter in letters if left.count(letter) == 1
+        )
+    operands = left.split(",")
+    ellipsis_ranks = [
+        call.tape.rank(call.input(i)) - len(letters.replace("...", ""))
+        if "..." in letters
+        else 0
+        for i, letters in enumerate(operands)
     ]
-    most = max(widths, default=0)
-    dots = "".join(spare[:most])
-    full_terms = []
-    for index, term in enumerate(terms):
-        width = call.tape.rank(call.input(index)) - len(term.replace("...", ""))
-        full_terms.append(term.replace("...", dots[most - width :] if width else ""))
-    return full_terms, result.replace("...", dots)
-
-
-def _apart(
-    call: Call, index: int, names: tuple[str, str]
-) -> tuple[str, list[tuple[str, str]]]:
-    """Return an operand's term with each name once, and the diagonals between the new ones."""
-    tape, (term, used) = call.tape, names
-    spare = (c for c in string.ascii_letters if c not in used)
-    own, diagonals = "", list[tuple[str, str]]()
-    for axis, letter in enumerate(term):
-        if letter not in own:
-            own += letter
-            continue
-        fresh = next(spare)
-        own += fresh
-        size = tape.sizes(call.input(index), "an einsum reads its diagonal")[axis]
-        ones = tape.constant(np.eye(size), tape.dtype(call.input(index)))
-        diagonals.append((letter + fresh, ones))
-    return own, diagonals
-
-
-def _in_shape_of(
-    call: Call, index: int, made: tuple[str, str, str], equation: tuple[list[str], str]
-) -> str:
-    """Give a gradient its operand's shape.
-
-    It is repeated along the axes that only this operand had, or that all others had as 1,
-    and summed along those that this operand had as 1.
-    """
-    tape, name, (own, present, part) = call.tape, call.input(index), made
-    terms, result = equation
-    dims: dict[str, list[Dim]] = {}
-    for other, term in enumerate(terms):
-        if other != index:
-            for letter, dim in zip(term, tape.shape(call.input(other)), strict=True):
-                dims.setdefault(letter, []).append(dim)
-    shape = tape.shape(name)
-    full = tuple(
-        _longest(dim, dims.get(letter, [])) for letter, dim in zip(own, shape, strict=True)
+    # Ellipses are aligned at their last axis, as in broadcasting.
+    rank = max(ellipsis_ranks)
+    unused = [letter for letter in string.ascii_uppercase if letter not in text]
+    ellipsis = "".join(unused[:rank])
+    expanded = tuple(
+        letters.replace("...", ellipsis[rank - own_rank :])
+        for letters, own_rank in zip(operands, ellipsis_ranks, strict=True)
     )
-    missing = [axis for axis, letter in enumerate(own) if letter not in present]
-    short = [
-        letter
-        for letter, dim in zip(own, shape, strict=True)
-        if letter not in result and any(d != dim or d is None for d in dims.get(letter, []))
+    return _Equation(expanded, result.replace("...", ellipsis))
+
+
+def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
+    """Return the gradient of one operand.
+
+    It is an Einsum of dY and the other operands. Axes of the operand that none of them has are missing in
+    its result, and added by expansion.
+    """
+    own_letters, diagonals = _without_repeated_letters(call, equation, index)
+    factors = [(equation.result, call.dy)]
+    factors += [
+        (letters, call.input(i)) for i, letters in enumerate(equation.operands) if i != index
     ]
-    if missing:
-        part = tape.emit("Unsqueeze", part, tape.ints(*missing))
-    if missing or short:
-        part = tape.emit("Expand", part, tape.shape_of(name))
-    return _summed(tape, part, name, full)
+    factors += diagonals
+    present = set().union(*(letters for letters, _ in factors))
+    letters = "".join(letter for letter in own_letters if letter in present)
+    left = ",".join(letters for letters, _ in factors)
+    tensors = [name for _, name in factors]
+    product = call.tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
+    missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in letters]
+    return _in_operand_shape(call, equation, index, product, own_letters, missing_axes)
 
 
-def _longest(own: Dim, others: list[Dim]) -> Dim:
-    """Return an axis's length in the product; None: not known."""
-    if own == 1:
-        return next((dim for dim in others if dim != 1), 1)
-    if isinstance(own, int) or all(dim == own and dim is not None for dim in others):
-        return own
+def _without_repeated_letters(
+    call: Call, equation: _Equation, index: int
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return an operand's letters with repeated ones renamed, and the diagonals that connect them.
+
+    For ``ii`` these are ``ia`` and a factor ``ia`` of ones where i = a. A diagonal has its letters and
+    the name of its constant.
+    """
+    tape, name, letters = call.tape, call.input(index), equation.operands[index]
+    used = "".join([equation.result, *equation.operands])
+    unused = (letter for letter in string.ascii_letters if letter not in used)
+    own_letters, diagonals = "", list[tuple[str, str]]()
+    for axis, letter in enumerate(letters):
+        if letter not in own_letters:
+            own_letters += letter
+            continue
+        new_letter = next(unused)
+        own_letters += new_letter
+        size = tape.sizes(name, "an einsum reads its diagonal")[axis]
+        identity = tape.constant(np.eye(size), tape.dtype(name))
+        diagonals.append((letter + new_letter, identity))
+    return own_letters, diagonals
+
+
+def _in_operand_shape(
+    call: Call,
+    equation: _Equation,
+    index: int,
+    product: str,
+    own_letters: str,
+    missing_axes: Sequence[int],
+) -> str:
+    """Return the gradient of an operand in the operand's shape.
+
+    The product is repeated along its missing axes, and along axes that have size 1 in it because all
+    other operands have size 1 there. It is summed along axes that have size 1 in this operand only.
+    """
+    tape, name = call.tape, call.input(index)
+    shape = tape.shape(name)
+    other_dims: dict[str, list[Dim]] = {}
+    for i, letters in enumerate(equation.operands):
+        if i != index:
+            for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
+                other_dims.setdefault(letter, []).append(dim)
+    may_be_shorter = any(
+        letter not in equation.result
+        and any(other != dim or other is None for other in other_dims.get(letter, []))
+        for letter, dim in zip(own_letters, shape, strict=True)
+    )
+    if missing_axes:
+        product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
+    if missing_axes or may_be_shorter:
+        product = tape.emit("Expand", product, tape.shape_of(name))
+    full_shape = tuple(
+        _broadcast_dim(dim, other_dims.get(letter, []))
+        for letter, dim in zip(own_letters, shape, strict=True)
+    )
+    return _sum_to_shape(tape, product, name, full_shape)
+
+
+def _broadcast_dim(dim: Dim, others: Sequence[Dim]) -> Dim:
+    """Return the size of an axis of one operand after broadcasting with others; None: unknown."""
+    if dim == 1:
+        return next((other for other in others if other != 1), 1)
+    if isinstance(dim, int) or all(other == dim and other is not None for other in others):
+        return dim
     return None
 
 

@@ -96,10 +96,10 @@ def split(call: Call) -> Gradients:
 
 
 class _SlicedAxis(NamedTuple):
-    """The elements that a Slice takes along one axis: ``count`` from ``start`` on, every ``step``-th."""
+    """The elements that a Slice takes along one axis: ``length`` of them, every ``step``-th from ``start`` on."""
 
     start: int
-    count: int
+    length: int
     step: int
 
 
@@ -115,21 +115,21 @@ def slice_(call: Call) -> Gradients:
     if sliced_axes is None:
         return (_scatter_to_origins(call, "Slice", list(call.node.input[1:]), {}),)
     sizes, dx = tape.sizes(x), call.dy
-    if any(sliced.count == 0 for sliced in sliced_axes.values()):
+    if any(sliced.length == 0 for sliced in sliced_axes.values()):
         return (tape.zeros_like(x),)
     lengths = [
-        sliced_axes[axis].count if axis in sliced_axes else size
+        sliced_axes[axis].length if axis in sliced_axes else size
         for axis, size in enumerate(sizes)
     ]
     begins, ends = [0] * len(sizes), [0] * len(sizes)
-    for axis, (start, count, step) in sliced_axes.items():
+    for axis, (start, length, step) in sliced_axes.items():
         first = start  # the element of X with the lowest index
         if step < 0:
             dx = _reversed(tape, dx, axis)
-            first = start + (count - 1) * step
+            first = start + (length - 1) * step
         if abs(step) > 1:
             dx = _with_zeros_between(tape, dx, axis, abs(step), lengths)
-            lengths[axis] = count * abs(step)
+            lengths[axis] = length * abs(step)
         begins[axis], ends[axis] = first, sizes[axis] - first - lengths[axis]
     return (_padded(tape, dx, begins, ends, x),)
 
