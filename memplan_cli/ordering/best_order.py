@@ -23,8 +23,8 @@ from memplan_cli.core.symbolic.sizes import symbols_of
 from memplan_cli.ordering.block_graph import (
     StorageFacts,
     SubgraphMemory,
-    least_taken,
-    most_taken,
+    chosen_step_bytes,
+    least_step_bytes,
     storage_facts,
     task_graph,
 )
@@ -82,53 +82,63 @@ def best_order(
         time_limit: Seconds after which no new search begins and a running one stops.
         progress: Called with a line about the best order so far.
     """
-    meter = _Meter(PlannedVars(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
+    meter = _PeakMeter(PlannedVars(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
     facts = meter.facts(program)
-    tell = progress or silent
     budget = WorkBudget(_scaled_work(work, program), time_limit)
-    top = _order_nested(program.body, facts, lambda graph: order_block(graph, budget, tell))
+    main_graph = _order_nested(
+        program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
+    )
     programs = {"file": program}
-    if nested := any(op.bodies for op in program.body.ops):
+    if is_nested := any(op.bodies for op in program.body.ops):
         programs |= _scheduled_programs(program, facts, SCHEDULERS)
-        programs["searched"] = replace(program, body=top.block)
+        programs["searched"] = replace(program, body=main_graph.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
         chosen = min(
             peaks, key=lambda name: (peaks[name], _displacement(program, programs[name]))
         )
         programs[chosen] = _keep_subgraph_orders(program, programs[chosen], meter)
     else:
-        peaks, chosen = top.search.peaks, top.search.chosen
-        programs.setdefault(chosen, replace(program, body=top.block))
-    known = None
+        peaks, chosen = main_graph.search.peaks, main_graph.search.chosen
+        programs.setdefault(chosen, replace(program, body=main_graph.block))
+    measurement = None
     if chosen != "file":
-        # The search has measured with its own tables: what it found is measured again.
-        known = meter.measured(programs[chosen])
-        peaks = {**peaks, chosen: meter.peak_of(known)}
+        # The search counts with a `TaskGraph`: its result is measured on the program.
+        measurement = meter.measured(programs[chosen])
+        peaks = {**peaks, chosen: meter.peak_of(measurement)}
     if peaks[chosen] >= peaks["file"] or _is_worse_for_other_symbols(
         program, programs[chosen], meter
     ):
-        chosen, known = "file", None  # what was measured is the other order
-    if meter.symbolic:
-        return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
-    proved = peaks[chosen] <= top.bound
+        chosen, measurement = "file", None
+    if meter.is_symbolic:
+        return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=measurement)
     looser = None
-    if chosen != "file" and not nested:
-        found = top.search
-        looser = partial(_relaxed, program, found.graph, found.unrestored, found.bound)
-    return Ordering(programs[chosen], peaks, chosen, top.bound, proved, known, looser)
+    if chosen != "file" and not is_nested:
+        search = main_graph.search
+        looser = partial(_relaxed, program, search.graph, search.unrestored, search.bound)
+    return Ordering(
+        programs[chosen],
+        candidates=peaks,
+        chosen=chosen,
+        bound=main_graph.bound,
+        proved=peaks[chosen] <= main_graph.bound,
+        measured=measurement,
+        looser=looser,
+    )
 
 
 def simple_orders(
-    program: Program, terms: PlannedVars, schedulers: Mapping[str, Scheduler] = SCHEDULERS
+    program: Program,
+    planned_vars: PlannedVars,
+    schedulers: Mapping[str, Scheduler] = SCHEDULERS,
 ) -> Iterator[tuple[str, Program]]:
     """Yield the program in the order of each scheduler but the file's, with the scheduler's name.
 
     Args:
         program: The ops in the file's order.
-        terms: The planned variables and the rules of sharing.
+        planned_vars: The planned variables.
         schedulers: Schedulers by name.
     """
-    meter = _Meter(terms, _sampled_sizes(terms.sizes, SAMPLE))
+    meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))
     return _scheduled_programs(program, meter.facts(program), schedulers)
 
 
@@ -137,8 +147,8 @@ def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Pr
 
     The order is divided before, because the search has moved clusters of ops as a whole.
     """
-    parted = divide(graph, order, bound, WorkBudget(_DIVISION_WORK))
-    relaxed = relax_order(graph, parted.order, WorkBudget(RESTORE_WORK))
+    divided = divide(graph, order, bound, WorkBudget(_DIVISION_WORK))
+    relaxed = relax_order(graph, divided.order, WorkBudget(RESTORE_WORK))
     ops = tuple([program.body.ops[op] for op in relaxed])
     return program.with_ops(ops)
 
@@ -150,52 +160,55 @@ def _scaled_work(work: int, program: Program) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meter:
+class _PeakMeter:
     """Measures the live peaks of programs, with one number in place of every symbol.
 
     Attributes:
-        terms: the planned variables and the rules of sharing.
+        planned_vars: the planned variables.
         numbers: bytes of each variable with that number.
     """
 
-    terms: PlannedVars
+    planned_vars: PlannedVars
     numbers: Mapping[VarId, int]
 
     def facts(self, program: Program) -> StorageFacts:
         """Return the facts about a program's variables that hold in every order."""
-        return storage_facts(program, self.terms, self.numbers)
+        return storage_facts(program, self.planned_vars, self.numbers)
 
     @property
-    def symbolic(self) -> bool:
+    def is_symbolic(self) -> bool:
         """Whether any size has symbols, so that peaks hold for one value of them only."""
-        return any(size.symbols for size in self.terms.sizes.values())
+        return any(size.symbols for size in self.planned_vars.sizes.values())
 
     def measured(self, program: Program) -> Measured:
         """Return storage and live bytes of a program, in sizes as they are."""
-        terms = self.terms
-        return measured(program, terms.sizes, terms.pinned, terms.aliasing)
+        planned_vars = self.planned_vars
+        return measured(
+            program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
+        )
 
     def peak(self, program: Program) -> int:
         """Return the live peak of a program, with numbers in place of symbols."""
         return self.peak_of(self.measured(program))
 
-    def peak_of(self, found: Measured) -> int:
+    def peak_of(self, measurement: Measured) -> int:
         """Return the live peak of a measured program, with numbers in place of symbols."""
-        if not self.symbolic:
-            return found.live_peak
-        _, units = found.storage
+        if not self.is_symbolic:
+            return measurement.live_peak
+        _, units = measurement.storage
         buffers = (buffer for unit in units.values() for buffer in unit)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))
 
-    def sampled(self, value: int) -> _Meter:
+    def sampled(self, value: int) -> _PeakMeter:
         """Return a meter with ``value`` in place of every symbol."""
-        return replace(self, numbers=_sampled_sizes(self.terms.sizes, value))
+        return replace(self, numbers=_sampled_sizes(self.planned_vars.sizes, value))
 
 
 def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
     """Return the bytes of each variable with ``sample`` in place of every symbol."""
-    names = {name for size in sizes.values() for s in size.symbols for name in symbols_of(s)}
+    symbols = {symbol for size in sizes.values() for symbol in size.symbols}
+    names = {name for symbol in symbols for name in symbols_of(symbol)}
     dims = dict.fromkeys(sorted(names), sample)
     return {
         var: _sampled_size(size, dims, sample) if size.symbols else size.coefficient
@@ -204,17 +217,18 @@ def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]
 
 
 def _sampled_size(size: Size, dims: Mapping[str, int], sample: int) -> int:
-    with suppress(ValueError):  # a length less a constant that is larger than the sample
+    """Return the bytes of a symbolic size with ``dims``; symbols without a number count as ``sample``."""
+    with suppress(ValueError):  # a dim minus a constant larger than the sample is negative
         size = size.bind(dims)
     return size.coefficient * prod([sample] * len(size.symbols))
 
 
-def _is_worse_for_other_symbols(program: Program, other: Program, meter: _Meter) -> bool:
-    """Whether the other order needs more than the file's for another value of the symbols."""
-    if not meter.symbolic:
+def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMeter) -> bool:
+    """Return whether the other order needs more than the file's for another value of the symbols."""
+    if not meter.is_symbolic:
         return False
     meters = [meter.sampled(value) for value in _OTHER_SAMPLES]
-    return any(each.peak(other) > each.peak(program) for each in meters)
+    return any(sampled.peak(other) > sampled.peak(program) for sampled in meters)
 
 
 def _displacement(program: Program, other: Program) -> int:
@@ -223,16 +237,19 @@ def _displacement(program: Program, other: Program) -> int:
     return displacement([place[op.outputs] for op in other.body.ops])
 
 
-def _keep_subgraph_orders(program: Program, other: Program, meter: _Meter) -> Program:
+def _keep_subgraph_orders(program: Program, other: Program, meter: _PeakMeter) -> Program:
     """Return the other order with the file's order in all subgraphs, if the peak stays as low.
 
     The order within a subgraph can change what a runtime fuses, and so the bits of results.
     """
-    own = {op.outputs: op for op in program.body.ops if op.bodies}
-    ops = tuple([own.get(op.outputs, op) for op in other.body.ops])
-    found = other.with_ops(ops)
-    meters = [meter, *(meter.sampled(s) for s in _OTHER_SAMPLES if meter.symbolic)]
-    return found if all(m.peak(found) <= m.peak(other) for m in meters) else other
+    file_ops = {op.outputs: op for op in program.body.ops if op.bodies}
+    ops = tuple([file_ops.get(op.outputs, op) for op in other.body.ops])
+    candidate = other.with_ops(ops)
+    meters = [meter]
+    if meter.is_symbolic:
+        meters += [meter.sampled(value) for value in _OTHER_SAMPLES]
+    is_as_low = all(sampled.peak(candidate) <= sampled.peak(other) for sampled in meters)
+    return candidate if is_as_low else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +282,16 @@ def _scheduled_programs(
 
 
 def _scheduled_program(program: Program, facts: StorageFacts, scheduler: Scheduler) -> Program:
+    """Return a program in the order of one scheduler, subgraphs too."""
     method = partial(_scheduled_block, scheduler)
     return replace(program, body=_order_nested(program.body, facts, method).block)
 
 
 def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
-    solution = BlockOrder(graph, bound=0)
-    solution.offer("scheduled", scheduler(graph))
-    return solution
+    """Return the order of one scheduler, without a bound."""
+    block_order = BlockOrder(graph, bound=0)
+    block_order.offer("scheduled", scheduler(graph))
+    return block_order
 
 
 def _order_nested(
@@ -285,26 +304,35 @@ def _order_nested(
         facts: From `storage_facts`, for the whole program.
         method: Finds an order of one block's graph.
     """
-    arranged = {
+    bodies_of = {
         index: [_order_nested(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)
         if op.bodies
     }
     ops = list(block.ops)
-    for index, bodies in arranged.items():
+    for index, bodies in bodies_of.items():
         ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
-    block = replace(block, ops=tuple(ops)) if arranged else block
-    inner = {index: [body.memory for body in bodies] for index, bodies in arranged.items()}
-    most = {index: most_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
-    graph = task_graph(block, facts, most)
-    solution = method(graph)
-    least = {index: least_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
-    bound = solution.bound
-    if most != least:
-        floor = max(body.bound for bodies in inner.values() for body in bodies)
-        bound = cut_bound(task_graph(block, facts, least), solution.order)
-        bound = max(bound, floor + graph.initial_bytes)
+    block = replace(block, ops=tuple(ops)) if bodies_of else block
+    memory_of = {
+        index: [body.memory for body in bodies] for index, bodies in bodies_of.items()
+    }
+    chosen_bytes = {
+        index: chosen_step_bytes(ops[index], facts, bodies)
+        for index, bodies in memory_of.items()
+    }
+    least_bytes = {
+        index: least_step_bytes(ops[index], facts, bodies)
+        for index, bodies in memory_of.items()
+    }
+    graph = task_graph(block, facts, chosen_bytes)
+    search = method(graph)
+    bound = search.bound
+    if chosen_bytes != least_bytes:
+        # The bound of the search holds for the chosen orders of the subgraphs only.
+        body_bound = max(body.bound for bodies in memory_of.values() for body in bodies)
+        bound = cut_bound(task_graph(block, facts, least_bytes), search.order)
+        bound = max(bound, body_bound + graph.initial_bytes)
     inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
-    block = replace(block, ops=tuple(ops[op] for op in solution.order))
-    taken = SubgraphMemory(inputs, solution.peak, graph.final_bytes(), bound)
-    return _OrderedBlock(block, taken, solution)
+    block = replace(block, ops=tuple(ops[op] for op in search.order))
+    memory = SubgraphMemory(inputs, search.peak, graph.final_bytes(), bound)
+    return _OrderedBlock(block, memory, search)

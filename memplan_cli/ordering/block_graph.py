@@ -1,8 +1,8 @@
 """Build the `TaskGraph` of a block, with subgraphs reduced to the memory that they need.
 
-`storage_facts` finds out once per program which variables share bytes in every order.
+`storage_facts` determines once per program which variables share bytes in every order.
 `task_graph` numbers the ops and tensors of one block. An op with subgraphs is one op of its
-block's graph, and `most_taken` and `least_taken` say what its step needs.
+block's graph; `chosen_step_bytes` and `least_step_bytes` return the bytes that its step needs.
 """
 
 from __future__ import annotations
@@ -70,16 +70,17 @@ class SubgraphMemory:
 
 
 def storage_facts(
-    program: Program, terms: PlannedVars, numbers: Mapping[VarId, int]
+    program: Program, planned_vars: PlannedVars, numbers: Mapping[VarId, int]
 ) -> StorageFacts:
     """Find the views of a program and the bytes to count for each variable.
 
     Args:
         program: The program, in any order of its ops.
-        terms: Which variables are planned, their sizes, and the rules of sharing.
+        planned_vars: Which variables are planned, their sizes, and the rules of sharing.
         numbers: Bytes of each variable, with numbers in place of symbols.
     """
-    sizes, aliasing, pinned = terms.sizes, terms.aliasing, frozenset(terms.pinned)
+    sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
+    pinned = frozenset(planned_vars.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
     unshared = pinned | results
     sharing = {var: size for var, size in sizes.items() if var not in unshared}
@@ -91,20 +92,23 @@ def storage_facts(
     from_branches: frozenset[VarId] = frozenset()
     if aliasing.branches and any(op.bodies for op in program.body.ops):
         buffers = share_storage(program, sharing, replace(aliasing, in_place={}), any_range)
-        shared = ((var, str(buffer)) for var, buffer in buffers.items())
-        from_branches = frozenset(v for v, buffer in shared if roots[v] == v and buffer != v)
+        from_branches = frozenset(
+            var for var, buffer in buffers.items() if roots[var] == var and str(buffer) != var
+        )
         blocks = defining_blocks(program, aliasing.runs_one)
         # A result on the bytes of another branch's result needs none of its own.
-        free = (v for v in from_branches if blocks.are_exclusive(v, VarId(buffers[v])))
-        numbers = {**numbers, **dict.fromkeys(free, 0)}
+        without_bytes = [
+            var for var in from_branches if blocks.are_exclusive(var, VarId(buffers[var]))
+        ]
+        numbers = {**numbers, **dict.fromkeys(without_bytes, 0)}
     return StorageFacts(
-        roots,
-        sizes,
-        numbers,
-        aliasing,
-        sum(numbers[var] for var in pinned if var in numbers),
-        from_branches,
-        results,
+        roots=roots,
+        sizes=sizes,
+        numbers=numbers,
+        aliasing=aliasing,
+        pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
+        from_branches=from_branches,
+        results=results,
     )
 
 
@@ -161,25 +165,25 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
     return tuple(var for var in defined if facts.roots.get(var) == var and facts.numbers[var])
 
 
-def most_taken(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
-    """Return the bytes that the step of an op with subgraphs needs in their chosen orders.
+def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
+    """Return the bytes that the step of an op needs with the chosen orders of its subgraphs.
 
     Subgraphs run one after the other, and the results of each stay live until the op ends. The
-    number is too high only where a subgraph that runs at most once is the last reader of an
-    outer variable.
+    number is too high only if a subgraph that runs at most once is the last reader of an outer
+    variable.
     """
-    result_total = result_bytes(op, facts)
+    outputs = result_bytes(op, facts)
     inputs = sum(body.inputs for body in bodies)
-    kept, most = 0, 0
+    body_results, peak = 0, 0
     for body in bodies:
-        most = max(most, kept + body.peak)
-        kept += body.results
+        peak = max(peak, body_results + body.peak)
+        body_results += body.results
     if op.repeats:
-        return inputs + max(most, kept) + result_total
-    return inputs + max(most, kept + result_total)
+        return inputs + max(peak, body_results) + outputs
+    return inputs + max(peak, body_results + outputs)
 
 
-def least_taken(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
+def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
     The bound is beyond all that the op reads. It is 0 for a subgraph that runs at most once,
@@ -193,8 +197,11 @@ def least_taken(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -
 
 def result_bytes(op: Op, facts: StorageFacts) -> int:
     """Return the bytes of an op's outputs that are not results of its branches."""
-    own = [v for v in op.outputs if facts.roots.get(v) == v and v not in facts.from_branches]
-    return sum(facts.numbers[var] for var in own)
+    return sum(
+        facts.numbers[var]
+        for var in op.outputs
+        if facts.roots.get(var) == var and var not in facts.from_branches
+    )
 
 
 class _TensorNumbering:
@@ -224,8 +231,8 @@ class _TensorNumbering:
         outputs = [self._add(var) for var in op.outputs]
         self.defines.append(tuple([tensor for tensor in outputs if tensor is not None]))
         roots, number = self._facts.roots, self._number
-        mentioned = _nested_vars(op) if op.bodies else op.inputs + op.outputs
-        tensors = {number.get(roots.get(var, var), _NO_TENSOR) for var in mentioned}
+        variables = _nested_vars(op) if op.bodies else op.inputs + op.outputs
+        tensors = {number.get(roots.get(var, var), _NO_TENSOR) for var in variables}
         tensors.discard(_NO_TENSOR)
         return tuple(sorted(tensors)) if len(tensors) > 1 else tuple(tensors)
 
@@ -274,7 +281,7 @@ class _TensorNumbering:
         positions: Sequence[int],
         input_roots: Sequence[VarId | None],
     ) -> bool:
-        """Whether the first output may be written over the input at ``position``.
+        """Return whether the first output may be written over the input at ``position``.
 
         Sizes must be equal. A tensor that is read at several positions may be overwritten only
         if all of them allow it, and is then allowed at the first of these positions alone.
@@ -294,8 +301,11 @@ class _TensorNumbering:
 
 def _nested_vars(op: Op) -> Iterable[VarId]:
     """Return the inputs and outputs of an op and of all ops and blocks inside of it."""
-    inside = [block for body in op.bodies for block in blocks(body)]
-    mentioned = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
-    mentioned += [var for block in inside for inner in block.ops for var in inner.inputs]
-    mentioned += [var for block in inside for inner in block.ops for var in inner.outputs]
-    return mentioned
+    variables = [*op.inputs, *op.outputs]
+    for body in op.bodies:
+        for block in blocks(body):
+            variables += block.outputs
+            for inner in block.ops:
+                variables += inner.inputs
+                variables += inner.outputs
+    return variables

@@ -3,16 +3,17 @@
 In any order, the ops that run before an op ``x`` form a set that contains the predecessors of
 each member, all ancestors of ``x`` and none of its descendants. The bytes live at the step of
 ``x`` depend on this set alone. A tensor is live if the set contains the op that defines it, but
-not all of its readers. The least value over all such sets is a minimum cut (source = "before x"):
+not all of its readers. The least value over all such sets is a minimum cut; ops on the side of
+the source run before ``x``:
 
-    define --- bytes ---> gate --- infinite ---> each reader
-    op     --- infinite ---> each of its predecessors
+    definer of a tensor --- bytes ---> gate --- infinite ---> each reader of the tensor
+    op                  --- infinite ---> each predecessor of the op
 
 The flow found so far is a lower bound on the cut, so the work of a cut can be limited.
 
-Of two ops of which neither depends on the other, one runs first. In both cases both of their
-steps have a bound, and the smaller of the two cases bounds all orders. This is how an update
-that reads a gradient twice is shown to need more than either of its halves.
+Pairs: of two independent ops, one runs first. In either case the step of each op has a cut, and
+the larger of the two bounds the peak. So the smaller case bounds all orders. It shows, for
+example, that an update that reads a gradient twice needs more than either of its halves.
 """
 
 from __future__ import annotations
@@ -35,20 +36,21 @@ NO_OP = -1
 
 _NO_TENSOR = -1
 
-_OPS = 24
-"""Number of ops tried for a bound, of those heavy in the order and of those heavy by themselves."""
+_TRIED_OPS = 24
+"""Number of ops whose cuts are tried, at the fullest steps of an order and of the heaviest ops each."""
 
-_STRETCHES = 100
-"""Neighbouring steps need nearly the same, so tried steps are at least this part of an order apart."""
+_MIN_DISTANCE_DIVISOR = 100
+"""The fullest steps that are tried are more than the length of the order divided by this apart,
+because neighbouring steps need nearly the same bytes."""
 
 _DEFAULT_WORK = 500_000
 """Edges that one cut of `cut_bound` may examine."""
 
-_PAIRED = 12
+_PAIRED_OPS = 12
 """Number of the heaviest ops that are tried in pairs."""
 
-_SHARE_OF_ONE_CUT = 4
-"""One cut may spend one part in so many of a budget."""
+_CUT_SHARE_DIVISOR = 4
+"""One cut may spend the remaining budget divided by this."""
 
 _EDGES_PER_WORK = 4
 """Edges of a network that are examined in one unit of work."""
@@ -121,15 +123,15 @@ class CutAtOp:
 
     bound: int
     work: int
-    _split: _Split
+    _network: _CutNetwork
 
     def earliest(self) -> set[int]:
         """Return the smallest set of ops that can have run before the op at this cut."""
-        return self._split.source_side()
+        return self._network.source_side()
 
     def latest(self) -> set[int]:
         """Return the largest set of ops that can have run before the op at this cut."""
-        return self._split.not_sink_side()
+        return self._network.not_sink_side()
 
 
 class CutBounds:
@@ -167,31 +169,36 @@ class CutBounds:
     def _cut(self, op: int, sides: list[bool | None], overwritten: int, work: int) -> CutAtOp:
         """Return the cut under the assumption that the op writes over one tensor, if it dies there."""
         graph = self._graph
-        split = _Split(graph, sides)
-        certain = self._always_live + graph.step_bytes[op]
+        network = _CutNetwork(graph, sides)
+        certain_bytes = self._always_live + graph.step_bytes[op]
         for definer, readers, size, is_result in self._tensors:
             if definer == NO_OP or sides[definer] is not False:
-                certain += split.charge_tensor(definer, readers, size, is_result)
+                certain_bytes += network.charge_tensor(definer, readers, size, is_result)
         if overwritten != _NO_TENSOR:
+            # Writing in place saves bytes only if all other readers have run.
             saved = graph.in_place_bytes[op]
             others = [reader for reader in self._readers[overwritten] if reader != op]
-            certain += split.charge_unless_before(others, saved) - saved
-        flow, done = split.network.flow(work)
-        return CutAtOp(certain + flow, done + graph.size + len(split.network.heads), split)
+            certain_bytes += network.charge_unless_before(others, saved) - saved
+        flow, flow_work = network.flow_network.flow(work)
+        cut_work = flow_work + graph.size + len(network.flow_network.heads)
+        return CutAtOp(certain_bytes + flow, cut_work, network)
 
 
-class _Split:
-    """The network whose cuts are the divisions of the ops at one op.
+class _CutNetwork:
+    """The flow network whose cuts divide the ops at one op into those before it and the others.
 
-    Ops on the source's side run before that op. Ops whose side is fixed are no nodes.
+    Ops on the source's side run before that op. Only ops whose side is not fixed are nodes.
+
+    Attributes:
+        flow_network: the network.
     """
 
     def __init__(self, graph: TaskGraph, sides: list[bool | None]) -> None:
-        self.network = Network()
+        self.flow_network = Network()
         self._sides = sides
         undecided = [op for op, side in enumerate(sides) if side is None]
-        self._node = dict(zip(undecided, self.network.nodes(len(undecided)), strict=True))
-        node, edge = self._node, self.network.edge
+        self._node = dict(zip(undecided, self.flow_network.nodes(len(undecided)), strict=True))
+        node, edge = self._node, self.flow_network.edge
         for op, number in node.items():
             for pred in graph.preds[op]:
                 if pred in node:
@@ -204,23 +211,24 @@ class _Split:
         size: int,
         is_result: bool,  # noqa: FBT001 - a property of the tensor
     ) -> int:
-        """Charge ``size`` if the definer runs before the op and some reader does not.
+        """Add a tensor that costs ``size`` bytes if its definer runs before the op and a reader does not.
 
-        The definer must not be fixed behind the op. Bytes that are certainly live are returned;
-        else edges are added to the network, and the result is 0.
+        The definer must not be fixed behind the op. Returns the bytes that are live in any case:
+        ``size``, or 0 if the cut decides. In the latter case edges are added to the network.
         """
         if definer == NO_OP or self._sides[definer]:
             return size if is_result else self.charge_unless_before(readers, size)
         if is_result or any(self._sides[reader] is False for reader in readers):
-            self.network.edge(self._node[definer], SINK, size)
+            self.flow_network.edge(self._node[definer], SINK, size)
         else:
             self._charge(self._node[definer], readers, size)
         return 0
 
     def charge_unless_before(self, users: list[int], size: int) -> int:
-        """Charge ``size`` unless all users run before the op.
+        """Add a cost of ``size`` bytes unless all users run before the op.
 
-        Bytes that are certainly live are returned; else edges are added, and the result is 0.
+        Returns the bytes that are due in any case: ``size``, or 0 if the cut decides. In the
+        latter case edges are added to the network.
         """
         undecided = []
         for user in users:
@@ -234,21 +242,21 @@ class _Split:
     def _charge(self, tail: int, users: list[int], size: int) -> None:
         """Add edges that cost ``size`` if node ``tail`` is before the op and some user is not."""
         if len(users) == 1:
-            self.network.edge(tail, self._node[users[0]], size)
+            self.flow_network.edge(tail, self._node[users[0]], size)
         elif users:
-            gate = self.network.node()
-            self.network.edge(tail, gate, size)
+            gate = self.flow_network.node()
+            self.flow_network.edge(tail, gate, size)
             for user in users:
-                self.network.edge(gate, self._node[user], INFINITE)
+                self.flow_network.edge(gate, self._node[user], INFINITE)
 
     def source_side(self) -> set[int]:
-        """Return the ops before the op in the smallest minimum cut, after the flow was found."""
-        level, _ = self.network.levels()
+        """Return the ops before the op in the smallest minimum cut. The flow must have been computed."""
+        level, _ = self.flow_network.levels()
         return self._before({node for node, distance in enumerate(level) if distance >= 0})
 
     def not_sink_side(self) -> set[int]:
-        """Return the ops before the op in the largest minimum cut, after the flow was found."""
-        reaching = self.network.reaching_sink()
+        """Return the ops before the op in the largest minimum cut. The flow must have been computed."""
+        reaching = self.flow_network.reaching_sink()
         return self._before({node for node, reaches in enumerate(reaching) if not reaches})
 
     def _before(self, nodes: set[int]) -> set[int]:
@@ -267,8 +275,8 @@ def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
 class BoundSearch:
     """The best lower bound found so far on the peak of all orders of one graph.
 
-    Each method raises ``bound`` until it meets a peak that is known to be reached, or the budget
-    is spent. The cut at an op alone is made once.
+    Each method raises ``bound``. It ends when ``bound`` meets ``best_peak``, the least peak of any
+    known order, or when the budget is spent. The cut at an op alone is computed once.
 
     Attributes:
         bound: no order of the graph has a smaller peak.
@@ -281,47 +289,52 @@ class BoundSearch:
         self._bound_at: dict[int, int] = {}
         self.bound = max([bound, *self._local])
 
-    def try_heavy_ops(self, order: Sequence[int], reached: int, budget: WorkBudget) -> None:
+    def try_heavy_ops(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by cuts at the fullest steps of an order and at the heaviest ops."""
-        heaviest = sorted(range(len(self._local)), key=lambda op: -self._local[op])[:_OPS]
+        heaviest = sorted(range(len(self._local)), key=lambda op: -self._local[op])[
+            :_TRIED_OPS
+        ]
         turns = zip_longest(_fullest_ops(self._graph, order), heaviest)
-        self._try([op for turn in turns for op in turn if op is not None], reached, budget)
+        self._try([op for turn in turns for op in turn if op is not None], best_peak, budget)
 
-    def try_path(self, path: Sequence[int], reached: int, budget: WorkBudget) -> None:
+    def try_path(self, path: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by cuts along a path, halving the distance around the highest one.
 
         Cuts along a path are nested. In a graph with one waist, like a training step between
         forward and backward, they rise up to the waist and fall behind it.
         """
         distance, best = len(path) // 4, len(path) // 2
-        while distance and budget.remaining > 0 and self.bound < reached:
+        while distance and budget.remaining > 0 and self.bound < best_peak:
             places = [
-                p for p in (best, best - distance, best + distance) if 0 <= p < len(path)
+                place
+                for place in (best, best - distance, best + distance)
+                if 0 <= place < len(path)
             ]
-            self._try([path[place] for place in places], reached, budget)
+            self._try([path[place] for place in places], best_peak, budget)
             best = max(places, key=lambda place: self._bound_at.get(path[place], -1))
             distance //= 2
 
-    def try_pairs(self, order: Sequence[int], reached: int, budget: WorkBudget) -> None:
+    def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by pairs of independent ops among the heaviest of an order."""
         steps = trace(self._graph, order).steps
-        places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED]
+        places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED_OPS]
         ops = [order[place] for place in places]
         descendants = {op: self._graph.descendants(op) for op in ops}
-        for second, other in enumerate(ops):
-            for op in ops[:second]:
-                if self._is_finished(reached, budget):
+        for index, other in enumerate(ops):
+            for op in ops[:index]:
+                if self._is_finished(best_peak, budget):
                     return
                 if op not in descendants[other] and other not in descendants[op]:
                     self.bound = max(self.bound, self._pair_bound(op, other, budget))
 
-    def _is_finished(self, reached: int, budget: WorkBudget) -> bool:
-        return self.bound >= reached or budget.remaining <= 0 or not budget.in_time
+    def _is_finished(self, best_peak: int, budget: WorkBudget) -> bool:
+        """Return whether the bound meets the best peak or the budget is over."""
+        return self.bound >= best_peak or budget.remaining <= 0 or not budget.in_time
 
-    def _try(self, ops: Iterable[int], reached: int, budget: WorkBudget) -> None:
-        """Raise the bound by the cuts at single ops that were not made before."""
+    def _try(self, ops: Iterable[int], best_peak: int, budget: WorkBudget) -> None:
+        """Raise the bound by the cuts at single ops that were not computed before."""
         for op in ops:
-            if self._is_finished(reached, budget):
+            if self._is_finished(best_peak, budget):
                 return
             if op not in self._bound_at:
                 self._bound_at[op] = self._cut_at(op, budget)
@@ -335,30 +348,30 @@ class BoundSearch:
         after: Sequence[int] = (),
     ) -> int:
         """Return the bound at an op's step, and spend the work of the cut."""
-        edges = max(_EDGES_PER_WORK * budget.remaining // _SHARE_OF_ONE_CUT, 1)
+        edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
         cut = self._cuts.at(op, edges, before, after)
         budget.spend(cut.work // _EDGES_PER_WORK)
         return cut.bound
 
     def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:
-        """Return a bound from two ops: the larger step, in the order of both where it is smaller."""
-        cases = []
+        """Return a bound from two independent ops: the smaller of the bounds of their two orders."""
+        bounds = []
         for first, second in ((op, other), (other, op)):
-            earlier = self._cut_at(first, budget, after=(second,))
-            later = self._cut_at(second, budget, before=(first,))
-            cases.append(max(earlier, later))
-            if cases[-1] <= self.bound:
+            first_bound = self._cut_at(first, budget, after=(second,))
+            second_bound = self._cut_at(second, budget, before=(first,))
+            bounds.append(max(first_bound, second_bound))
+            if bounds[-1] <= self.bound:
                 break
-        return min(cases)
+        return min(bounds)
 
 
 def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     """Return the ops at the steps of an order with most live bytes, not close to one another."""
     steps = trace(graph, order).steps
-    distance = len(order) // _STRETCHES
+    distance = len(order) // _MIN_DISTANCE_DIVISOR
     chosen: list[int] = []
     fullest = sorted(range(len(steps)), key=lambda place: -steps[place])
-    for place in fullest[: _STRETCHES * _OPS]:
+    for place in fullest[: _MIN_DISTANCE_DIVISOR * _TRIED_OPS]:
         if all(abs(place - other) > distance for other in chosen):
             chosen.append(place)
-    return [order[place] for place in chosen[:_OPS]]
+    return [order[place] for place in chosen[:_TRIED_OPS]]

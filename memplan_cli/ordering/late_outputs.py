@@ -1,8 +1,8 @@
-"""Find an order in which outputs are computed late, so that fewer bytes are resident.
+"""Find an order in which graph outputs are computed late, so that fewer bytes are resident.
 
-Outputs of the graph are not planned and count no bytes in the live peak, but a runtime allocates
-them when they are computed. The order of the lowest live peak computes an output as soon as that
-frees anything. *Resident* is the live peak with outputs counted.
+Graph outputs are not planned and count no bytes in the live peak, but a runtime allocates them when
+they are computed. The order of the lowest live peak computes an output as soon as that frees
+anything. *Resident* is the live peak with outputs counted (`PlannedVars.resident`).
 """
 
 from __future__ import annotations
@@ -20,70 +20,79 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.ordering.records import Ordering, PlannedVars
 
-SHARES = (1, 4, 512)
-"""Searches count outputs whole, or one byte of so many: the less, the lower the live peak.
+OUTPUT_DIVISORS = (1, 4, 512)
+"""Each search counts the bytes of outputs divided by one of these: the larger the divisor, the
+lower the live peak.
 
 Momentum on ResNet-18: 0.4 % above the least live peak with all of them counted, 0.03 % with a
 quarter; resident falls from 177 to 154 and 156 MB."""
 
-WORK, WORK_PER_OP = 400_000, 250
-"""Steps that each of the searches may look at, in all and for each op: small graphs, which are
-proved, gained nothing by more, and their plans took five times as long."""
+MAX_WORK, WORK_PER_OP = 400_000, 250
+"""Units of work of one search, in all and for each op. More gained nothing for small graphs, which
+are proved, and made their plans five times as slow."""
 
-_WORTH = 6
-"""Less than one part in two to the power of so many of what is resident is no search's worth."""
+_LEAST_GAIN_SHIFT = 6
+"""An order must save at least the resident bytes shifted right by so many bits."""
 
-_GIVEN = 11
-"""A live peak that is not proved may rise by one part in two to the power of so many."""
+_PEAK_RISE_SHIFT = 11
+"""A live peak that is not proved may rise by itself shifted right by so many bits."""
 
 
-def fewer_resident(program: Program, found: Ordering, terms: PlannedVars) -> Program | None:
+def fewer_resident(
+    program: Program, ordering: Ordering, planned_vars: PlannedVars
+) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
     Args:
         program: The ops in the order of the file.
-        found: The order of the lowest live peak, which stays that low where it is proved.
-        terms: What is planned and what the graph gives, all sizes being numbers.
+        ordering: The order of the lowest live peak. If it is proved, the peak does not rise.
+        planned_vars: The planned variables and graph outputs; all sizes are numbers.
     """
-    live, resident = peak(found.program, terms), peak(found.program, terms.resident)
-    given = sum(size.coefficient for size in terms.results.values())
-    if not _gains(resident, max(live, given)):
+    live = peak(ordering.program, planned_vars)
+    resident = peak(ordering.program, planned_vars.resident)
+    output_bytes = sum(size.coefficient for size in planned_vars.results.values())
+    if not _is_worthwhile(resident, max(live, output_bytes)):
         return None
-    allowed = live if found.proved else live + (live >> _GIVEN)
-    best, least = found.program, resident
-    for other in _orders(program, found.program, terms):
-        size = peak(other, terms.resident)
-        if size < least and peak(other, terms) <= allowed:
-            best, least = other, size
-    return best if _gains(resident, least) else None
+    max_live = live if ordering.proved else live + (live >> _PEAK_RISE_SHIFT)
+    best, least_resident = ordering.program, resident
+    for candidate in _late_orders(program, ordering.program, planned_vars):
+        candidate_resident = peak(candidate, planned_vars.resident)
+        if candidate_resident < least_resident and peak(candidate, planned_vars) <= max_live:
+            best, least_resident = candidate, candidate_resident
+    return best if _is_worthwhile(resident, least_resident) else None
 
 
-def peak(program: Program, terms: PlannedVars) -> int:
-    """Return the live peak of a program under the given sizes and rules of sharing."""
-    return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+def peak(program: Program, planned_vars: PlannedVars) -> int:
+    """Return the live peak of a program in bytes."""
+    return live_peak(program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing)
 
 
-def _gains(resident: int, least: int) -> bool:
-    return resident - least > resident >> _WORTH
+def _is_worthwhile(resident: int, new_resident: int) -> bool:
+    """Return whether a fall of the resident bytes is worth another order."""
+    return resident - new_resident > resident >> _LEAST_GAIN_SHIFT
 
 
-def _orders(program: Program, ordered: Program, terms: PlannedVars) -> Iterator[Program]:
-    for share, start in zip(SHARES, (ordered, ordered, program), strict=True):
-        results = {var: _part(size, share) for var, size in terms.results.items()}
-        counted = replace(terms, results=results).resident
-        # Counted in part, outputs only guide the search for the plan's own live peak.
-        yield _searched(
-            start, counted if share == 1 else replace(counted, aliasing=terms.aliasing)
-        )
+def _late_orders(
+    program: Program, ordered: Program, planned_vars: PlannedVars
+) -> Iterator[Program]:
+    """Yield orders of searches that count graph outputs in whole or in part.
 
-
-def _part(size: Size, share: int) -> Size:
-    return Size(-(-size.coefficient // share))
-
-
-def _searched(program: Program, terms: PlannedVars) -> Program:
-    work = min(WORK, WORK_PER_OP * len(program.body.ops))
-    found = best_order(
-        program, terms.sizes, pinned=terms.pinned, aliasing=terms.aliasing, work=work
-    )
-    return found.program
+    The first two searches start from ``ordered``, the last from the file's order in ``program``.
+    """
+    starts = (ordered, ordered, program)
+    for divisor, start in zip(OUTPUT_DIVISORS, starts, strict=True):
+        results = {
+            var: Size(-(-size.coefficient // divisor))
+            for var, size in planned_vars.results.items()
+        }
+        counted = replace(planned_vars, results=results).resident
+        if divisor > 1:
+            # Counted in part, outputs only guide the search for the plan's own live peak.
+            counted = replace(counted, aliasing=planned_vars.aliasing)
+        yield best_order(
+            start,
+            counted.sizes,
+            pinned=counted.pinned,
+            aliasing=counted.aliasing,
+            work=min(MAX_WORK, WORK_PER_OP * len(start.body.ops)),
+        ).program

@@ -1,26 +1,26 @@
 """Witnesses of a lower bound on the peak of all orders, for a certificate.
 
-The planner's search raises its bound by any means. Here one number has to be shown to a checker
-that should do little work. Four kinds of witness are tried, from the shortest to the longest:
-a cut at one op, cuts at two ops of which one runs first, the same in the contracted graph, and
-all states of a search.
+The planner's search raises its bound by any means. A witness shows one bound to a checker that
+does little work. Four kinds are tried, from the shortest to the longest: a cut at one op, cuts at
+two ops of which one runs first, the same in the contracted graph, and all states of a search.
 
-The witness of a cut is its maximum flow. At an op's step a tensor is live if its definer ran and
-some reader did not. Its bytes, distributed over its readers in any shares, are therefore at least
-the shares of the readers that did not run, less those of a definer that did not run. An op that
-depends on another one has not run unless the other has, which adds terms that are never
-negative. The flow chooses shares and terms for which the sum is the minimum cut.
+**Cuts.** The witness of a cut (`cut_bounds`) is its maximum flow. At an op's step a tensor is live
+if its definer ran and some reader did not. Distribute its bytes over its readers in any *shares*.
+The bytes live are then at least the shares of the readers that did not run, minus the shares of
+all readers if the definer did not run. An op that ran implies that its predecessors ran; such a
+dependency may be multiplied with any number that is not negative (a *hold*) and added. The flow
+gives the shares and holds for which the sum is the minimum cut.
 
-A subgraph has a witness of its own, innermost first. An op that repeats a subgraph needs the
-subgraph's bound on its step, besides its results and the subgraph's inputs. A branch may not
-run, and what the other branch alone reads may be dead: its bound holds for the whole by itself.
+**Subgraphs** have witnesses of their own, innermost first. The step of an op that repeats a
+subgraph needs the subgraph's bound, the op's results and the subgraph's inputs. A branch of an If
+may not run, and variables that only the other branch reads may be dead; the bound of a branch
+therefore holds for the whole graph alone, not in addition to the op's step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import (
@@ -35,7 +35,7 @@ from memplan_cli.core.results.certificate import (
 )
 from memplan_cli.ordering.block_graph import (
     SubgraphMemory,
-    least_taken,
+    least_step_bytes,
     result_bytes,
     task_graph,
     tensor_names,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _NO_TENSOR = -1
 
 _TRIED_OPS = 200
-"""Number of ops whose cuts are tried alone."""
+"""Number of the fullest steps whose ops are tried alone."""
 
 _PAIRED_OPS = 16
 """Number of the fullest ops that are tried in pairs."""
@@ -86,10 +86,14 @@ def nested_witness(
         facts: From `storage_facts`.
         bound: The bound that the plan states.
     """
-    with_subgraphs = [(index, op) for index, op in enumerate(block.ops) if op.bodies]
-    outer = {i: result_bytes(op, facts) if op.repeats else 0 for i, op in with_subgraphs}
-    proof = order_witness(task_graph(block, facts, outer), tensor_names(block, facts), bound)
-    if proof.method != NOT_CHECKABLE or not outer:
+    step_bytes = {  # of ops with subgraphs, as if the subgraphs needed nothing
+        index: result_bytes(op, facts) if op.repeats else 0
+        for index, op in enumerate(block.ops)
+        if op.bodies
+    }
+    graph = task_graph(block, facts, step_bytes)
+    proof = order_witness(graph, tensor_names(block, facts), bound)
+    if proof.method != NOT_CHECKABLE or not step_bytes:
         return proof, ()
     nested = _with_proved_subgraphs(block, facts)
     proof = nested.witness(bound)
@@ -99,29 +103,32 @@ def nested_witness(
 def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderProof:
     """Return the witness that no order of a graph has a peak below ``bound``.
 
+    Its method is NOT_CHECKABLE if none is found.
+
     Args:
         graph: The ops, in the planned order.
         names: The variable of each tensor, by number.
         bound: The bound that the plan states.
     """
-    whole = ContractedGraph(graph, tuple((op,) for op in range(graph.size)), (), ())
-    for small in (whole, contract(graph)):
-        ids = small.ids or range(graph.size)
-        cuts = _cuts(small.graph, bound)
+    contracted = contract(graph)
+    uncontracted = ContractedGraph(graph, tuple((op,) for op in range(graph.size)))
+    for candidate in (uncontracted, contracted):
+        ids = candidate.ids or range(graph.size)
+        cuts = _cuts(candidate.graph, bound)
         if cuts:
             return OrderProof(
                 bound,
                 "cut" if len(cuts) == 1 else "pair",
                 tuple(names),
-                small.fusions,
+                candidate.fusions,
                 tuple(_with_ids(cut, ids) for cut in cuts),
             )
-    return states_witness(small, bound)
+    return states_witness(contracted, bound)
 
 
-def states_witness(small: ContractedGraph, bound: int) -> OrderProof:
+def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
     """Return the witness that consists of all states of a search below ``bound``."""
-    states, ids = states_below(small.graph, bound), small.ids
+    states, ids = states_below(contracted.graph, bound), contracted.ids
     if states is None:
         return OrderProof(bound, NOT_CHECKABLE, why=_TOO_LONG)
     with_ids = tuple(
@@ -131,24 +138,22 @@ def states_witness(small: ContractedGraph, bound: int) -> OrderProof:
         )
         for moves in states
     )
-    return OrderProof(bound, "search", (), small.fusions, states=with_ids)
+    return OrderProof(bound, "search", (), contracted.fusions, states=with_ids)
 
 
 def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
     """Return a cut of a contracted graph with its clusters named by their ids."""
-    duals = tuple(
-        type(dual)(
-            tuple(share._replace(reader=ids[share.reader]) for share in dual.shares),
-            tuple(
-                hold._replace(first=ids[hold[0]], second=ids[hold[1]]) for hold in dual.holds
-            ),
-            dual.replaced,
-        )
-        for dual in cut.duals
-    )
+    duals = []
+    for dual in cut.duals:
+        shares = [share._replace(reader=ids[share.reader]) for share in dual.shares]
+        holds = [
+            hold._replace(first=ids[hold.first], second=ids[hold.second])
+            for hold in dual.holds
+        ]
+        duals.append(Dual(tuple(shares), tuple(holds), dual.replaced))
     before = None if cut.before is None else ids[cut.before]
     after = None if cut.after is None else ids[cut.after]
-    return Cut(ids[cut.node], duals, before, after)
+    return Cut(ids[cut.node], tuple(duals), before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,30 +183,34 @@ def _single_case(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
         if cuts.at(op, _CUT_WORK).bound >= bound:
             return (CutCase(op),)
     path = longest_path(graph)
-    known: dict[int, int] = {}
+    bound_at: dict[int, int] = {}  # by position in the path
     distance, best = len(path) // 4, len(path) // 2
     while distance:
-        for place in {best, best - distance, best + distance} - known.keys():
+        for place in {best, best - distance, best + distance} - bound_at.keys():
             if 0 <= place < len(path):
-                known[place] = cuts.at(path[place], _CUT_WORK).bound
-                if known[place] >= bound:
+                bound_at[place] = cuts.at(path[place], _CUT_WORK).bound
+                if bound_at[place] >= bound:
                     return (CutCase(path[place]),)
-        best = max(known, key=lambda place: known[place])
+        best = max(bound_at, key=lambda place: bound_at[place])
         distance //= 2
     return ()
 
 
 def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
-    """Yield ops that may need most: four heavy by themselves, the fullest steps, more heavy ops."""
+    """Yield each op whose step may need the bound, the most promising first.
+
+    These are four ops that are heavy by themselves, ops at the fullest steps of the present order
+    that are not close to one another, and more heavy ops.
+    """
     local, steps = local_bounds(graph), trace(graph, range(graph.size)).steps
     heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
     fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
     distance = graph.size // 100
-    spread: dict[int, None] = {}
+    apart: list[int] = []
     for op in fullest:
-        if all(abs(op - other) > distance for other in spread):
-            spread[op] = None
-    yield from dict.fromkeys([*heaviest[:4], *spread, *heaviest])
+        if all(abs(op - other) > distance for other in apart):
+            apart.append(op)
+    yield from dict.fromkeys([*heaviest[:4], *apart, *heaviest])
 
 
 def _pair_of_cases(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
@@ -232,52 +241,82 @@ def _case_in_order(cuts: CutBounds, first: int, second: int, bound: int) -> CutC
     return None
 
 
+class _TensorBytes(NamedTuple):
+    """Bytes of a tensor that flow from a node of the network to the tensor's readers."""
+
+    source: int
+    tensor: int
+    size: int
+
+
+class _ShareEdge(NamedTuple):
+    """An edge of the network whose flow is the share of a tensor that a reader gets."""
+
+    edge: int
+    tensor: int
+    reader: int
+
+
+class _HoldEdge(NamedTuple):
+    """An edge of the network whose flow is the hold of a dependency between two ops."""
+
+    edge: int
+    op: int
+    dependent: int
+
+
 @dataclass(slots=True)
 class _FlowNetwork:
     """The network of one cut, with the meaning of its edges.
 
     Attributes:
-        network: the network; its flow is computed by the owner.
-        share_edges: (edge, tensor, reader) of the edges that carry a tensor's share.
-        hold_edges: (edge, op, dependent op) of the edges that carry a term of a dependency.
+        network: the network; the owner computes its flow.
+        share_edges: the edges that carry shares of tensors.
+        hold_edges: the edges that carry holds.
     """
 
     network: Network = field(default_factory=Network)
-    share_edges: list[tuple[int, int, int]] = field(default_factory=list)
-    hold_edges: list[tuple[int, int, int]] = field(default_factory=list)
+    share_edges: list[_ShareEdge] = field(default_factory=list)
+    hold_edges: list[_HoldEdge] = field(default_factory=list)
 
     def charge(
-        self, tensor: tuple[int, int, int], node: Mapping[int, int], readers: Sequence[int]
+        self, tensor_bytes: _TensorBytes, node: Mapping[int, int], readers: Sequence[int]
     ) -> None:
-        """Add edges that distribute a tensor's bytes over the readers that have a node.
-
-        ``tensor`` is the node that the bytes come from, the tensor's number, and its bytes.
-        """
-        tail, number, size = tensor
+        """Add edges that distribute a tensor's bytes over the readers that have a node."""
+        source, tensor, size = tensor_bytes
         gate = self.network.node()
-        self.network.edge(tail, gate, size)
+        self.network.edge(source, gate, size)
         for reader in readers:
             if reader in node:
-                self.share_edges.append((len(self.network.heads), number, reader))
+                self.share_edges.append(_ShareEdge(len(self.network.heads), tensor, reader))
                 self.network.edge(gate, node[reader], INFINITE)
 
     def dual(self, overwritten: int) -> Dual:
-        """Return the flow that was computed as shares of tensors and terms of dependencies."""
+        """Return the computed flow as shares and holds.
+
+        ``overwritten`` is the tensor that the op is assumed to write over, or `_NO_TENSOR`.
+        """
         residual = self.network.residual
         # The residual capacity of an edge's reverse is the flow through the edge.
         shares = [
-            Share(t, r, residual[e ^ 1]) for e, t, r in self.share_edges if residual[e ^ 1]
+            Share(tensor, reader, residual[edge ^ 1])
+            for edge, tensor, reader in self.share_edges
+            if residual[edge ^ 1]
         ]
-        holds = [Hold(p, q, residual[e ^ 1]) for e, p, q in self.hold_edges if residual[e ^ 1]]
-        return Dual(
-            tuple(shares), tuple(holds), None if overwritten == _NO_TENSOR else overwritten
-        )
+        holds = [
+            Hold(op, dependent, residual[edge ^ 1])
+            for edge, op, dependent in self.hold_edges
+            if residual[edge ^ 1]
+        ]
+        replaced = None if overwritten == _NO_TENSOR else overwritten
+        return Dual(tuple(shares), tuple(holds), replaced)
 
 
 class CutWitnesses:
-    """Makes the witnesses of minimum cuts in one graph.
+    """Computes the witnesses of minimum cuts in one graph.
 
-    The network is that of `CutBounds`, with every tensor charged to readers alone.
+    The network is that of `CutBounds`, but each edge is listed with the tensor or dependency that it
+    stands for.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -287,7 +326,8 @@ class CutWitnesses:
     def cut(self, case: CutCase, work: int) -> Cut:
         """Return the witness of the minimum cut of a case.
 
-        If ``work`` edges do not suffice, the witness shows a smaller bound.
+        The flow may examine ``work`` edges. If these do not suffice, the witness shows a smaller
+        bound.
         """
         graph, op = self._graph, case.op
         before = () if case.before is None else (case.before,)
@@ -300,38 +340,52 @@ class CutWitnesses:
     def _dual(
         self, op: int, sides: Sequence[bool | None], overwritten: int, work: int
     ) -> Dual:
-        """Return the shares and holds of the cut if ``op`` writes over one tensor."""
+        """Return the shares and holds of the cut under the assumption that ``op`` writes over a tensor.
+
+        Args:
+            op: The op at which the others are divided.
+            sides: From `fixed_sides`.
+            overwritten: The tensor, or `_NO_TENSOR`.
+            work: Edges that the flow may examine.
+        """
         graph, flow_network = self._graph, _FlowNetwork()
         network = flow_network.network
         node = {other: network.node() for other, side in enumerate(sides) if side is None}
         for other, number in node.items():
             for pred in graph.preds[other]:
                 if pred in node:
-                    flow_network.hold_edges.append((len(network.heads), pred, other))
+                    flow_network.hold_edges.append(_HoldEdge(len(network.heads), pred, other))
                     network.edge(number, node[pred], INFINITE)
         for tensor, size in enumerate(graph.tensor_bytes):
             definer, readers = self._definers[tensor], self._readers[tensor]
             if not size or (definer != NO_OP and sides[definer] is False):
                 continue
             has_later_reader = graph.is_result[tensor] or any(
-                sides[r] is False for r in readers
+                sides[reader] is False for reader in readers
             )
             is_defined_before = definer == NO_OP or sides[definer] is True
             if has_later_reader and is_defined_before:
-                continue  # certainly live: counted without a witness
-            tail = SOURCE if is_defined_before else node[definer]
+                continue  # live in any case: counted without a witness
+            source = SOURCE if is_defined_before else node[definer]
             if has_later_reader:
-                flow_network.share_edges.append((len(network.heads), tensor, op))
-                network.edge(tail, SINK, size)
+                flow_network.share_edges.append(_ShareEdge(len(network.heads), tensor, op))
+                network.edge(source, SINK, size)
             else:
-                flow_network.charge((tail, tensor, size), node, readers)
+                flow_network.charge(_TensorBytes(source, tensor, size), node, readers)
         if overwritten != _NO_TENSOR:
             others = [reader for reader in self._readers[overwritten] if reader != op]
             if not any(sides[reader] is False for reader in others):
-                saved = (SOURCE, overwritten, graph.in_place_bytes[op])
+                saved = _TensorBytes(SOURCE, overwritten, graph.in_place_bytes[op])
                 flow_network.charge(saved, node, others)
         network.flow(work)
         return flow_network.dual(overwritten)
+
+
+class _BodyBound(NamedTuple):
+    """The path of a subgraph and its proved bound; 0 if nothing is proved."""
+
+    path: str
+    bound: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,39 +396,43 @@ class _ProvedBlock:
         graph: the block's ops; ops with subgraphs need what is proved of these.
         names: the variable of each tensor, by number.
         subgraph_proofs: the proofs of all subgraphs inside, innermost first.
-        largest: the path and the bound of the direct subgraph with the largest bound.
+        largest: the direct subgraph with the largest bound.
     """
 
     graph: TaskGraph
     names: Sequence[str]
     subgraph_proofs: tuple[BlockProof, ...]
-    largest: tuple[str, int]
+    largest: _BodyBound
 
     def witness(self, bound: int) -> OrderProof:
         """Return the witness of a bound: one subgraph if that suffices, else one of the graph."""
-        path, need = self.largest
-        if need and self.graph.initial_bytes + need >= bound:
-            return OrderProof(bound, "inside", inside=path)
+        body_bound = self.largest.bound
+        if body_bound and self.graph.initial_bytes + body_bound >= bound:
+            return OrderProof(bound, "inside", inside=self.largest.path)
         return order_witness(self.graph, self.names, bound)
 
 
 def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
-    """Prove bounds of all subgraphs of a block, and build the block's graph with them."""
+    """Prove bounds of all subgraphs of a block, and return the block's graph with these bounds."""
     proofs: list[BlockProof] = []
     step_bytes: dict[int, int] = {}
-    largest = ("", 0)
+    largest = _BodyBound("", 0)
     for index, op in enumerate(block.ops):
         if not op.bodies:
             continue
         bodies: list[SubgraphMemory] = []
         for body in op.bodies:
-            proofs += (proved := _subgraph_proofs(body, facts))
-            is_proved = proved and proved[-1].block == body.path
-            need = proved[-1].order.bound if is_proved else 0
-            inputs = sum(facts.numbers[v] for v in body.inputs if facts.roots.get(v) == v)
-            bodies.append(SubgraphMemory(inputs, 0, 0, need))
-            largest = max(largest, (body.path, need), key=itemgetter(1))
-        step_bytes[index] = least_taken(op, facts, bodies)
+            body_proofs = _subgraph_proofs(body, facts)
+            proofs += body_proofs
+            is_proved = body_proofs and body_proofs[-1].block == body.path
+            bound = body_proofs[-1].order.bound if is_proved else 0
+            inputs = sum(
+                facts.numbers[var] for var in body.inputs if facts.roots.get(var) == var
+            )
+            bodies.append(SubgraphMemory(inputs, 0, 0, bound))
+            if bound > largest.bound:
+                largest = _BodyBound(body.path, bound)
+        step_bytes[index] = least_step_bytes(op, facts, bodies)
     graph = task_graph(block, facts, step_bytes)
     return _ProvedBlock(graph, tensor_names(block, facts), tuple(proofs), largest)
 
@@ -387,8 +445,8 @@ def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]
     """
     nested = _with_proved_subgraphs(body, facts)
     order = range(nested.graph.size)
-    reached = max(trace(nested.graph, order).steps, default=0)
-    for candidate in (reached, cut_bound(nested.graph, order)):
+    order_peak = max(trace(nested.graph, order).steps, default=0)
+    for candidate in (order_peak, cut_bound(nested.graph, order)):
         bound = max(candidate, nested.largest[1])
         proof = nested.witness(bound)
         if bound and proof.method != NOT_CHECKABLE:

@@ -11,8 +11,8 @@ from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.block_graph import (
     StorageFacts,
     SubgraphMemory,
-    least_taken,
-    most_taken,
+    least_step_bytes,
+    chosen_step_bytes,
     storage_facts,
     task_graph,
 )
@@ -32,19 +32,19 @@ def facts_of(**sizes: Size) -> StorageFacts:
 def test_what_a_subgraph_gives_is_live_while_the_next_one_runs() -> None:
     branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
     bodies = [SubgraphMemory(0, 5, 3, 5), SubgraphMemory(0, 4, 2, 4)]
-    assert most_taken(branch, facts_of(y=Size(1)), bodies) == 3 + 4
-    assert most_taken(branch, facts_of(y=Size(9)), bodies) == 3 + 2 + 9
+    assert chosen_step_bytes(branch, facts_of(y=Size(1)), bodies) == 3 + 4
+    assert chosen_step_bytes(branch, facts_of(y=Size(9)), bodies) == 3 + 2 + 9
 
 
 def test_a_loop_s_results_and_inputs_live_while_it_runs() -> None:
     loop = Op("loop", "Loop", (), (VarId("y"),), (NOBODY,))
-    assert most_taken(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 5 + 7
-    assert least_taken(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 4 + 7
+    assert chosen_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 5 + 7
+    assert least_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 4 + 7
 
 
 def test_nothing_is_sure_of_what_a_branch_takes() -> None:
     branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
-    assert least_taken(branch, facts_of(y=Size(7)), [SubgraphMemory(0, 5, 3, 5)]) == 0
+    assert least_step_bytes(branch, facts_of(y=Size(7)), [SubgraphMemory(0, 5, 3, 5)]) == 0
 
 
 def block_of(*ops: Op, results: tuple[str, ...]) -> Block:
@@ -131,7 +131,7 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     found = best_order(tested, sizes)
     assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
     assert (
-        most_taken(
+        chosen_step_bytes(
             tested.body.ops[0],
             facts,
             [SubgraphMemory(0, 25, 20, 0), SubgraphMemory(0, 6, 0, 0)],
