@@ -38,8 +38,12 @@ def test_what_a_subgraph_gives_is_live_while_the_next_one_runs() -> None:
 
 def test_a_loop_s_results_and_inputs_live_while_it_runs() -> None:
     loop = Op("loop", "Loop", (), (VarId("y"),), (NOBODY,))
-    assert chosen_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 5 + 7
-    assert least_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 4 + 7
+    assert (
+        chosen_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 5 + 7
+    )
+    assert (
+        least_step_bytes(loop, facts_of(y=Size(7)), [SubgraphMemory(2, 5, 3, 4)]) == 2 + 4 + 7
+    )
 
 
 def test_nothing_is_sure_of_what_a_branch_takes() -> None:
