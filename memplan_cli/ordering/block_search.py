@@ -1,4 +1,14 @@
-"""Search an order of one block: cheap methods first, until an order meets the lower bound."""
+"""Search an order of one block: cheap methods first, until an order meets the lower bound.
+
+    schedulers      one pass over the ops each
+    sweep           demand-driven orders from both ends
+    prove           lower bounds by minimum cuts
+    search_briefly  best-first search over sets of executed ops, with a tenth of the work
+    divide          division of the fullest steps by minimum cuts
+    search_exactly  best-first search with the remaining work
+
+All methods but the first orders work on the contracted graph, whose ops are clusters of ops.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +68,7 @@ RESTORE_WORK = 300_000
 
 @dataclass(slots=True)
 class BlockOrder:
-    """The best order found so far for one block, and what is known of all its orders.
+    """The best order found so far for one block, and a lower bound for all its orders.
 
     Attributes:
         graph: the ops.
@@ -86,7 +96,7 @@ class BlockOrder:
     def offer_clusters(
         self,
         method: str,
-        small: ContractedGraph,
+        contracted: ContractedGraph,
         order: Order,
         order_peak: int | None = None,
     ) -> int:
@@ -94,14 +104,15 @@ class BlockOrder:
 
         ``order_peak`` is that peak, if the caller knows it.
         """
-        order_peak = peak(small.graph, order) if order_peak is None else order_peak
+        order_peak = peak(contracted.graph, order) if order_peak is None else order_peak
         self.cluster_orders.append((order_peak, order))
         if order_peak <= self.peak:
-            self._keep_if_best(method, small.expand(order), order_peak)
+            self._keep_if_best(method, contracted.expand(order), order_peak)
         self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
         return order_peak
 
     def _keep_if_best(self, method: str, order: Order, order_peak: int) -> None:
+        """Record the peak of a method, and keep its order if it is better or as good and closer."""
         is_better = not self.chosen or order_peak < self.peak
         if is_better or (
             order_peak == self.peak and displacement(order) < displacement(self.order)
@@ -121,14 +132,14 @@ class BlockOrder:
 
 
 def order_block(
-    graph: TaskGraph, budget: WorkBudget, tell: Callable[[str], None]
+    graph: TaskGraph, budget: WorkBudget, progress: Callable[[str], None]
 ) -> BlockOrder:
     """Search an order with a low peak, and a lower bound on the peak of all orders.
 
     Args:
         graph: The ops of the block, in the file's order.
         budget: The work that all methods may spend together.
-        tell: Called with the best peak and the bound after each method.
+        progress: Called with the best peak and the bound after each method.
     """
     best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
     for name in ("file", "runtime_default"):
@@ -148,7 +159,7 @@ def order_block(
         if best.proved or not budget.in_time:
             break
         method(budget)
-        tell(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
+        progress(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
     if best.chosen != "file":
         best.unrestored = best.order
         best.order = restore_source_order(
@@ -164,27 +175,27 @@ class _ClusterSearch:
     Each method spends a part of the budget, and improves the order or the bound of ``best``.
     """
 
-    def __init__(self, best: BlockOrder, small: ContractedGraph) -> None:
+    def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:
         self._best = best
-        self._small = small
-        self._graph = small.graph
-        self._is_searched = small.graph.size <= _SEARCHED_CLUSTERS
+        self._contracted = contracted
+        self._graph = contracted.graph
+        self._is_searched = contracted.graph.size <= _SEARCHED_CLUSTERS
         self._bounds: BoundSearch | None = None
         self._proved_at: Order = []
-        best.bound = max(best.bound, *local_bounds(small.graph))
+        best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def run_schedulers(self) -> None:
         """Offer the order of each scheduler, until one is proved optimal."""
         for name, scheduler in SCHEDULERS.items():
             if self._best.proved and name != "file":
                 break
-            shown = "tightened" if name == "file" else name
-            self._best.offer_clusters(shown, self._small, scheduler(self._graph))
+            method = "tightened" if name == "file" else name
+            self._best.offer_clusters(method, self._contracted, scheduler(self._graph))
 
     def sweep(self, budget: WorkBudget) -> None:
         """Offer demand-driven orders from both ends, then again under limits below their peaks."""
         best, graph = self._best, self._graph
-        allowed = budget.part(budget.remaining // 3)
+        part = budget.part(budget.remaining // 3)
         path = longest_path(graph)
         sweeps = [
             Sweep(direction, chain, slack)
@@ -194,21 +205,20 @@ class _ClusterSearch:
         ]
         while sweeps and not best.proved and budget.in_time:
             parameters = sweeps.pop(0)
-            allowed.spend(_SWEEP_WORK_PER_OP * graph.size)
-            before = best.peak
-            reached = best.offer_clusters("demand", self._small, sweep(graph, parameters))
-            if allowed.remaining <= 0:
+            part.spend(_SWEEP_WORK_PER_OP * graph.size)
+            former_peak = best.peak
+            order = sweep(graph, parameters)
+            order_peak = best.offer_clusters("demand", self._contracted, order)
+            if part.remaining <= 0:
                 return
-            if parameters.limit == NO_LIMIT or reached < before:
-                limit = min(best.peak, reached) - (min(best.peak, reached) >> _LIMIT_SHIFT)
-                sweeps.append(replace(parameters, limit=limit))
+            if parameters.limit == NO_LIMIT or order_peak < former_peak:
+                limit = min(best.peak, order_peak)
+                sweeps.append(replace(parameters, limit=limit - (limit >> _LIMIT_SHIFT)))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the lower bound of the live peak within a share of the budget.
+        """Raise the bound by cuts along the longest path, at the fullest steps, and at pairs of ops.
 
-        Cuts are tried along the longest path, at the steps of the best order that need most memory
-        and, in graphs that are searched by states, for pairs of ops. Sets ``bound`` of the best
-        order, and remembers the order that the cuts belong to.
+        Pairs are tried only in graphs that are searched by states.
         """
         best, bounds = self._best, self._current_bounds()
         self._proved_at = order = self._best_clusters()
@@ -237,6 +247,7 @@ class _ClusterSearch:
         return self._bounds
 
     def _best_clusters(self) -> Order:
+        """Return the order of clusters with the least peak."""
         return min(self._best.cluster_orders)[1]
 
     def search_briefly(self, budget: WorkBudget) -> None:
@@ -251,11 +262,12 @@ class _ClusterSearch:
             self._best_first(budget, budget.remaining)
 
     def _best_first(self, budget: WorkBudget, work: int) -> None:
+        """Search by states with at most ``work`` units, and offer the result."""
         best = self._best
         result = best_first(self._graph, best.bound, best.peak, budget.allow(work))
         best.bound = max(best.bound, result.bound)
         if result.order is not None:
-            best.offer_clusters("exact", self._small, result.order)
+            best.offer_clusters("exact", self._contracted, result.order)
 
     def divide(self, budget: WorkBudget) -> None:
         """Lower the fullest steps of the best orders found so far.
@@ -264,34 +276,37 @@ class _ClusterSearch:
         narrow sections in turn, for as long as that lowers the peak.
         """
         best, size = self._best, self._graph.size
-        most = budget.remaining // 2 if self._is_searched else budget.remaining
+        work = budget.remaining // 2 if self._is_searched else budget.remaining
         percent = max(self._worthwhile_percent(), _LEAST_PERCENT)
-        allowed = budget.part(most * percent // 100)
+        part = budget.part(work * percent // 100)
         promising = self._promising_orders()
-        share = allowed.remaining // (2 * len(promising))
+        share = part.remaining // (2 * len(promising))
         for order in promising:
-            self._divided(order, allowed.part(share), 0)
-        current = self._best_clusters()
-        idle, smallest = 0, size
+            self._divided(order, part.part(share), 0)
+        order = self._best_clusters()
+        idle_rounds, smallest = 0, size
         while (
-            idle < _IDLE_ROUNDS
+            idle_rounds < _IDLE_ROUNDS
             and not best.proved
-            and allowed.remaining > 0
-            and allowed.in_time
+            and part.remaining > 0
+            and part.in_time
         ):
-            before = best.peak
-            current = self._divided(current, allowed.part(allowed.remaining // 2), smallest)
-            idle = 0 if best.peak < before else idle + 1
+            former_peak = best.peak
+            order = self._divided(order, part.part(part.remaining // 2), smallest)
+            idle_rounds = 0 if best.peak < former_peak else idle_rounds + 1
             smallest = 0 if smallest else size
 
     def _divided(self, order: Order, budget: WorkBudget, smallest: int) -> Order:
-        """Divide an order, offer the result, and return it."""
+        """Divide an order, offer the result, and return it.
+
+        ``smallest`` is the number of ops in the smallest sections that are tried first.
+        """
         best = self._best
         if best.proved or budget.remaining <= 0:
             return order
         divided = divide(self._graph, order, best.bound, budget, smallest)
         best.bound = max(best.bound, divided.bound)
-        best.offer_clusters("divide", self._small, divided.order, divided.peak)
+        best.offer_clusters("divide", self._contracted, divided.order, divided.peak)
         return divided.order
 
     def _promising_orders(self) -> list[Order]:
@@ -300,8 +315,8 @@ class _ClusterSearch:
         margin = best.peak >> _NEAR_SHIFT
         ranked: list[tuple[int, int, Order]] = []
         by_peak = sorted(best.cluster_orders, key=itemgetter(0))
-        for index, (reached, order) in enumerate(by_peak):
-            if reached <= best.peak + margin or not ranked:
+        for index, (order_peak, order) in enumerate(by_peak):
+            if order_peak <= best.peak + margin or not ranked:
                 steps = trace(self._graph, order).steps
                 full_steps = sum([step > best.peak - margin for step in steps])
                 ranked.append((full_steps, index, order))

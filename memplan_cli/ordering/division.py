@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _WORK_PER_OP = 10
 """Units of work spent for each op that is ordered anew."""
 
-_SHARE_OF_SECTION = 2
-"""One section may spend one part in so many of the remaining work."""
+_SECTION_SHARE_DIVISOR = 2
+"""One section may spend the remaining work divided by this."""
 
 _REACHES = (25, 100, 400, 1600, 6400)
 """Numbers of ops on both sides of the fullest step that a section has, before the whole order."""
 
-_ZOOM = 8
+_ZOOM_FACTOR = 8
 """After a section has helped much, sections down to this many times smaller are tried next."""
 
-_LITTLE = 1000
-"""A round that lowers the peak by less than one part in so many has helped little."""
+_LITTLE_GAIN_DIVISOR = 1000
+"""A round that lowers the peak by less than the peak divided by this has helped little."""
 
 _SEARCHED_OPS = 250
 """Sections of at most so many ops are also searched by states."""
@@ -82,21 +82,21 @@ def divide(
     schedule = Schedule(graph, order)
     sections = _SectionChoice(graph.size, smallest)
     while schedule.peak_and_count[0] > bound and budget.remaining > 0 and budget.in_time:
-        before = schedule.peak_and_count[0]
-        place = schedule.steps.index(before)
+        former_peak = schedule.peak_and_count[0]
+        place = schedule.steps.index(former_peak)
         for begin, end in sections.around(place):
-            if _SHARE_OF_SECTION * _WORK_PER_OP * (end - begin) > budget.remaining:
+            if _SECTION_SHARE_DIVISOR * _WORK_PER_OP * (end - begin) > budget.remaining:
                 continue
             section = schedule.section(begin, end)
             divided = _divide_section(section, place - begin, budget)
-            better = (
+            better_order = (
                 divided.order if divided.middle else _search_section(section, bound, budget)
             )
-            if better:
-                schedule.replace_section(begin, section, better)
+            if better_order:
+                schedule.replace_section(begin, section, better_order)
                 if divided.middle:
                     sections.split(begin, begin + divided.middle, end)
-                sections.adapt_size(end - begin, before, schedule.peak_and_count[0])
+                sections.adapt_size(end - begin, former_peak, schedule.peak_and_count[0])
                 break
             if section.size == graph.size:
                 bound = max(bound, divided.bound)
@@ -107,7 +107,10 @@ def divide(
 
 
 class _SectionChoice:
-    """Which sections to try in the next round, from those that helped before."""
+    """The sections to try in the next round, chosen by the gains of former rounds.
+
+    The parts are the intervals between the divisions made so far; they cover the order.
+    """
 
     def __init__(self, size: int, smallest: int) -> None:
         self._size = size
@@ -124,17 +127,20 @@ class _SectionChoice:
         ]
         part = next(part for part in self._parts if part[0] <= place < part[1])
         spans = sorted({part, *windows}, key=lambda span: (span[1] - span[0], span))
-        large = [span for span in spans if self._smallest <= span[1] - span[0] < self._size]
-        return [*large, (0, self._size)]
+        sections = [
+            (begin, end) for begin, end in spans if self._smallest <= end - begin < self._size
+        ]
+        return [*sections, (0, self._size)]
 
     def adapt_size(self, size: int, before: int, after: int) -> None:
-        """Choose the smallest section of the next round from what a section of ``size`` ops gained.
+        """Set the smallest size for the next round, after a section of ``size`` ops changed the peak.
 
+        The peak was ``before`` and is ``after`` bytes.
         If the peak fell much, somewhat smaller sections are tried next. If it fell little, many
         steps are nearly as full, and a larger section lowers more of them at once.
         """
-        is_much = (before - after) * _LITTLE >= before
-        self._smallest = size // _ZOOM if is_much else min(2 * size, self._size)
+        has_much_gain = (before - after) * _LITTLE_GAIN_DIVISOR >= before
+        self._smallest = size // _ZOOM_FACTOR if has_much_gain else min(2 * size, self._size)
 
     def include_small(self) -> bool:
         """Include sections of all sizes; return whether any size was left out."""
