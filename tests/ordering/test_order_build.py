@@ -11,8 +11,8 @@ from memplan_cli.ordering.best_order import best_order
 from memplan_cli.ordering.block_graph import (
     StorageFacts,
     SubgraphMemory,
-    least_step_bytes,
     chosen_step_bytes,
+    least_step_bytes,
     storage_facts,
     task_graph,
 )
