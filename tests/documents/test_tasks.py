@@ -25,7 +25,7 @@ Dims = Sequence[int | str | None]
 
 LINE_BEGINNINGS = re.compile(
     r"^(process, observed|plan|proved|next|given|pass|FAIL|error|memplan: wrote"
-    r"|Trained|Memory to expect|  planned|No single tensor)"
+    r"|Trained|Memory of the training step|  planned|No single tensor)"
 )
 """Beginnings of lines that the output for every model has."""
 
