@@ -21,7 +21,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import checked_plan
 
 if TYPE_CHECKING:
-    from memplan_cli.core.results.certificate import Certified
+    from memplan_cli.core.results.certificate import CertificateVerdict
     from memplan_cli.core.results.plan import Plan
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"
@@ -35,7 +35,7 @@ class Case:
     plan: Plan
     certificate: dict[str, Any]
 
-    def verdict(self, forged: dict[str, Any] | None = None) -> Certified:
+    def verdict(self, forged: dict[str, Any] | None = None) -> CertificateVerdict:
         """Check a certificate, the honest one by default."""
         found = certificate_from_json(deepcopy(forged or self.certificate))
         return verify(

@@ -93,7 +93,8 @@ _DOCUMENTS: Mapping[str, _Document | None] = {
         ("reporting.commands.validate:ValidationResult",),
     ),
     "verified": _Document(
-        "The verdicts on the parts of a certificate", ("core.results.certificate:Certified",)
+        "The verdicts on the parts of a certificate",
+        ("core.results.certificate:CertificateVerdict",),
     ),
     "why-peak": _Document(
         "The tensors that need the memory at the peak",

@@ -17,8 +17,8 @@ from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
     UNOPTIMISED,
+    ConcurrentMemory,
     RuntimeSettings,
-    Together,
     Validation,
 )
 from memplan_cli.core.results.report import Proof
@@ -246,7 +246,7 @@ def _with_processes_and_time(
         before = memory_of_processes(original, DEFAULTS, conditions, check.processes)
         as_loaded = replace(conditions, as_loaded=True)
         after = memory_of_processes(planned, facts.settings, as_loaded, check.processes)
-        facts = replace(facts, processes=Together(check.processes, before, after))
+        facts = replace(facts, processes=ConcurrentMemory(check.processes, before, after))
     return with_time(facts, original, planned, conditions)
 
 

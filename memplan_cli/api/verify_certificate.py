@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.checking.certificates.planned_graph import CertifiedModel
-    from memplan_cli.core.results.certificate import Certified
+    from memplan_cli.core.results.certificate import CertificateVerdict
     from memplan_cli.core.results.plan import Plan
 
 
 def verify_certificate(
     model: ModelSource, plan_file: FilePath, certificate_file: FilePath
-) -> Certified:
+) -> CertificateVerdict:
     """Check a certificate against a plan and a model, without the searches that found it.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.core.results.report import Donated
+from memplan_cli.core.results.report import DonationSummary
 from memplan_cli.core.results.rewrites import Recompute
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Candidate:
     peaks: Mapping[str, int] = field(default_factory=dict)
     bound: int | None = None
     recompute: Recompute = field(default_factory=Recompute)
-    donated: Donated = field(default_factory=Donated)
+    donated: DonationSummary = field(default_factory=DonationSummary)
     warnings: tuple[str, ...] = ()
     measured: Measured | None = field(default=None, repr=False, compare=False)
     resident: int = 0

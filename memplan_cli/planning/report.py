@@ -18,7 +18,7 @@ from memplan_cli.core.results.memory import (
     weakest,
 )
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
-from memplan_cli.core.results.rewrites import Chunks, Folded
+from memplan_cli.core.results.rewrites import Chunks, FoldingSummary
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.planning.totals import (
@@ -91,7 +91,7 @@ class Decision:
     original_allocation: Allocation
     warnings: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    folded: Folded = field(default_factory=Folded)
+    folded: FoldingSummary = field(default_factory=FoldingSummary)
     chunked: Chunks = field(default_factory=Chunks)
     constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.rewrites import Chunks, Folded
+from memplan_cli.core.results.rewrites import Chunks, FoldingSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ class Folding:
     """A program whose constant expressions are weights: the ops that made them are removed."""
 
     program: Program
-    facts: Folded = field(default_factory=Folded)
+    facts: FoldingSummary = field(default_factory=FoldingSummary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from memplan_cli.api.optimizing.verification import with_rejected, with_slower
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
+from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
-from memplan_cli.core.results.report import RuntimeFacts, read_report
+from memplan_cli.core.results.report import Report, RuntimeFacts
 from memplan_cli.core.results.rewrites import CODES, Fallback
 from memplan_cli.core.serialization import to_json
-from memplan_cli.errors import PlanError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.greedy import naive
 from memplan_cli.planning import allocation, planner
@@ -71,15 +71,15 @@ def test_a_fallback_is_a_line_of_the_text_and_an_object_of_the_json(planned: Pla
     wanted = {"code": "slots-kept", "what": "the arena has slots", "why": "it was taller"}
     assert content["fallbacks"] == [wanted]
     jsonschema.validate(content, json.loads(schema_text("report")))
-    assert read_report(content).fallbacks == found.report.fallbacks
+    assert from_json(Report, content, "the report").fallbacks == found.report.fallbacks
 
 
 def test_a_code_that_nobody_knows_is_refused(planned: Plan) -> None:
     found = planned.with_fallbacks(Fallback("slots-kept", "a", "b"))
     content = to_json(found.report)
     content["fallbacks"][0]["code"] = "shrug"
-    with pytest.raises(PlanError, match="fallbacks"):
-        read_report(content)
+    with pytest.raises(MisfitError, match="fallbacks"):
+        from_json(Report, content, "the report")
 
 
 def test_slots_in_place_of_offsets_are_said(samples: Path) -> None:

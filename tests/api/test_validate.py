@@ -12,9 +12,9 @@ from memplan_cli.api import validate
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import (
     CPU,
+    ConcurrentMemory,
     RuntimeSettings,
     TimeRatio,
-    Together,
     Validation,
 )
 from memplan_cli.core.serialization import to_json
@@ -218,5 +218,5 @@ def test_several_processes_are_measured_where_they_are_asked_for(
     extras: tuple[Literal["measure"]] = ("measure",)
     proof = validate(done.model, original, check, extras)
     assert proof.runtime is not None
-    assert proof.runtime.processes == Together(2, 999, 998)
+    assert proof.runtime.processes == ConcurrentMemory(2, 999, 998)
     assert asked == [("branchy_cnn.onnx", 2), ("out.onnx", 2)]

@@ -376,7 +376,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.truncate(1 << 40)
     with pytest.raises(PlanError, match="files of its kind have at most"):
         read_certificate(path)
-    monkeypatch.setattr(certificates, "MOST_BYTES", 10)
+    monkeypatch.setattr(certificates, "MAX_FILE_BYTES", 10)
     path.write_text(" " * 11)
     with pytest.raises(PlanError, match="too large"):
         read_certificate(path)

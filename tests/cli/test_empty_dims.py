@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from builders import parse
-from memplan_cli.core.results.report import Report, read_report
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.report import Report
 from memplan_cli.reporting import RENDERERS
 from memplan_cli.reporting.plans.memory import verdict
 from story import memplan
@@ -41,7 +42,9 @@ def done(*words: object) -> str:
 
 
 def report(*words: object) -> Report:
-    return read_report(json.loads(done("report", *words, "--format", "json")))
+    return from_json(
+        Report, json.loads(done("report", *words, "--format", "json")), "the report"
+    )
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -113,7 +116,9 @@ def test_other_commands_take_a_dim_of_zero(command: str) -> None:
 )
 def test_a_first_step_runs_and_is_compared(words: tuple[str, ...]) -> None:
     done("optimize", *words, "-o", "out.onnx")
-    written = read_report(json.loads(Path("out.json").read_text("utf-8"))["report"])
+    written = from_json(
+        Report, json.loads(Path("out.json").read_text("utf-8"))["report"], "the report"
+    )
     assert written.validation is not None
     assert written.validation.bit_identical
     assert written.runtime is not None

@@ -8,11 +8,11 @@ import pytest
 
 from builders import plan_of_text, read
 from memplan_cli.api.rewrites import REWRITES
+from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.memory import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
-from memplan_cli.core.results.report import RuntimeFacts, read_report
+from memplan_cli.core.results.report import Report, RuntimeFacts
 from memplan_cli.core.serialization import to_json
-from memplan_cli.errors import PlanError
 from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.reporting import render
@@ -119,9 +119,9 @@ def test_workspace_is_what_was_observed_or_unknown() -> None:
 def test_a_report_read_back_says_the_same_and_no_other_word() -> None:
     report = plan_of_text(FIXED).report
     data = to_json(report)
-    assert read_report(data).certainty == report.certainty
+    assert from_json(Report, data, "the report").certainty == report.certainty
     assert set(data["certainty"].values()) <= set(CERTAINTY)
     older = {name: value for name, value in data.items() if name != "certainty"}
-    assert read_report(older).certainty == {}
-    with pytest.raises(PlanError, match=r"certainty\.planned"):
-        read_report({**data, "certainty": {"planned": "\x1b[31m"}})
+    assert from_json(Report, older, "the report").certainty == {}
+    with pytest.raises(MisfitError, match=r"certainty\.planned"):
+        from_json(Report, {**data, "certainty": {"planned": "\x1b[31m"}}, "the report")

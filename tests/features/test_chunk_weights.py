@@ -16,7 +16,7 @@ from features.chunk_models import Maker
 from features.test_chunk_rewrite import graph_of, run
 from memplan_cli import api
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.rewrites import Cut
+from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight
@@ -59,7 +59,7 @@ def test_columns_of_constants_keep_the_bits(
         found = rewrite_in_chunks(graph, [(region, count)])
         if found is None:
             continue
-        cuts = [each for each in found.constants.values() if isinstance(each, Cut)]
+        cuts = [each for each in found.constants.values() if isinstance(each, WeightSlice)]
         assert sum(cut.weight == "w0" for cut in cuts) == count
         written, _ = chunked_model(model, found.program, found.constants)
         onnx.checker.check_model(written, full_check=True)
@@ -102,7 +102,9 @@ def test_a_part_is_a_view_of_the_file_where_its_bytes_lie_together(
         size_threshold=0,
     )
     (weight,) = onnx.load(path, load_external_data=False).graph.initializer
-    part = cut_weight(weight, Cut("w0", axis, 2, 5), [tmp_path / "elsewhere", tmp_path])
+    part = cut_weight(
+        weight, WeightSlice("w0", axis, 2, 5), [tmp_path / "elsewhere", tmp_path]
+    )
     found = numpy_helper.to_array(part, str(tmp_path))
     assert np.array_equal(found, values[2:5] if axis == 0 else values[:, 2:5])
     assert (part.data_location == part.EXTERNAL) == (axis == 0)

@@ -17,9 +17,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from memplan_cli.api.plan_sections import FEATURE_SECTIONS
+from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.problem import align, lower_bound
 from memplan_cli.core.results.observations import Peaks
-from memplan_cli.core.results.report import read_report
+from memplan_cli.core.results.report import Report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
@@ -288,7 +289,7 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         observed={"optimized": Peaks(590120, 590120, held=8 << 20, weights=5 << 20)},
     )
     report = replace(plan.report, runtime=runtime)
-    read_again = read_report(json.loads(json.dumps(to_json(report))))
+    read_again = from_json(Report, json.loads(json.dumps(to_json(report))), "the report")
     for each in (report, read_again):
         text = RENDERERS[form](plan.with_report(each))
         lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
@@ -319,11 +320,11 @@ def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
 def test_a_report_is_of_no_other_phase_or_target_than_there_are() -> None:
     data = to_json(plan_named("branchy").report)
     assert "target" not in data
-    fused = read_report({**data, "target": "cpu"})
-    assert read_report(to_json(fused)).target == "cpu"
+    fused = from_json(Report, {**data, "target": "cpu"}, "the report")
+    assert from_json(Report, to_json(fused), "the report").target == "cpu"
     for odd in ({"target": "\x1b[31m"}, {"phase": "\x1b[31m"}, {"level": 3}):
-        with pytest.raises(PlanError, match=next(iter(odd))):
-            read_report({**data, **odd})
+        with pytest.raises(MisfitError, match=next(iter(odd))):
+            from_json(Report, {**data, **odd}, "the report")
 
 
 def test_every_number_has_a_definition_below_or_beside_it() -> None:

@@ -26,7 +26,7 @@ from memplan_cli.core.results.certificate import (
     NOT_CHECKED,
     REFUSED,
     VERIFIED,
-    Certified,
+    CertificateVerdict,
     PartVerdict,
 )
 
@@ -195,7 +195,9 @@ class _CsvBuffer(NamedTuple):
     offset: int = 0
 
 
-def check_packing(certificate: Certificate, problem: bytes, layout: bytes) -> Certified:
+def check_packing(
+    certificate: Certificate, problem: bytes, layout: bytes
+) -> CertificateVerdict:
     """Return the verdict on a certificate of a layout of the buffers in a CSV file.
 
     Args:
@@ -223,8 +225,8 @@ def check_packing(certificate: Certificate, problem: bytes, layout: bytes) -> Ce
         )
         height = _layout_height(buffers)
     except ProofError as error:
-        return Certified((PartVerdict("layout", 0, REFUSED, "", str(error)),))
-    return Certified((_load_verdict(proofs[0], buffers.values(), height),))
+        return CertificateVerdict((PartVerdict("layout", 0, REFUSED, "", str(error)),))
+    return CertificateVerdict((_load_verdict(proofs[0], buffers.values(), height),))
 
 
 def _load_verdict(

@@ -22,7 +22,7 @@ from memplan_cli.core.results.certificate import (
     NOT_CHECKED,
     REFUSED,
     VERIFIED,
-    Certified,
+    CertificateVerdict,
     PartVerdict,
 )
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Proof = ArenaProof | OrderProof | RecomputeProof
 
 
-def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> Certified:
+def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> CertificateVerdict:
     """Return the verdicts on all parts of a certificate, and on bounds of the plan without a proof.
 
     The nodes of the model's graph are moved into the plan's order.
@@ -52,15 +52,15 @@ def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> Certi
         planned = planned_graph(plan, model)
     except ProofError as error:
         status = NOT_CHECKED if isinstance(error, UnknownSizeError) else REFUSED
-        return Certified((PartVerdict("model", 0, status, "", str(error)),))
+        return CertificateVerdict((PartVerdict("model", 0, status, "", str(error)),))
     reason = ""
     if certificate.plan_sha256 != plan.digest:
         reason = "the certificate is of another plan: their digests differ"
     elif certificate.graph_sha256 != plan.graph_sha256:
         reason = "the certificate is of another model: their digests differ"
     if reason:
-        return Certified((PartVerdict("certificate", 0, REFUSED, "", reason),))
-    return Certified(tuple(_part_verdicts(certificate, planned)))
+        return CertificateVerdict((PartVerdict("certificate", 0, REFUSED, "", reason),))
+    return CertificateVerdict(tuple(_part_verdicts(certificate, planned)))
 
 
 def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[PartVerdict]:

@@ -1,7 +1,7 @@
-"""Certificates: the proofs of one plan's lower bounds, and the verdicts of checking them.
+"""Certificates: proofs of the lower bounds of one plan, and verdicts on them.
 
-Nodes are indices in the planned order of the main graph, tensors are named. What each witness
-shows, and how it is checked, is described in `memplan_cli.checking.certificates`.
+Nodes are denoted by their index in the planned order of the main graph, tensors by name or by their
+index in `OrderProof.tensors`. `memplan_cli.checking.certificates` describes and checks each proof.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 SCHEMA = "memplan.certificate/1"
 
-MOST_BYTES = 64 << 20
-"""Files of certificates that are larger are not read."""
+MAX_FILE_BYTES = 64 << 20
+"""Larger files of certificates are refused."""
 
 NOT_CHECKABLE = "none"
-"""The method of a bound for which there is no witness of a sensible size."""
+"""The method of a bound without a proof, because it is unknown or too large."""
 
 
 class Fusion(NamedTuple):
-    """Two groups of nodes that may run one right after the other in some best order.
+    """Two groups of nodes, of which one runs right after the other in some optimal order.
 
-    ``late``: ``node`` frees nothing and has one successor, ``into``: it runs just before.
-    ``early``: ``into`` is its one predecessor and it frees what it takes: just after.
+    ``late``: ``node`` frees no memory, and ``into`` is its only successor: it runs right before it.
+    ``early``: ``into`` is the only predecessor of ``node``, which frees at least the bytes that it
+    allocates: it runs right after it.
     """
 
     node: Natural
@@ -42,9 +43,9 @@ class Fusion(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Bytes of a tensor that are charged to one of its readers.
+    """Bytes of a tensor that are charged to one of its consumers.
 
-    Where the tensor is there after the step in any case, the step's own node is the reader.
+    If the tensor is live after the step in every order, the consumer is the node of the step.
     """
 
     tensor: Natural
@@ -53,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Bytes by which one node's precedence over another counts."""
+    """The weight in bytes of a precedence: node ``first`` runs before node ``second``."""
 
     first: Natural
     second: Natural
@@ -83,7 +84,7 @@ class Cut:
 
     Attributes:
         node: the node.
-        duals: one for each tensor that the node's result may replace, or one.
+        duals: one for each tensor whose bytes the node's result may reuse, or a single one.
         before: a node that is assumed to run before it.
         after: a node that is assumed to run after it.
     """
@@ -100,9 +101,9 @@ class Move(NamedTuple):
     """A transition between two states of the search.
 
     Attributes:
-        nodes: nodes that run.
-        free: nodes that run after them and leave no more bytes live.
-        to: the state that is reached.
+        nodes: the nodes that run.
+        free: nodes that run after them without increasing the live bytes.
+        to: the index of the next state.
     """
 
     nodes: tuple[Natural, ...]
@@ -114,9 +115,9 @@ class Move(NamedTuple):
 class OrderProof:
     """The proof that no order of the nodes has a live peak below a bound.
 
-    Methods: ``cut``: one step needs as much. ``pair``: of two nodes one runs first, and in
-    either case a step needs as much. ``search``: no state that is reachable with less has run
-    all nodes. ``inside``: a subgraph of one of the nodes needs as much, with the bytes that are
+    Methods: ``cut``: the step of one node needs the bound in every order. ``pair``: whichever of two
+    nodes runs first, a step needs the bound. ``search``: no sequence of nodes that stays below the
+    bound runs all nodes. ``inside``: a subgraph of a node needs the bound, with the bytes that are
     always live.
 
     Attributes:
@@ -125,9 +126,9 @@ class OrderProof:
         tensors: the tensors that the other parts refer to by index.
         fusions: pairs of nodes that may run one right after the other.
         cuts: the bounds of single steps.
-        states: all states that are reachable with less, each with its transitions.
+        states: all states that are reachable below the bound, each with its transitions.
         inside: the block of the subgraph.
-        why: why there is no proof.
+        why: the reason why there is no proof.
     """
 
     bound: Natural
@@ -142,9 +143,9 @@ class OrderProof:
 
 @dataclass(frozen=True, slots=True)
 class BlockProof:
-    """The proof of a bound for the nodes of a subgraph, without the subgraph's inputs.
+    """The proof of a bound for the nodes of a subgraph, without the bytes of its inputs.
 
-    Proofs of the blocks around it use the bound at the subgraph's node.
+    Proofs of outer blocks use the bound for the node that has the subgraph.
     """
 
     block: str
@@ -157,8 +158,8 @@ class SlotLoad(NamedTuple):
     Attributes:
         dtype: their element type.
         shape: their shape; null: any.
-        number: how many there are.
-        bytes: each has at least this size.
+        number: the number of the tensors.
+        bytes: the size of the smallest.
         tick: the tick.
     """
 
@@ -176,10 +177,10 @@ class ArenaProof:
     Attributes:
         arena: the arena.
         bound: the bound, in multiples of the arena's unit.
-        method: how it is proved: by the load at one tick, or by tensors that need slots.
-        tick: the tick of the load.
+        method: how it is proved: by the bytes live at one tick, or by tensors that need slots.
+        tick: that tick.
         slots: the tensors that need slots.
-        why: why there is no proof.
+        why: the reason why there is no proof.
     """
 
     arena: Natural
@@ -190,13 +191,13 @@ class ArenaProof:
     why: str = field(default="", metadata=SPARSE)
 
 
-class Passage(NamedTuple):
-    """Bytes that a value contributes to another one.
+class Contribution(NamedTuple):
+    """Bytes of a value that are charged to a value computed from it.
 
     Attributes:
         value: the value.
-        made: the value that is computed from it; empty: the reader.
-        bytes: the bytes.
+        made: the value that is computed from it; empty: the consumer of the kept value.
+        bytes: the charged bytes.
     """
 
     value: str
@@ -205,42 +206,42 @@ class Passage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """The bytes that must be live for a reader of the kept value while that is computed.
+class ReaderDemand:
+    """The bytes that must be live for a consumer of the kept value while that value is computed.
 
     Attributes:
-        reader: the reader.
-        alone: whether a copy computes the kept value and no optional output.
-        passages: the bytes, from value to value.
+        reader: the first output of the consumer.
+        alone: whether a copy of its producer computes only the kept value, no optional output.
+        passages: the charged bytes.
     """
 
     reader: str
     alone: bool
-    passages: tuple[Passage, ...]
+    passages: tuple[Contribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputeProof:
-    """The proof that no order has a live peak below a bound, whatever nodes run twice.
+    """The proof that no order has a live peak below a bound, even if nodes are recomputed.
 
-    Methods: ``step``: one node reads and writes as much. ``kept``: a value is kept until it is
-    read, and values that cannot be computed beside it are live before. Nodes are named by their
-    first output.
+    Methods: ``step``: the inputs and outputs of one node reach the bound. ``kept``: a value must be
+    kept until it is read, with values that cannot be recomputed while it is live. Nodes are denoted
+    by their first output.
 
     Attributes:
         bound: the bound in bytes.
         method: how it is proved.
         node: the node of ``step``.
         kept: the value of ``kept``.
-        ways: for each reader of the kept value, the bytes that must be live.
-        why: why there is no proof.
+        ways: for each consumer of the kept value, the bytes that must be live.
+        why: the reason why there is no proof.
     """
 
     bound: Natural
     method: Annotated[str, one_of("step", "kept", NOT_CHECKABLE)]
     node: str = field(default="", metadata=SPARSE)
     kept: str = field(default="", metadata=SPARSE)
-    ways: tuple[Way, ...] = field(default=(), metadata=SPARSE)
+    ways: tuple[ReaderDemand, ...] = field(default=(), metadata=SPARSE)
     why: str = field(default="", metadata=SPARSE)
 
 
@@ -249,7 +250,7 @@ class Certificate:
     """The proofs of the bounds of one plan, in the layout of ``memplan.certificate/1``.
 
     Attributes:
-        version: the version of memplan that wrote it.
+        version: the version of memplan that made it.
         graph_sha256: the digest of the planned graph.
         plan_sha256: the digest of the plan.
         order: the proof of the order's bound.
@@ -289,19 +290,21 @@ class Certificate:
 
 
 def read_certificate(path: Path) -> Certificate:
-    """Read a certificate's file, and check all types and ranges in it.
+    """Read the file of a certificate, with all types and ranges checked. It is not verified.
 
     Raises:
-        PlanError: it cannot be read, is too large, or is not a certificate.
+        PlanError: the file cannot be read, is too large, or is not a certificate.
     """
     refuse_endless(path, PlanError)
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
+            text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from error
-    if len(text) > MOST_BYTES:
-        raise PlanError(f"{path} is too large: a certificate has {MOST_BYTES} bytes at most")
+    if len(text) > MAX_FILE_BYTES:
+        raise PlanError(
+            f"{path} is too large: a certificate has at most {MAX_FILE_BYTES} bytes"
+        )
     try:
         return certificate_from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -311,10 +314,10 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def certificate_from_json(data: object) -> Certificate:
-    """Turn JSON into a certificate.
+    """Return the certificate that parsed JSON represents.
 
     Raises:
-        PlanError: it is not of this schema.
+        PlanError: the JSON does not have the format of a certificate.
     """
     try:
         return from_json(Certificate, data, "the certificate")
@@ -330,12 +333,12 @@ class PartVerdict:
     """The verdict on one bound of a plan.
 
     Attributes:
-        part: what is bounded: the order, an arena or recomputation.
+        part: the bounded part: the order, an arena or recomputation.
         bound: the bound, in multiples of ``unit``.
-        status: whether the witness of the bound was verified.
-        method: the kind of the witness.
-        reason: why the bound is not verified; empty if it is.
-        unit: the unit of the arena.
+        status: whether the proof of the bound was verified.
+        method: the method of the proof.
+        reason: the reason why the bound is not verified; empty if it is.
+        unit: the unit of the arena; ``1`` is a byte.
     """
 
     part: str
@@ -347,7 +350,7 @@ class PartVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Certified:
+class CertificateVerdict:
     """The verdicts on all parts of a certificate."""
 
     json_keys: ClassVar[Keys] = ("passed", "parts")

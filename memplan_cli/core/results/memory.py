@@ -1,4 +1,4 @@
-"""The byte totals of a model, their definitions, and how certain each is."""
+"""The byte totals of a model, their definitions, and their certainty."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ DEFINITIONS: Mapping[str, str] = {
     "order_bound": "lower bound on live_peak over all orders",
     "coverage": "share of intermediates whose size is known",
 }
+"""Each number of `Memory`, and its definition as reports print it."""
 
 WORKSPACE = "memory that kernels allocate for themselves, as measured; not part of the total"
 
@@ -40,13 +41,13 @@ CERTAINTY: Mapping[str, str] = {
     PARTIAL: "only tensors of a known size",
     UNKNOWN: "known only after a run",
 }
-"""How sure a number is, the surest first; the sum of several is as sure as the least sure."""
+"""How certain a number is, most certain first, and the meaning as reports print it."""
 
 
-def weakest(*words: str) -> str:
-    """Return the least sure of several words."""
+def weakest(*certainties: str) -> str:
+    """Return the least certain of several keys of `CERTAINTY`: the certainty of a sum."""
     ranks = list(CERTAINTY)
-    return max(words, key=ranks.index)
+    return max(certainties, key=ranks.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

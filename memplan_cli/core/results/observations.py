@@ -1,4 +1,4 @@
-"""Observations of a runtime and its settings, as data without ONNX Runtime."""
+"""Settings of ONNX Runtime, and what was measured or compared in its runs, as plain data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Setting = str | int | bool
+"""The value of an option of ONNX Runtime."""
 
 DEFAULT_TIMEOUT = 600.0
-"""The default limit in seconds of a process that runs a session."""
+"""The default time limit in seconds of a process that runs a session."""
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -28,10 +29,10 @@ OPTION_ENUMS: Mapping[str, str] = {
     "graph_optimization_level": "GraphOptimizationLevel",
     "execution_mode": "ExecutionMode",
 }
-"""Attributes of ``SessionOptions`` -> the enum of ONNX Runtime that they take."""
+"""Attributes of ``SessionOptions`` -> the enum of ONNX Runtime to which their value belongs."""
 
 EXTEND_STRATEGIES: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
-"""``arena_extend_strategy``, which ``OrtArenaCfg`` takes as a number."""
+"""Values of ``arena_extend_strategy`` -> the number that ``OrtArenaCfg`` needs instead."""
 
 
 _SCOPE = {**OPTIONAL, **SORTED}
@@ -63,7 +64,7 @@ class RuntimeSettings:
         return self.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
-        """Return these settings with those of ``other`` on top, scope by scope."""
+        """Return the union of two settings; ``other`` wins if both have a key in the same scope."""
         return replace(
             self,
             session={**self.session, **other.session},
@@ -76,20 +77,20 @@ class RuntimeSettings:
 
 
 UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-"""Settings under which the graph runs as it is in the file."""
+"""Settings with which the graph runs as it is in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessBytes:
-    """Bytes of a process beyond the same process with the runtime imported and nothing loaded.
+    """Memory of a process, beyond that of a process that only imported ONNX Runtime.
 
     Attributes:
         load: the highest resident bytes until the session exists.
-        run: the highest resident bytes until the end of the first runs.
-        private: anonymous resident bytes after them, which no other process shares.
-        file: resident bytes of mapped files after them, which are shared and evictable.
-        device: bytes on CUDA devices after them, with the context; None: on other devices, or
-            unknown.
+        run: the highest resident bytes during the first runs.
+        private: anonymous resident bytes after the runs, which no other process shares.
+        file: resident bytes of mapped files after the runs, which are shared and evictable.
+        device: bytes on CUDA devices after the runs, including the CUDA context; None: the
+            provider is not CUDA, or unknown.
     """
 
     load: Count
@@ -100,7 +101,7 @@ class ProcessBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ConcurrentMemory:
     """The memory of several processes that hold the same model at the same time.
 
     Attributes:
@@ -117,19 +118,20 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Bytes that a run needs; None: not measured, or not predictable.
+    """Bytes and times of a model's runs; None: not measured, or not predictable.
 
-    Times are not written to files, because they differ from run to run.
+    Times are not written to files, so that the same command writes the same bytes.
 
     Attributes:
         first_run_peak: the most bytes of intermediates and outputs live in the first run.
-        steady_peak: the same from the second run on, with the block of the memory pattern.
-        held: bytes reserved by the arena, with the weights in it.
-        scratch: the arena's high-water mark above the tensors: the workspace of kernels.
+        steady_peak: the same from the second run on, including ONNX Runtime's memory pattern
+            block.
+        held: bytes that the arena reserved, including the weights in it.
+        scratch: the arena's high-water mark beyond the tensors: the workspace of kernels.
         weights: bytes of weights in the arena.
         milliseconds: median time of a run.
-        effort: median processor time of a run in milliseconds, over all threads. It depends
-            little on the load of the machine.
+        effort: median processor time of a run in milliseconds, over all threads. It depends less
+            on the load of the machine than ``milliseconds``.
         process: bytes of the whole process.
     """
 
@@ -155,12 +157,12 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class TimeRatio:
-    """The time of a run of the written model over that of the original, run alternately.
+    """The time of the written model divided by that of the original, from alternating runs.
 
     Attributes:
-        median: the median of the ratios of all rounds.
-        low: their lower quartile.
-        high: their upper quartile.
+        median: the median of the ratio over all rounds.
+        low: its lower quartile.
+        high: its upper quartile.
         rounds: the number of rounds.
     """
 
@@ -207,7 +209,7 @@ class Validation:
         provider: ONNX Runtime's name of the execution provider.
         max_abs_diff: the largest difference of all outputs; null: unknown or infinite.
         bit_identical: whether all outputs have the same bits.
-        replay: the run in one poisoned arena; null: not asked for.
+        replay: the run in one arena whose free bytes are overwritten; null: not requested.
         differences: the outputs that differ.
         notes: remarks for the user.
         donated: two steps with each donated pair in one buffer; null: nothing is donated.
@@ -224,6 +226,8 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Whether the comparison and all other checks passed."""
-        extras = (self.replay, self.donated)
-        return self.status == "passed" and all(e in (None, "passed") for e in extras)
+        """Whether the comparison of outputs and all requested further checks passed."""
+        further_checks = (self.replay, self.donated)
+        return self.status == "passed" and all(
+            outcome in (None, "passed") for outcome in further_checks
+        )

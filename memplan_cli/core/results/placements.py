@@ -1,4 +1,4 @@
-"""Rows of a plan: arenas, the placement of each tensor, orders and releases."""
+"""The rows of a plan: its arenas, and the placements, orders and releases of tensors."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Placement(NamedTuple):
 
     Attributes:
         name: the tensor.
-        block: the block that produces it; empty: the main graph.
+        block: the path of the block that produces it; empty: the main graph.
         dtype: its element type.
         shape: its dimensions, numbers or symbols.
         bytes: its size.
         arena: the arena that it lies in.
         offset: its first byte in the arena.
-        slot: its slot at levels 0 and 1.
+        slot: its slot at levels 0 and 1; None at level 2.
         first: the tick of its producer.
         last: the tick after its last use.
         alias_of: the tensor whose bytes it shares: ``block/name``, or a name of the same block.
-        pinned: why it has storage of its own for the whole run.
+        pinned: why it has storage of its own for the whole run; None: it has not.
     """
 
     name: str
@@ -64,16 +64,18 @@ class Placement(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return ``block/name``, or the name at the top."""
+        """The id of the var: ``block/name``, or the name in the main graph."""
         return var_id(self.block, self.name)
 
 
 def in_words(row: Placement, units: Mapping[int, str]) -> str:
-    """Return a sentence on where a tensor lies and when, for graph viewers.
+    """Return the placement of a tensor as text, for graph viewers.
+
+    For example ``x: 256 bytes at 0, steps 2 to 5``.
 
     Args:
-        row: the tensor.
-        units: the unit of each arena.
+        row: the placement.
+        units: id of each arena -> its unit.
     """
     unit = units.get(row.arena, "1")
     times = "" if unit == "1" else f"*{unit}"
@@ -89,7 +91,7 @@ class BlockOrder:
     """The planned order of one block.
 
     Attributes:
-        block: the block; empty: the main graph.
+        block: the path of the block; empty: the main graph.
         nodes: node names, or ``#index`` in the file for nodes without one.
     """
 
@@ -102,8 +104,8 @@ class Release(NamedTuple):
 
     Attributes:
         step: the tick of the node.
-        node: the node.
-        tensors: the tensors.
+        node: its name, or ``#index`` if it has none.
+        tensors: the names of the tensors.
     """
 
     step: Natural

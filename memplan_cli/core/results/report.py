@@ -1,7 +1,6 @@
-"""The report of a plan: numbers, refusals and warnings, without their presentation.
+"""The report of a plan: numbers, unplanned tensors and warnings, independent of their presentation.
 
-Every number is defined in `memory.DEFINITIONS`, in the words that renderers print under it.
-A number that is not known is None.
+`memory.DEFINITIONS` defines the numbers. An unknown number is None.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
-from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.json_types import Condition, Count, Share, one_of
 from memplan_cli.core.results.memory import (
     CERTAINTY,
@@ -22,11 +20,11 @@ from memplan_cli.core.results.memory import (
     Profile,
 )
 from memplan_cli.core.results.observations import (
+    ConcurrentMemory,
     Peaks,
     ProcessBytes,
     RuntimeSettings,
     TimeRatio,
-    Together,
     Validation,
 )
 from memplan_cli.core.results.rewrites import (
@@ -34,11 +32,10 @@ from memplan_cli.core.results.rewrites import (
     Chunks,
     ConstantTensor,
     Fallback,
-    Folded,
+    FoldingSummary,
     Recompute,
 )
 from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
-from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Validation
@@ -94,19 +91,19 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A tensor that was left out or reuses no memory, and the reason."""
+    """A tensor that is not planned or not donated, and the reason."""
 
     name: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Donated:
+class DonationSummary:
     """Outputs that reuse the memory of the input that they replace.
 
     Attributes:
         pairs: the inputs and their outputs.
-        refused: pairs that were asked for and are not safe.
+        refused: requested pairs that are not safe.
         bytes: the bytes that the pairs save in ``total``.
     """
 
@@ -117,7 +114,7 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeaks:
-    """Predicted bytes of a run, as they are written.
+    """Predicted bytes of a run, as they are written to files.
 
     Attributes:
         first_run_peak: the most bytes of intermediates and outputs live in the first run.
@@ -138,30 +135,35 @@ _SIDES = ("original", "optimized")
 
 
 def _by_side(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a table in the order of `_SIDES`; None instead of an empty one."""
+    """Return a mapping from sides in the order of `_SIDES`; None if it is empty."""
     return {side: peaks[side] for side in _SIDES if side in peaks} or None
 
 
 def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | None:
+    """Return the predicted bytes of each side as they are written."""
     return _by_side(
         {
             side: PredictedPeaks(
-                each.first_run_peak, each.steady_peak, each.held, each.process
+                side_peaks.first_run_peak,
+                side_peaks.steady_peak,
+                side_peaks.held,
+                side_peaks.process,
             )
-            for side, each in peaks.items()
+            for side, side_peaks in peaks.items()
         }
     )
 
 
 def _from_predicted(table: Mapping[str, PredictedPeaks] | None) -> Mapping[str, Peaks]:
+    """Return the predicted bytes of each side as they are in memory."""
     return {
         side: Peaks(
-            each.first_run_peak,
-            each.steady_peak,
-            each.held_without_weights,
-            process=each.process,
+            written.first_run_peak,
+            written.steady_peak,
+            written.held_without_weights,
+            process=written.process,
         )
-        for side, each in (table or {}).items()
+        for side, written in (table or {}).items()
     }
 
 
@@ -180,18 +182,18 @@ _EMPTY_AS_NULL = json_form(
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """Bytes that a runtime needs for a model, and the settings under which it does.
+    """The bytes that a runtime needs for the original and the optimized model.
 
     Attributes:
-        name: the runtime.
+        name: the name of the runtime.
         version: its version.
-        provider: its name of the execution provider.
-        predicted: predicted bytes of the original and the optimized model.
-        observed: bytes that were measured in runs of both.
-        settings: the runtime's options for the optimized model.
+        provider: the runtime's name of the execution provider.
+        predicted: predicted bytes by side: ``original``, ``optimized``.
+        observed: measured bytes by side.
+        settings: the options of the runtime for the optimized model.
         processes: the memory of several processes with the same model.
-        settings_sources: settings, as ``scope.key``, that follow from a recorded run.
-        time: the time of both models, if they were run alternately.
+        settings_sources: the settings, as ``scope.key``, that were derived from a recorded run.
+        time: the time ratio of both models, if they were run alternately.
     """
 
     name: str
@@ -200,7 +202,7 @@ class RuntimeFacts:
     predicted: Mapping[str, Peaks] = field(default_factory=dict, metadata=_PREDICTED)
     observed: Mapping[str, Peaks] = field(default_factory=dict, metadata=_OBSERVED)
     settings: RuntimeSettings | None = None
-    processes: Together | None = field(default=None, metadata=SPARSE)
+    processes: ConcurrentMemory | None = field(default=None, metadata=SPARSE)
     settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
         default_factory=dict, metadata=SPARSE
     )
@@ -234,16 +236,16 @@ class Report:
         levels: the bytes planned at each level.
         slot_bound: a lower bound of the bytes of slots in this order; at levels 0 and 1.
         orders: the live peak of each order that was tried, by the name of its algorithm.
-        chosen_order: the order that was chosen.
+        chosen_order: the name of the chosen order.
         peak: the step at which most bytes are live.
-        target: the graph that is planned: that of the file, or the one that the runtime makes
-            of it for a provider.
-        certainty: how sure each number of ``memory`` is: `figures.CERTAINTY`.
+        target: the planned graph: ``portable``, that of the file; otherwise the graph as the runtime
+            optimizes it for this provider.
+        certainty: the certainty of each number of ``memory``: a key of `memory.CERTAINTY`.
         symbolic: expressions for numbers that are null because a size is symbolic.
         phases: the number of nodes in each phase: forward, backward, update.
         loss: the tensor of the loss.
-        training_estimate: bytes of the intermediates of the training step of a forward model:
-            ``raw`` without reuse, ``optimized`` as planned.
+        training_estimate: estimated bytes of the intermediates of a training step that is made
+            from this forward model: ``raw`` without reuse, ``optimized`` as planned.
         foldable: constant expressions that are live at the peak, largest first.
         folded: the result of constant folding.
         external_weights: weights that were moved out of the model file.
@@ -257,7 +259,7 @@ class Report:
         validation: the comparison of the written model with the original.
         reuses: how many tensors reuse the memory of another one.
         unplanned: tensors that are not planned.
-        fallbacks: what was not done as asked.
+        fallbacks: what was done otherwise than requested.
         warnings: remarks for the user.
     """
 
@@ -324,12 +326,12 @@ class Report:
         default_factory=dict, metadata={**OPTIONAL, **_EMPTY_AS_NULL}
     )
     foldable: tuple[ConstantTensor, ...] = field(default=(), metadata=SPARSE)
-    folded: Folded = field(default_factory=Folded, metadata=SPARSE)
+    folded: FoldingSummary = field(default_factory=FoldingSummary, metadata=SPARSE)
     external_weights: ExternalWeights = field(default_factory=ExternalWeights, metadata=SPARSE)
     recompute: Recompute = field(default_factory=Recompute)
     chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
     caches: Caches = field(default_factory=Caches, metadata=SPARSE)
-    donated: Donated = field(default_factory=Donated, metadata=OPTIONAL)
+    donated: DonationSummary = field(default_factory=DonationSummary, metadata=OPTIONAL)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict, metadata=OPTIONAL)
     profiles: tuple[Profile, ...] = field(default=(), metadata=SPARSE)
     runtime: RuntimeFacts | None = None
@@ -341,44 +343,30 @@ class Report:
 
     @property
     def budget_met(self) -> bool:
-        """Whether the plan fits the budget, or none was asked for."""
+        """Whether the plan fits the requested budgets, if any."""
         return self.recompute.met and self.chunked.met
 
     @property
     def partial(self) -> bool:
-        """Whether some sizes are not known, so that totals would say too little."""
+        """Whether some sizes are unknown, so that totals are too small."""
         return self.coverage < 1.0
 
     @property
     def saved(self) -> float | None:
-        """Share of the naive bytes that the plan saves."""
+        """The saved share of the naive bytes; None if it is undefined."""
         if not self.memory.naive or self.memory.planned is None:
             return None
         return 1 - self.memory.planned / self.memory.naive
 
 
-def read_report(data: object) -> Report:
-    """Read a report's JSON.
-
-    Raises:
-        PlanError: something in it is not as `Report` declares it.
-    """
-    try:
-        return from_json(Report, data, "the report")
-    except MisfitError as error:
-        raise PlanError(
-            str(error), hint="make it again with this version of memplan"
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdict on a written model; ``runtime`` where it was measured too."""
+    """The verdict on a written model, and its memory if that was measured."""
 
     validation: Validation
     runtime: RuntimeFacts | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked for holds."""
+        """Whether all requested checks passed."""
         return self.validation.passed

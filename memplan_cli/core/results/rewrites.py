@@ -1,7 +1,4 @@
-"""What the rewrites of a model did, as reported: recomputation, folding, chunking, caches in place.
-
-Also the fallbacks: what was done instead of what was asked for.
-"""
+"""The results of rewrites as reported: recomputation, folding, chunking, in-place caches, fallbacks."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One program on the trade-off curve of memory and work.
+    """One program on the trade-off curve of live peak and added work.
 
     Attributes:
         peak: its live peak in bytes.
-        flops_increase: the added work, as a share of the model's.
-        nodes: how many nodes run twice.
+        flops_increase: the added operations, as a share of the model's.
+        nodes: the number of nodes that run twice.
     """
 
     peak: Count
@@ -37,12 +34,12 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """The nodes that run twice, what that costs, and whether it met the budget.
+    """The result of recomputation: its cost, and whether it meets the budget.
 
     Attributes:
-        nodes: how many nodes run twice.
-        flops_increase: the added work, as a share of the model's estimated work.
-        budget: the bytes that were asked for; None: no budget.
+        nodes: the number of nodes that run twice.
+        flops_increase: the added operations, as a share of the model's.
+        budget: the requested bytes; None: no budget.
         met: whether the plan is within the budget.
         bound: a lower bound of the live peak of intermediates over all orders and all
             recomputation.
@@ -66,7 +63,7 @@ class ConstantTensor(NamedTuple):
         name: the tensor.
         op: the operator of the node that produces it.
         bytes: its size.
-        left: why it cannot be folded; empty if it can.
+        left: the reason why it cannot be folded; empty if it can.
     """
 
     name: str
@@ -75,13 +72,13 @@ class ConstantTensor(NamedTuple):
     left: str = ""
 
 
-class Unfolded(NamedTuple):
+class UnfoldedTensor(NamedTuple):
     """A constant tensor that is still computed by a node.
 
     Attributes:
         name: the tensor.
         op: the operator of the node.
-        reason: why it was not folded.
+        reason: the reason why it was not folded.
     """
 
     name: str
@@ -90,29 +87,29 @@ class Unfolded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldingSummary:
     """The result of constant folding.
 
     Attributes:
-        tensors: tensors that became initializers.
-        left: constant tensors that did not.
+        tensors: the tensors that became initializers.
+        left: the constant tensors that did not.
         added: bytes of the new initializers.
         dropped: bytes of initializers that are no longer used.
     """
 
     tensors: tuple[ConstantTensor, ...] = ()
-    left: tuple[Unfolded, ...] = ()
+    left: tuple[UnfoldedTensor, ...] = ()
     added: Natural = 0
     dropped: Natural = 0
 
 
-_MOST_NAMES = 4
-"""The number of tensors of a bound that are named in a sentence."""
+_MAX_NAMES = 4
+"""The number of tensors that a sentence about a bound names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A slice of a weight, stored in the file: ``[start, stop)`` along an axis."""
+class WeightSlice:
+    """A slice of an initializer, which the written file stores: ``[start, stop)`` along an axis."""
 
     weight: str
     axis: int
@@ -120,22 +117,22 @@ class Cut:
     stop: int
 
 
-NewWeight = tuple[int, ...] | Cut
-"""The value of a new constant: whole numbers, or a slice of a weight."""
+NewWeight = tuple[int, ...] | WeightSlice
+"""The value of an added initializer: integers, or a slice of another initializer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRegion:
-    """Nodes that are computed together, piece by piece.
+    """A region of nodes that is computed in pieces along an axis.
 
     Attributes:
-        tensor: the tensor that the region was grown from.
+        tensor: the tensor from which the region was grown.
         axis: the axis along which it is sliced.
         pieces: the number of pieces.
         nodes: the number of nodes in the region.
         before: the live peak in bytes before the region was chunked.
-        after: the live peak inside the region since.
-        flops_increase: the added work, as a share of the model's.
+        after: the live peak inside the chunked region.
+        flops_increase: the added operations, as a share of the model's.
     """
 
     past_keys: ClassVar[tuple[str, ...]] = ("trips",)
@@ -150,7 +147,7 @@ class ChunkedRegion:
 
 
 class WholeTensor(NamedTuple):
-    """A tensor that is needed whole, and its bytes."""
+    """A tensor that cannot be chunked, and its bytes."""
 
     tensor: str
     bytes: Natural
@@ -158,17 +155,17 @@ class WholeTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The regions that are computed in pieces, and whether they met the budget.
+    """The result of chunking: its regions, its cost, and whether it meets the budget.
 
     Attributes:
-        regions: the regions.
-        nodes: nodes of the written graph beyond those of the file.
-        flops_increase: the added work, as a share of the model's.
-        budget: the bytes that were asked for; None: no budget.
+        regions: the regions that are computed in pieces.
+        nodes: the number of nodes that chunking added.
+        flops_increase: the added operations, as a share of the model's.
+        budget: the requested bytes; None: no budget.
         met: whether the plan is within the budget.
-        bound: a lower bound of the peak for every choice of regions.
-        bound_node: the node that needs ``bound_tensors`` whole; empty: the graph's outputs.
-        bound_tensors: the tensors whose bytes, shared ones once, make the bound.
+        bound: a lower bound of the live peak for every choice of regions.
+        bound_node: the node that reads or writes ``bound_tensors`` whole; empty: they are outputs.
+        bound_tensors: the tensors whose bytes add up to the bound; aliases count once.
     """
 
     regions: tuple[ChunkedRegion, ...] = ()
@@ -185,9 +182,9 @@ class Chunks:
         """Explain which operator sets the lower bound; empty if there is none."""
         if not self.bound:
             return ""
-        first = self.bound_tensors[:_MOST_NAMES]
-        names = ", ".join(f"{tensor.tensor} {format_size(tensor.bytes)}" for tensor in first)
-        remaining = len(self.bound_tensors) - len(first)
+        named = self.bound_tensors[:_MAX_NAMES]
+        names = ", ".join(f"{tensor.tensor} {format_size(tensor.bytes)}" for tensor in named)
+        remaining = len(self.bound_tensors) - len(named)
         rest = f" and {remaining} more" if remaining else ""
         tensors = f" ({names}{rest})" if names else ""
         if not self.bound_node:
@@ -196,18 +193,22 @@ class Chunks:
 
 
 FORMS = ("concat", "cast", "operator", "shared", "constant")
-"""How a graph extends a cache: a Concat; a Concat between Casts; an operator with past and
-present; an operator that writes into its past itself; not at all."""
+"""How a graph extends a cache.
+
+``concat``: a Concat; ``cast``: a Concat between Casts; ``operator``: an operator with inputs for the
+past and outputs for the present; ``shared``: an operator that writes into its input for the past;
+``constant``: not at all.
+"""
 
 
 class CacheBuffer(NamedTuple):
-    """A cache input and the output that replaces it, in one buffer.
+    """A cache input and the output that extends it, which share one buffer.
 
     Attributes:
-        input: the input.
-        output: the output.
-        axis: the axis that grows, ``capacity`` long in the buffer; 0 for a constant cache.
-        form: how the graph extends the cache.
+        input: the graph input.
+        output: the graph output.
+        axis: the axis that grows, of length ``capacity`` in the buffer; 0 for a constant cache.
+        form: how the graph extends the cache, see `FORMS`.
     """
 
     input: str
@@ -226,17 +227,17 @@ class KeptCache(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Caches that a model updates in place, and how such a model is run.
+    """The result of updating caches in place, and how the written model is run.
 
     Attributes:
-        capacity: the number of entries that each buffer holds; 0: no cache is in place.
-        position: the input with the number of valid entries.
-        length: the output with the number of valid entries after the step.
-        buffers: the caches.
-        tokens: inputs and their axes whose length is the number of new entries, if known.
+        capacity: the number of entries that each buffer can hold; 0: no cache is in place.
+        position: the graph input with the number of valid entries before the step.
+        length: the graph output with the number of valid entries after the step.
+        buffers: the caches that are updated in place.
+        tokens: ``(input, axis)`` pairs whose length is the number of new entries, if known.
         kept: caches that are not updated in place.
         bytes: the size of all buffers, each once, if known.
-        before: bytes of inputs, outputs and plan of the original's step that fills the
+        before: bytes of the inputs, outputs and plan of the original for the step that fills the
             capacity.
         planned_at: the position for which the step was planned.
         steps: the number of new entries in each step whose outputs were compared with the
@@ -257,13 +258,15 @@ class Caches:
     @property
     def growing(self) -> tuple[CacheBuffer, ...]:
         """The buffers that a step writes."""
-        return tuple(each for each in self.buffers if each.form != "constant")
+        return tuple(buffer for buffer in self.buffers if buffer.form != "constant")
 
     @property
     def donated(self) -> tuple[tuple[str, str], ...]:
-        """``(input, output)`` of the buffers that a TensorScatter writes."""
-        written = ("concat", "cast", "operator")
-        return tuple((b.input, b.output) for b in self.buffers if b.form in written)
+        """``(input, output)`` of the buffers that a TensorScatter of the written model writes."""
+        forms = ("concat", "cast", "operator")
+        return tuple(
+            (buffer.input, buffer.output) for buffer in self.buffers if buffer.form in forms
+        )
 
 
 STEP_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
@@ -273,11 +276,17 @@ STEP_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
     "one": lambda *_: 1,
     "five": lambda *_: 5,
 }
-"""The rule of a dimension -> its number in a step with so many valid and new entries."""
+"""The rule of a dimension -> its number in a step, from ``(past entries, new entries)``."""
 
 
 def step_dims(rules: Mapping[str, str], past: int, new: int) -> dict[str, int]:
-    """Return the number of each dimension by its rule, a key of `STEP_NUMBERS`."""
+    """Return the number of each dimension in a step.
+
+    Args:
+        rules: dimension -> its rule, a key of `STEP_NUMBERS`.
+        past: the number of valid entries before the step.
+        new: the number of entries that the step adds.
+    """
     return {name: STEP_NUMBERS[rule](past, new) for name, rule in rules.items()}
 
 
@@ -296,15 +305,15 @@ CODES: Mapping[str, str] = {
     ALL_SLOWER: "every way to run the file takes longer than is allowed; the fastest is given",
     WEIGHTS_UNPACKED: "the runtime failed on weights packed into the file, which has them plain",
 }
-"""Every code and its meaning."""
+"""Every code of a fallback and its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One thing that was not done as asked.
+    """One thing that was done otherwise than requested.
 
     Attributes:
-        code: the kind, for programs.
+        code: a key of `CODES`, for programs.
         what: what was done instead.
         why: the reason.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.certificate import VERIFIED, Certified, PartVerdict
+from memplan_cli.core.results.certificate import VERIFIED, CertificateVerdict, PartVerdict
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers, result_json
 
@@ -24,7 +24,7 @@ _PROOF_METHODS: Mapping[str, str] = {
 """What proves a bound, by the method in the certificate."""
 
 
-def document(certified: Certified) -> doc.Document:
+def document(certified: CertificateVerdict) -> doc.Document:
     """Return a row for each bound, and whether all of them were proved."""
     rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
@@ -43,7 +43,7 @@ def _row(part: PartVerdict) -> tuple[str, str, str, str]:
     return part.part, format_size(part.bound) + unit, part.status, by
 
 
-VERIFY: Mapping[str, Callable[[Certified], str]] = {
+VERIFY: Mapping[str, Callable[[CertificateVerdict], str]] = {
     **renderers(document, "text"),
     "json": lambda certified: result_json("verified", certified),
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.rewrites import Cut
+from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.features.chunking.graph import Graph
 from memplan_cli.features.chunking.search import (
     Search,
@@ -73,14 +73,14 @@ def _cut_again(
         return None
     program, constants = outer.chunked.program, outer.chunked.constants
     new_constants = {
-        var: value for var, value in constants.items() if not isinstance(value, Cut)
+        var: value for var, value in constants.items() if not isinstance(value, WeightSlice)
     }
     context = replace(graph.context, constants={**graph.context.constants, **new_constants})
     # Only tensors of chunks may be cut: everything of the original program is kept.
     inner_graph = Graph.of(program, context, graph.kept_vars | frozenset(graph.program.vars))
     sizes = with_new_sizes(program, graph.program, terms.sizes)
     inner = search(inner_graph, replace(terms, sizes=sizes), budget)
-    if any(isinstance(value, Cut) for value in inner.chunked.constants.values()):
+    if any(isinstance(value, WeightSlice) for value in inner.chunked.constants.values()):
         return None
     remaining_constants = {
         var: value for var, value in constants.items() if var in inner.chunked.program.vars

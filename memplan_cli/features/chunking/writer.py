@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Op, Origin, Var, VarId
-from memplan_cli.core.results.rewrites import Cut
+from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.features.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ProgramWriter:
         dims[axis] = bounds[1] - bounds[0]
         name = self.new_var(weight, suffix, tuple(dims))
         self.vars[name] = self.vars[name]._replace(origin=Origin.WEIGHT)
-        self.weight_slices[name] = Cut(self.vars[weight].name, axis, *bounds)
+        self.weight_slices[name] = WeightSlice(self.vars[weight].name, axis, *bounds)
         return name
 
     def new_var(

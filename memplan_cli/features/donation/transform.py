@@ -18,7 +18,7 @@ from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.operators import operator
-from memplan_cli.core.results.report import Donated, Refusal
+from memplan_cli.core.results.report import DonationSummary, Refusal
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
 
@@ -92,7 +92,7 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     def name(var: VarId) -> str:
         return program.vars[var].name
 
-    facts = Donated(
+    facts = DonationSummary(
         tuple((name(pair.input), name(pair.output)) for pair in result.pairs),
         tuple(
             Refusal(f"{name(refused.input)}={name(refused.output)}", refused.reason)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.constant_vars import constants
 from memplan_cli.core.operators import Exactness, operator
 from memplan_cli.core.program import Origin, VarId, walk
-from memplan_cli.core.results.rewrites import ConstantTensor, Folded, Unfolded
+from memplan_cli.core.results.rewrites import ConstantTensor, FoldingSummary, UnfoldedTensor
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.planning.rewrites import Folding
@@ -86,10 +86,10 @@ def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
     unfolded = _unfolded_vars(program, expressions, kept)
     folded = {var: op for var, op in expressions.items() if var not in unfolded}
     refusals = tuple(
-        Unfolded(var, expressions[var].type, reason) for var, reason in unfolded.items()
+        UnfoldedTensor(var, expressions[var].type, reason) for var, reason in unfolded.items()
     )
     if not folded:
-        return Folding(program, Folded(left=refusals))
+        return Folding(program, FoldingSummary(left=refusals))
     body = _without_ops(program.body, folded.keys())
     read_vars = frozenset(_read_vars(body))
     weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
@@ -102,7 +102,7 @@ def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
         for identity, var in program.vars.items()
         if identity not in dropped and (identity not in folded or identity in new_weights)
     }
-    facts = Folded(
+    facts = FoldingSummary(
         tuple(
             ConstantTensor(var, op.type, _bytes(vars_[var])) for var, op in new_weights.items()
         ),

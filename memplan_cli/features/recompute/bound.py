@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.operators import operator
-from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
+from memplan_cli.core.results.certificate import (
+    NOT_CHECKABLE,
+    Contribution,
+    ReaderDemand,
+    RecomputeProof,
+)
 from memplan_cli.features.recompute.values import bytes_of, find_values
 
 if TYPE_CHECKING:
@@ -121,7 +126,7 @@ class Bound:
         why = "the search that proved it cannot be found again"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
 
-    def _proof_ways(self, value: int, room: int) -> tuple[Way, ...]:
+    def _proof_ways(self, value: int, room: int) -> tuple[ReaderDemand, ...]:
         """Return the flow of each cut that `_exceeds` computes."""
         ways = []
         for is_copy, touched in enumerate(self._touched_when_made(value)):
@@ -129,14 +134,16 @@ class Bound:
                 cut = self._cut(value, self._inputs_at(consumer), touched, room)
                 cut.network.flow(_FLOW_WORK)
                 passages = tuple(
-                    Passage(
+                    Contribution(
                         self._name(source),
                         "" if target == _READ_AT_END else self._name(target),
                         flow,
                     )
                     for source, target, flow in cut.flows()
                 )
-                ways.append(Way(_first_output(self.ops[consumer]), bool(is_copy), passages))
+                ways.append(
+                    ReaderDemand(_first_output(self.ops[consumer]), bool(is_copy), passages)
+                )
         return tuple(ways)
 
     def _name(self, value: int) -> str:

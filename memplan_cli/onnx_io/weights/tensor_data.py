@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, SparseTensorProto, TensorProto
 
-    from memplan_cli.core.results.rewrites import Cut
+    from memplan_cli.core.results.rewrites import WeightSlice
 
 PAGE = 4096
 """Bytes: data in a file begins at a multiple of this, so that it can be mapped."""
@@ -120,7 +120,7 @@ def _chunks(array: NDArray[Any]) -> Iterator[bytes]:
         yield array[start : start + rows].tobytes()
 
 
-def cut_weight(tensor: TensorProto, cut: Cut, folders: Sequence[Path]) -> TensorProto:
+def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -> TensorProto:
     """Return a range of a weight along one axis, as a tensor without a name.
 
     If the range is contiguous in an external file, the result refers to these bytes; otherwise it
@@ -143,7 +143,7 @@ def cut_weight(tensor: TensorProto, cut: Cut, folders: Sequence[Path]) -> Tensor
     )
 
 
-def _external_range(tensor: TensorProto, cut: Cut) -> TensorProto:
+def _external_range(tensor: TensorProto, cut: WeightSlice) -> TensorProto:
     """Return a tensor that refers to some rows of another tensor's external data."""
     from onnx import helper
 

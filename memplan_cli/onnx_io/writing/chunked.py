@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.rewrites import Cut
+from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes, with_values
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.tensor_data import cut_weight
@@ -51,7 +51,7 @@ def chunked_model(
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
         name = program.vars[var].name
-        if isinstance(values, Cut):
+        if isinstance(values, WeightSlice):
             tensor = cut_weight(weights[values.weight], values, folders)
             tensor.name = name
         else:
