@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.certificates.planned_graph import PlannedGraph
     from memplan_cli.checking.timeline import Node, Value
-    from memplan_cli.core.results.certificate import ReaderDemand, RecomputeProof
+    from memplan_cli.core.results.certificate import ReaderFlow, RecomputeProof
 
 
 def check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
@@ -234,7 +234,7 @@ class _KeptValue:
             f"{name[:120]!r} is the output of a node with branches",
         )
 
-    def check(self, flows: Sequence[ReaderDemand]) -> None:
+    def check(self, flows: Sequence[ReaderFlow]) -> None:
         """Check that with each reader, some step needs more bytes than there is room for.
 
         There is a flow for each reader, and another one with ``alone`` if a copy of the producer
@@ -270,7 +270,7 @@ class _KeptValue:
                 f"needed, and there is room for {self._room}",
             )
 
-    def _flow_into_reader(self, flow: ReaderDemand, live_at_producer: Collection[str]) -> int:
+    def _flow_into_reader(self, flow: ReaderFlow, live_at_producer: Collection[str]) -> int:
         """Return the bytes of a flow that arrive at the values that the reader reads.
 
         Raises:

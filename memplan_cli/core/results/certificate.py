@@ -191,13 +191,13 @@ class ArenaProof:
     why: str = field(default="", metadata=SPARSE)
 
 
-class Contribution(NamedTuple):
-    """Bytes of a value that are charged to a value computed from it.
+class FlowEdge(NamedTuple):
+    """An edge of a flow: from a value to a value that is computed from it.
 
     Attributes:
         value: the value.
-        made: the value that is computed from it; empty: the consumer of the kept value.
-        bytes: the charged bytes.
+        made: the value that is computed from it; empty: the reader, where the flow ends.
+        bytes: the amount of the flow on this edge.
     """
 
     value: str
@@ -206,34 +206,37 @@ class Contribution(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderDemand:
-    """The bytes that must be live for a consumer of the kept value while that value is computed.
+class ReaderFlow:
+    """A flow of bytes into a reader of a kept value, from values that do not fit beside it.
+
+    No more flows through a value than its bytes. The total is a lower bound of the bytes that are
+    live for this reader while the kept value is produced.
 
     Attributes:
-        reader: the first output of the consumer.
-        alone: whether a copy of its producer computes only the kept value, no optional output.
-        passages: the charged bytes.
+        reader: the first output of the node that reads the kept value.
+        alone: whether the kept value is produced by a copy, without optional outputs.
+        passages: the edges of the flow.
     """
 
     reader: str
     alone: bool
-    passages: tuple[Contribution, ...]
+    passages: tuple[FlowEdge, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputeProof:
     """The proof that no order has a live peak below a bound, even if nodes are recomputed.
 
-    Methods: ``step``: the inputs and outputs of one node reach the bound. ``kept``: a value must be
-    kept until it is read, with values that cannot be recomputed while it is live. Nodes are denoted
-    by their first output.
+    Methods: ``step``: the inputs and outputs of one node reach the bound. ``kept``: a value is kept
+    until a reader runs, and flows show how many bytes are live beside it. Nodes are denoted by their
+    first output.
 
     Attributes:
         bound: the bound in bytes.
         method: how it is proved.
         node: the node of ``step``.
         kept: the value of ``kept``.
-        ways: for each consumer of the kept value, the bytes that must be live.
+        ways: a flow for each reader of the kept value.
         why: the reason why there is no proof.
     """
 
@@ -241,7 +244,7 @@ class RecomputeProof:
     method: Annotated[str, one_of("step", "kept", NOT_CHECKABLE)]
     node: str = field(default="", metadata=SPARSE)
     kept: str = field(default="", metadata=SPARSE)
-    ways: tuple[ReaderDemand, ...] = field(default=(), metadata=SPARSE)
+    ways: tuple[ReaderFlow, ...] = field(default=(), metadata=SPARSE)
     why: str = field(default="", metadata=SPARSE)
 
 

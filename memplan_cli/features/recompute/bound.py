@@ -23,8 +23,8 @@ from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
-    Contribution,
-    ReaderDemand,
+    FlowEdge,
+    ReaderFlow,
     RecomputeProof,
 )
 from memplan_cli.features.recompute.values import bytes_of, find_values
@@ -126,7 +126,7 @@ class Bound:
         why = "the search that proved it cannot be found again"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
 
-    def _proof_ways(self, value: int, room: int) -> tuple[ReaderDemand, ...]:
+    def _proof_ways(self, value: int, room: int) -> tuple[ReaderFlow, ...]:
         """Return the flow of each cut that `_exceeds` computes."""
         ways = []
         for is_copy, touched in enumerate(self._touched_when_made(value)):
@@ -134,7 +134,7 @@ class Bound:
                 cut = self._cut(value, self._inputs_at(consumer), touched, room)
                 cut.network.flow(_FLOW_WORK)
                 passages = tuple(
-                    Contribution(
+                    FlowEdge(
                         self._name(source),
                         "" if target == _READ_AT_END else self._name(target),
                         flow,
@@ -142,7 +142,7 @@ class Bound:
                     for source, target, flow in cut.flows()
                 )
                 ways.append(
-                    ReaderDemand(_first_output(self.ops[consumer]), bool(is_copy), passages)
+                    ReaderFlow(_first_output(self.ops[consumer]), bool(is_copy), passages)
                 )
         return tuple(ways)
 
