@@ -128,7 +128,7 @@ def _refuse_settings(
     for option, value in (("chunk", settings.chunk), ("recompute", settings.recompute)):
         if value == "auto":
             raise SettingsError(
-                f"fit looks at a model as it is, and --{option} changes it for one size",
+                f"fit cannot be combined with --{option}, which changes the model for one size",
                 hint=f"remove --{option} and --budget",
             )
 

@@ -375,7 +375,7 @@ def predict_process_of(
     if of == "process":
         raise UnknownSizeError(
             f"the process of {path} cannot be predicted: {reason}",
-            hint="--of tensors goes by what the plan needs",
+            hint="--of tensors uses the memory of the plan instead",
         )
     return None, (f"{_NOT_PREDICTED}: {reason}",)
 

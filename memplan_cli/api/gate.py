@@ -403,7 +403,7 @@ def _serving_bound(model: Path, request: Request) -> int | None:
     """
     if model.suffix == ".json":
         raise SettingsError(
-            f"{SERVING_BOUND} is a number of a model, and {model} is a plan",
+            f"{SERVING_BOUND} needs a model, and {model} is a plan",
             hint="name the model, and give --bounds",
         )
     settings = request.load(model)

@@ -187,13 +187,12 @@ def _refuse_combined(
     """
     if targets.certificate and settings.target != "portable":
         raise SettingsError(
-            "a certificate is about the model's own graph, not about what a runtime makes of it",
+            "--certificate needs --target portable: it proves bounds of the model's own graph",
             hint="remove --target or --certificate",
         )
     if profiles and settings.kv_cache == "in-place":
         raise SettingsError(
-            "--kv-cache in-place is planned for the step that fills a cache, and --dim has "
-            "several numbers",
+            "--kv-cache in-place needs one value of each dim, and --dim has several numbers",
             hint="give each dim one number",
         )
     if profiles:
@@ -202,6 +201,6 @@ def _refuse_combined(
         return
     if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):
         raise SettingsError(
-            f"a model for {settings.target} is proved there, not on {check.provider}",
+            f"a model for {settings.target} is validated on {settings.target}, not on {check.provider}",
             hint="remove the provider",
         )

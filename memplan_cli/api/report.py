@@ -123,14 +123,14 @@ def report(
         plan_file = Path(cast("FilePath", source))
         if settings or profiles:
             raise SettingsError(
-                f"settings decide a plan, and {plan_file} is one already",
+                f"settings have no effect: {plan_file} is a finished plan",
                 hint="name the model instead",
             )
         return NotebookPlan.of(_stored_plan(plan_file))
     if profiles and "process" in extras:
         raise SettingsError(
-            "a process is that of one size, and profiles are several",
-            hint='leave "process" or profiles out',
+            "a process can only be predicted for one size, and profiles have several",
+            hint='remove "process" or profiles',
         )
     with model_paths(source) as files:
         settings = settings_of(files.path, settings, config, options)

@@ -77,7 +77,7 @@ def train_step(
             says what the best step needs, and nothing is written.
     """
     if checkpoints and budget is not None:
-        raise SettingsError("checkpoints and a budget both say what is kept", hint="give one")
+        raise SettingsError("checkpoints and budget cannot be combined", hint="give one")
     if recipe is not None and (loss or loss_fn or optimizer):
         raise SettingsError(
             "the recipe already contains the loss and the optimizer", hint="remove them"

@@ -77,14 +77,14 @@ def validate(
         source = _original_of(written) if original is None else files.paths[1]
         if written.exists() and source.exists() and written.samefile(source):
             raise ModelError(
-                f"{source} is the written model itself, which says nothing of its original",
+                f"{source} is the written model itself, not its original",
                 hint="name with --original the model that it was made from",
             )
         model = load_model(written)
         notes = read_notes(model)
         if not notes:
             raise ModelError(
-                f"{written} carries no plan of memplan",
+                f"{written} contains no plan of memplan",
                 hint="name the file that `memplan optimize` wrote",
             )
         has_plan = bool(extras) or plan_beside(written).exists()
@@ -141,7 +141,7 @@ def _plan_of(planned: Path, digest: str | None) -> Plan:
     plan = read_plan(plan_beside(planned))
     if plan.digest != digest:
         raise PlanError(
-            f"the plan beside {planned} is another model's: its digest is not the one that "
+            f"the plan beside {planned} belongs to another model: its digest differs from the one that "
             "the model carries",
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )

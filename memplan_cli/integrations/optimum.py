@@ -27,7 +27,7 @@ class MemplanCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # optimum ha
     def parse_args(parser: ArgumentParser) -> None:
         """Add one argument to a parser: all following words, options included."""
         parser.description = (
-            f"{_HELP} The commands are those of memplan: `optimum-cli memplan --help`."
+            f"{_HELP} For the options of a command: `optimum-cli memplan optimize --help`."
         )
         parser.add_argument(
             "words",

@@ -76,11 +76,12 @@ def _reject_unused(settings: Settings) -> None:
         )
     if settings.recompute == "auto" and settings.order == "keep":
         raise SettingsError(
-            "--recompute auto chooses the order too", hint="leave out --order keep"
+            "--recompute auto and --order keep cannot be combined", hint="remove --order keep"
         )
     if settings.donate and settings.order == "keep":
         raise SettingsError(
-            "--donate moves nodes so that more pairs are safe", hint="leave out --order keep"
+            "--donate and --order keep cannot be combined: it moves nodes",
+            hint="remove --order keep",
         )
 
 

@@ -83,7 +83,7 @@ def _why_unknown(var: Var) -> str:
     if var.dtype == "unknown":
         return "its type is not known before the run"
     if "(" in var.dtype or var.dtype == "map":
-        return f"its type is {var.dtype}, which is no dense tensor"
+        return f"its type is {var.dtype}, which is not a dense tensor"
     if var.shape is None:
         return "its shape is not known before the run"
     if None in var.shape:

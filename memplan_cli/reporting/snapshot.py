@@ -294,7 +294,7 @@ def read_baseline(path: Path) -> dict[str, Snapshot]:
         return {name: snapshot_of(plan, name)}
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise PlanError(
-            f"{path} is no baseline of schema {SCHEMA}",
+            f"{path} is not a baseline of schema {SCHEMA}",
             hint="write one with `memplan gate MODEL --update-baseline`",
         )
     models = content.get("models")

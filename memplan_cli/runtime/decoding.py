@@ -198,7 +198,7 @@ class Decoder:
                     shown = ", ".join(repr(known) for known in self.inputs[:5])
                     more = f" and {len(self.inputs) - 5} more" if len(self.inputs) > 5 else ""
                     hint = f"a step takes {shown}{more}"
-                raise SettingsError(f"{name!r} is no input of a step", hint=hint)
+                raise SettingsError(f"{name!r} is not an input of a step", hint=hint)
         for name in (*self.inputs, *self._constant_caches):
             if name not in inputs and name not in self._buffers:
                 raise SettingsError(f"the input {name!r} is missing")

@@ -149,7 +149,9 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
     known = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
     for name in (*session.donated, *session.donated.values()):
         if name not in known:
-            raise ModelError(f"{path} binds {name[:80]!r}, which is no input or output of it")
+            raise ModelError(
+                f"{path} binds {name[:80]!r}, which is not an input or output of it"
+            )
     return session
 
 

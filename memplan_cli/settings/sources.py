@@ -50,7 +50,9 @@ def read_yaml(text: str, source: str) -> SettingsLayer:
         SettingsError: a key is unknown or repeated, a value has another type or range.
     """
     if len(text) > _LARGEST_YAML:
-        raise SettingsError(f"{source}: more than {_LARGEST_YAML} characters are no settings")
+        raise SettingsError(
+            f"{source}: more than {_LARGEST_YAML} characters, too many for settings"
+        )
     from memplan_cli.settings.yaml_text import parse_yaml
 
     return SettingsLayer(read_table(parse_yaml(text, source)), source)
@@ -192,7 +194,9 @@ def _text_of(path: Path) -> str:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > _LARGEST_FILE:
-        raise SettingsError(f"{path} has more than {_LARGEST_FILE} bytes: no settings file")
+        raise SettingsError(
+            f"{path} has more than {_LARGEST_FILE} bytes, too many for a settings file"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

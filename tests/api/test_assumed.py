@@ -113,7 +113,7 @@ def test_what_data_decides_is_read_off_a_run_without_an_option(tmp_path: Path) -
     path = written(tmp_path, PICKED)
     found = plan(path).report
     assert found.certainty["planned"] == "observed"
-    assert any("read off one run" in warning for warning in found.warnings)
+    assert any("learned from one run" in warning for warning in found.warnings)
     silent = plan(path, Settings(run=False)).report
     assert silent.memory.total is None
     assert silent.bindings == {"n": BoundDim(1, "assumed")}

@@ -50,7 +50,7 @@ def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> N
     onnx.checker.check_model(str(found.model), full_check=True)
     again = memplan("validate", found.model, "--original", path, "--replay")
     assert again.exit_code == 0, again.output
-    assert "replay in one poisoned arena: passed" in again.output
+    assert "replay of the plan in one arena filled with NaN: passed" in again.output
 
 
 def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> N
     onnx.checker.check_model(str(found.model), full_check=True)
     again = memplan("validate", found.model, "--original", path, "--replay")
     assert again.exit_code == 0, again.output
-    assert "replay in one poisoned arena: passed" in again.output
+    assert "replay of the plan in one arena filled with NaN: passed" in again.output
 
 
 def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_options_that_do_not_go_with_it_are_refused(
 
 def test_another_target_than_the_cpu_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, convolutions(size=8, layers=2))
-    with pytest.raises(SettingsError, match="kernels on CPU alone"):
+    with pytest.raises(SettingsError, match="--chunk auto needs the CPU"):
         api.plan(path, replace(HALF, target="cuda"))
 
 

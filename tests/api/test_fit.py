@@ -169,7 +169,7 @@ def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
         report = api.report(decided, Settings(dims={"batch": value, **at})).report
         assert need is not None
         assert need.total == report.memory.total
-    assert any("read off one run on drawn inputs" in each for each in found.warnings)
+    assert any("learned from one run on drawn inputs" in each for each in found.warnings)
     assert not found.expressions
 
 

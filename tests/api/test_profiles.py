@@ -213,7 +213,7 @@ def test_a_plan_is_for_the_dims_that_it_was_made_for(tmp_path: Path) -> None:
     )
     said = refusal("report", tmp_path / "a.json", "--dim", "batch=1,8")
     assert "--dim has no effect: " in said
-    assert "a.json is one already" in said
+    assert "a.json is a finished plan" in said
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(content)
-    with pytest.raises(SettingsError, match="no file of sweep rows"):
+    with pytest.raises(SettingsError, match="not a file of sweep rows"):
         run_jobs(jobs(1), one_by_one, resume=file)
     assert file.read_bytes() == content
 

@@ -412,7 +412,7 @@ def test_the_command_says_yes_no_and_that_it_cannot(tmp_path: Path) -> None:
         assert (code, "Every bound of the plan is proved." in said) == (0, True)
     code, said = run("verify-certificate", other, plan, proof)
     assert code == 2
-    assert "neither the model that the plan was made of" in said.replace("\n", " ")
+    assert "neither the model that was planned" in said.replace("\n", " ")
     data = json.loads(proof.read_text())
     data["arenas"][0]["tick"] = 0
     proof.write_text(json.dumps(data))
@@ -433,7 +433,7 @@ def test_a_runtimes_graph_has_no_certificate(tmp_path: Path) -> None:
         tmp_path / "p.json",
     )
     assert code == 2
-    assert "a certificate is about the model's own graph" in said.replace("\n", " ")
+    assert "it proves bounds of the model's own graph" in said.replace("\n", " ")
     assert not (tmp_path / "p.json").exists()
 
 

@@ -296,7 +296,7 @@ def test_a_name_with_control_characters_does_not_steer_the_terminal(tmp_path: Pa
 
 def test_validate_needs_a_model_that_memplan_wrote(model: Path) -> None:
     original = shutil.copy(model, model.with_name("original.onnx"))
-    failed(run("validate", model, "--original", original), "carries no plan of memplan")
+    failed(run("validate", model, "--original", original), "contains no plan of memplan")
 
 
 def test_validate_does_not_hold_a_model_against_itself(model: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BODY = "{ a = Relu(x) b = Exp(a) c = Add(a, b) y = Neg(c) }"
 HONEST = f"g (float[batch,256] x) => (float[batch,256] y) {BODY}"
 LYING = HONEST.replace("y) {", "y) <float[1,16] a, float[1,16] b, float[1,16] c> {")
-SAID = "wrong declarations of the model are not believed: 'a' is declared float32[1,16]"
+SAID = "wrong declarations in the model are ignored: 'a' is declared float32[1,16]"
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,7 @@ def test_a_link_to_the_model_is_the_model() -> None:
     Path("link.onnx").symlink_to("a.onnx")
     Path("hard.onnx").hardlink_to("a.onnx")
     for name in ("link.onnx", "hard.onnx"):
-        refused("settings", "a.onnx", "-o", name, said=f"{name} is the model itself")
+        refused("settings", "a.onnx", "-o", name, said=f"{name} would overwrite")
 
 
 def test_the_newest_plan_is_read_too() -> None:

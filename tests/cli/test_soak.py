@@ -173,7 +173,7 @@ def test_optimize_within_bounds_says_where_no_run_chose_settings(
     ("words", "said"),
     [
         (("--bounds", "bach=1..8"), "did you mean 'batch'"),
-        (("--bounds", "batch=8..1"), "holds no number"),
+        (("--bounds", "batch=8..1"), "is empty or exceeds"),
         (("--bounds", "batch=1-8"), "expected LOW..HIGH"),
         (("--bounds", "batch"), "--bounds takes NAME=A..B"),
         (("--bounds", "batch=1..8", "--dim", "batch=2"), "both a number and bounds"),

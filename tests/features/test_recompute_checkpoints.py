@@ -159,7 +159,7 @@ def test_random_ops_are_kept() -> None:
 
 @pytest.mark.parametrize("name", ["x", "gb", "nothing"])
 def test_a_name_that_is_no_forward_tensor_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match="no tensor that the forward part") as caught:
+    with pytest.raises(SettingsError, match="not a tensor of the forward part") as caught:
         cut(net(), name)
     assert "nearest" in caught.value.hint
 

@@ -230,7 +230,7 @@ def test_json_without_values_gives_the_shape_alone(net: ModelProto, tmp_path: Pa
         ({"shape": [2, -5]}, "a shape is a list of numbers"),
         ({"shape": [2**40, 2**40]}, "more than inputs may have"),
         ({"shape": [2, 5], "low": 5, "high": 5}, "drawn from low up to high"),
-        ({"shape": [2, 5], "gen": "sorcery"}, "draws nothing"),
+        ({"shape": [2, 5], "gen": "sorcery"}, "is not a known generator"),
         ({}, "neither a shape nor a value"),
         ([1, 2], "no table"),
     ],
@@ -259,7 +259,7 @@ def test_other_files_are_no_inputs(net: ModelProto, tmp_path: Path) -> None:
     refused(Inputs((str(tmp_path / "none.npz"),)), net, "there is no file")
     other = tmp_path / "inputs.csv"
     other.write_text("1,2")
-    refused(Inputs((str(other),)), net, "no file of inputs", ".npz")
+    refused(Inputs((str(other),)), net, "not a file of inputs", ".npz")
     pipe = tmp_path / "pipe.npz"
     os.mkfifo(pipe)
     refused(Inputs((str(pipe),)), net, "no regular file")
@@ -392,12 +392,16 @@ def test_values_that_would_take_more_bytes_than_inputs_may_are_refused(
 
 
 def test_a_constant_without_its_value_is_refused(net: ModelProto, tmp_path: Path) -> None:
-    refused(as_json(tmp_path, {"x": {"shape": [2, 3], "gen": "const"}}), net, "draws nothing")
+    refused(
+        as_json(tmp_path, {"x": {"shape": [2, 3], "gen": "const"}}),
+        net,
+        "is not a known generator",
+    )
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0"])
 def test_text_that_no_run_can_be_given_is_refused(
     net: ModelProto, tmp_path: Path, text: str
 ) -> None:
-    refused(as_json(tmp_path, {"words": {"value": [text]}}), net, "no text that a run")
+    refused(as_json(tmp_path, {"words": {"value": [text]}}), net, "not a text that a run")
     refused(Inputs(values={"words": [text]}), net)

@@ -21,7 +21,7 @@ TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b,
         ({"recompute": "checkpoints"}, "needs the tensors to keep", "--checkpoint NAME"),
         (
             {"recompute": "auto", "budget": 0.5, "order": "keep"},
-            "chooses the order too", "leave out --order keep",
+            "cannot be combined", "remove --order keep",
         ),
         ({"chunk": "auto"}, "--chunk auto needs a budget", "--budget"),
     ],

@@ -172,7 +172,7 @@ def test_inputs_that_are_missing_or_unknown_are_named() -> None:
     with pytest.raises(SettingsError, match="'ids' is missing"):
         decoding.step({})
     for name in ("a0_past", "memplan_position", "other"):
-        with pytest.raises(SettingsError, match=f"'{name}' is no input of a step"):
+        with pytest.raises(SettingsError, match=f"'{name}' is not an input of a step"):
             decoding.step({**feed, name: np.zeros(1)})
 
 

@@ -127,7 +127,7 @@ def test_one_run_shows_what_depends_on_data(tmp_path: Path) -> None:
     loaded = settled(model(BY_DATA), saved(BY_DATA, tmp_path))
     assert shape(loaded.program, "z") == (2, 32), "drawn inputs are nowhere zero"
     assert missing_sizes(loaded.program) == ()
-    assert any("read off one run" in warning for warning in loaded.warnings)
+    assert any("learned from one run" in warning for warning in loaded.warnings)
 
 
 def test_one_run_gives_numbers_to_the_symbols_of_data(tmp_path: Path) -> None:

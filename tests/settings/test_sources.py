@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_settings_is_not_read_whole(tmp_path: Path) -> Non
     path = tmp_path / "net.prototxt"
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(SettingsError, match="no settings file"):
+    with pytest.raises(SettingsError, match="too many for a settings file"):
         read_config(path)
 
 

@@ -71,7 +71,7 @@ def _reject_unknown_values(model: ModelProto, names: Collection[str]) -> None:
     for name in names:
         if not is_one_of(name, known):
             raise SettingsError(
-                f"a shape is given for {name!r}, which is no value of the model",
+                f"a shape is given for {name!r}, which is not a value of the model",
                 hint=nearest(name, known),
             )
 
@@ -98,7 +98,7 @@ def _reject_other_shapes(shapes: Mapping[str, tuple[int, ...]], data: Feeds) -> 
         data_shape = data[name].shape if name in data else None
         if data_shape is not None and data_shape != shape:
             raise SettingsError(
-                f"--shape gives {name!r} as {list(shape)}, and its data is {list(data_shape)}"
+                f"--shape sets {name!r} to {list(shape)}, and its data has the shape {list(data_shape)}"
             )
 
 

@@ -183,8 +183,8 @@ def refuse_cache_settings(settings: Settings) -> None:
     """
     if settings.kv_cache != "keep":
         raise SettingsError(
-            "--kv-cache in-place makes another model, which only `memplan optimize` does",
-            hint="look at the file that it writes",
+            "--kv-cache in-place rewrites the model, which only `memplan optimize` does",
+            hint="use the file that it writes",
         )
     if settings.capacity is not None:
         raise SettingsError(

@@ -79,14 +79,14 @@ def read_observed(
     """
     dims = {**_observed_symbols(inferred, observed), **bindings.dims}
     unresolved = dict.fromkeys((*missing_sizes(inferred), *unbound(inferred, bindings.dims)))
-    how = f"were read off one run on {inputs}; other data may need more"
+    how = f"were learned from one run on {inputs}; other data may need more"
     loaded = _read_with(source, replace(bindings, dims=dims), observed, tuple(unresolved), how)
     # Contradictory iterations of a loop may hide shapes again that were numbers before.
     program = _with_known_shapes(loaded.program, {**numeric_types(inferred), **observed})
     absent = _in_blocks_not_run(program, observed)
     if absent:
         warning = (
-            f"{len(absent)} tensors lie in subgraphs that this run did not take, and count "
+            f"{len(absent)} tensors are in subgraphs that this run did not execute, and count "
             f"as nothing: {_first_names(absent)}"
         )
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))

@@ -286,9 +286,7 @@ class TargetCandidates:
         source = replace(source_of(self._file), block=dump.block)
         source = with_chunking_facts(source, file.model, settings)
         if self._observed:
-            warning = (
-                f"sizes that data decides were read off {_OF_A_RUN}; other data may need more"
-            )
+            warning = f"sizes that data decides were learned from {_OF_A_RUN}; other data may need more"
             warnings = (*source.warnings, warning)
             source = replace(source, warnings=warnings, sizes_observed=True)
         runtime = Runtime(runtime_aliasing(provider), order)

@@ -117,7 +117,7 @@ def _budget(settings: Settings) -> int | float:
     """
     if settings.target == "cuda":
         raise SettingsError(
-            "--chunk auto knows which pieces keep the bits of kernels on CPU alone",
+            "--chunk auto needs the CPU: only there, the slices give the same bits",
             hint="remove --target or --chunk",
         )
     if settings.budget is None:

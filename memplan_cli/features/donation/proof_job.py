@@ -114,7 +114,7 @@ class BoundSteps(Steps):
         unbindable = [name for name, value in self.feed.items() if not self._can_bind(value)]
         if unbindable:
             raise RuntimeUnavailableError(
-                f"the input {unbindable[0]} is no tensor of numbers that numpy knows"
+                f"the input {unbindable[0]} is not a tensor of numbers that numpy supports"
             )
         self.buffers = {name: self._buffer(value) for name, value in self.feed.items()}
         self.feed = {}

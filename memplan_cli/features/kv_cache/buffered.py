@@ -125,6 +125,6 @@ def _refuse_without_caches(search: Search) -> None:
     first = search.kept[0]
     more = f" ({len(search.kept) - 1} more are kept too)" if len(search.kept) > 1 else ""
     raise ModelError(
-        f"no cache can be updated in place: {first.output!r} follows {first.input!r}, and "
+        f"no cache can be updated in place: {first.output!r} extends {first.input!r}, but "
         f"{first.reason}{more}"
     )

@@ -96,7 +96,7 @@ def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
         return forward_vars[name]
     nearest = get_close_matches(name, forward_vars, 3, 0.0)
     raise SettingsError(
-        f"the checkpoint {name!r} is no tensor that the forward part computes",
+        f"the checkpoint {name!r} is not a tensor of the forward part",
         hint=f"the nearest names are {', '.join(nearest)}",
     )
 

@@ -125,8 +125,8 @@ class SampledSizes:
             return session_traces(executed, settings, self.workspace)
         except UnknownBytesError as error:
             raise UnknownSizeError(
-                f"what {str(error)[:120]!r} takes is not known, whatever the size of a request",
-                hint="settings for one size are found without --bounds",
+                f"the memory of {str(error)[:120]!r} is not known for any size of a request",
+                hint="without --bounds, settings for one size can be found",
             ) from error
 
     def _at_other_sizes(

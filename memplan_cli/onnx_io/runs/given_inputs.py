@@ -157,7 +157,7 @@ def _literal_entries(values: Mapping[str, object]) -> Iterator[InputEntry]:
         where = f"input {name[:100]!r}"
         array = array_of(value, where)
         if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
-            raise SettingsError(f"{where} is no number, text, or even list of them")
+            raise SettingsError(f"{where} is not a number, a text, or a regular list of them")
         dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
         if array.dtype.kind in "OU":
             dtype = "str"
@@ -291,7 +291,7 @@ def _refuse_surrogates(text: str, where: str) -> None:
     """Refuse text with lone surrogates, which cannot be encoded as UTF-8."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise SettingsError(
-            f"{where}: {text[:60]!r} is no text that a run can be given",
+            f"{where}: {text[:60]!r} is not a text that a run can take",
             hint="text is Unicode without surrogates",
         )
 

@@ -95,7 +95,7 @@ def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEnt
         raise SettingsError(f"there is no file {path}", hint=_FORMATS)
     read = _read_folder if path.is_dir() else _READERS.get(path.suffix.lower())
     if read is None:
-        raise SettingsError(f"{path} is no file of inputs", hint=_FORMATS)
+        raise SettingsError(f"{path} is not a file of inputs", hint=_FORMATS)
     try:
         yield from read(path, wanted)
     except SettingsError:
@@ -287,7 +287,7 @@ def _read_json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEn
     for name, entry in entries.items():
         where = f"{name[:100]!r} in {path}"
         if not isinstance(entry, dict):
-            raise SettingsError(f"{where} is no table of shape, dtype and value")
+            raise SettingsError(f"{where} is not a table of shape, dtype and value")
         yield _json_entry(name, entry, where)
 
 
@@ -342,7 +342,7 @@ def array_of(value: object, where: str) -> NDArray[Any]:
         texts = value if isinstance(value, str) else list(value)  # type: ignore[call-overload]
         if array.tolist() != texts:
             raise SettingsError(
-                f"{where}: its value is no text that a run can be given",
+                f"{where}: its value is not a text that a run can take",
                 hint="texts do not end in a zero, and do not stand beside numbers",
             )
     return array
@@ -352,7 +352,9 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
     """Return an entry with literal values: all of them, or one that fills the shape."""
     where, shape = entry.where, entry.shape
     if data.dtype.kind not in "biufU":
-        raise SettingsError(f"{where}: its value is no number, text, or even list of them")
+        raise SettingsError(
+            f"{where}: its value is not a number, a text, or a regular list of them"
+        )
     literal = replace(entry, is_literal=True)
     if shape is None:
         return replace(literal, shape=data.shape or None, load=lambda: (data,))
@@ -408,8 +410,8 @@ def _distribution(entry: Mapping[str, Any], where: str) -> Draw | None:
     if kind in ("zeros", "ones"):
         return lambda _, shape: np.full(shape, int(kind == "ones"))
     raise SettingsError(
-        f"{where}: {str(entry['gen'])[:60]!r} draws nothing",
-        hint="normal [SCALE], randint LOW HIGH, zeros, ones and const VALUE do",
+        f"{where}: {str(entry['gen'])[:60]!r} is not a known generator",
+        hint="the generators are normal [SCALE], randint LOW HIGH, zeros, ones and const VALUE",
     )
 
 

@@ -235,7 +235,7 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
         known_names |= block_names
     for key in unmatched:
         raise SettingsError(
-            f"a shape is given for {key!r}, which is no value of the model",
+            f"a shape is given for {key!r}, which is not a value of the model",
             hint=nearest(key, known_names),
         )
 

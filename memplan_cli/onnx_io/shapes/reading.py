@@ -47,7 +47,7 @@ class Loaded:
     skipped: tuple[str, ...] = ()
 
 
-WRONG_DECLARATIONS = "wrong declarations of the model are not believed"
+WRONG_DECLARATIONS = "wrong declarations in the model are ignored"
 """Start of the warning about a model whose nodes contradict its declared types."""
 
 

@@ -73,7 +73,7 @@ class Scope:
                 return scope
             scope = scope.outer
         raise ModelError(
-            f"{name[:120]!r} cannot be folded: it is no dense tensor",
+            f"{name[:120]!r} cannot be folded: it is not a dense tensor",
             hint="leave --fold-constants out, or --exclude the tensors that depend on it",
         )
 

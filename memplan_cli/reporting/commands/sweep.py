@@ -150,7 +150,7 @@ def read_rows(path: Path) -> dict[str, Row]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise SettingsError(
-            f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
+            f"{path} is not a file of sweep rows", hint="name a new file, or that of a sweep"
         ) from error
     return {row.key: row for row in rows}
 

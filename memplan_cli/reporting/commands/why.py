@@ -286,9 +286,9 @@ def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
     for region in plan.report.chunked.regions:
         if region.tensor == name:
             return SettingsError(
-                f"{name!r} is never whole: its region is computed in {region.pieces} pieces "
+                f"{name!r} is never stored whole: it is computed in {region.pieces} slices "
                 f"along axis {region.axis}",
-                hint=f"pieces are tensors of their own: --tensor {name}__chunk1",
+                hint=f"the slices are tensors of their own: --tensor {name}__chunk1",
             )
     names = tuple(dict.fromkeys((*plan.by_id, *refusal_reasons)))
     similar = [other for other in names if other.endswith(f"/{name}")][:3]

@@ -108,7 +108,7 @@ def element_alignment(plan: Plan) -> int:
         width = max(BITS.get(tensor.dtype, 8) // 8, 1)
         if tensor.offset % width:
             raise PlanError(
-                f"{tensor.id!r} of {tensor.dtype} is at byte {tensor.offset}, which is no "
+                f"{tensor.id!r} of {tensor.dtype} is at byte {tensor.offset}, which is not a "
                 f"multiple of {width}",
                 hint=f"plan with --alignment {max(16, width)}",
             )

@@ -142,7 +142,7 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
             replace(figure, certainty=_certainty(report, "live_peak", figure.value))
         )
     if memory.order_bound is not None and not memory.order_proved:
-        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fusing nodes could need less)"
+        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fused nodes may need less)"
         figures.append(
             _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
         )
@@ -170,7 +170,7 @@ def _lower_bound(report: Report) -> doc.Figure:
     """Return the live peak: no plan of this order is smaller. It may be an expression."""
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
-        meaning += "; no node order needs less (fusing nodes could)"
+        meaning += "; no other order of these nodes needs less (fused nodes may)"
     if memory.live_peak is None and "live_peak" in report.symbolic:
         meaning += "; dims from 1 on"
         figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)

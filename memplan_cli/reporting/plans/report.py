@@ -92,7 +92,7 @@ def _proofs(report: Report) -> Iterator[str]:
     if report.partial:
         yield "nothing on unknown sizes"
     elif memory.order_proved:
-        yield "no node order needs less (fusing nodes could)"
+        yield "no order of these nodes needs less"
     elif memory.live_peak is not None and memory.live_peak == memory.planned:
         yield "no plan of this order is smaller"
 

@@ -78,5 +78,5 @@ def test_model_is_not_overwritten(model: Path) -> None:
     before = model.read_bytes()
     result = invoke(model, "-o", model, "--loss", "y", "--optimizer", "sgd")
     assert result.exit_code == 2
-    assert "is the model itself" in result.output
+    assert "would overwrite a file" in result.output
     assert model.read_bytes() == before
