@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from memplan_cli.cli.options import (
-    SettingsOptions,
     format_option,
     model_argument,
     output_options,
     provider_option,
     reject_unused,
-    settings_options,
-    unknown_dims,
 )
 from memplan_cli.cli.output import say
+from memplan_cli.cli.settings_options import SettingsOptions, settings_options, unknown_dims
 
 if TYPE_CHECKING:
     from pathlib import Path

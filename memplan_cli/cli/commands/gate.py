@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.options import (
-    SettingsOptions,
-    format_option,
-    output_options,
-    result_option,
-    settings_options,
-)
+from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import say
+from memplan_cli.cli.settings_options import SettingsOptions, settings_options
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:

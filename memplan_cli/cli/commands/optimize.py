@@ -9,7 +9,6 @@ import click
 
 from memplan_cli.cli.options import (
     TUNE_COST,
-    SettingsOptions,
     detail_options,
     format_option,
     model_argument,
@@ -17,12 +16,11 @@ from memplan_cli.cli.options import (
     output_options,
     provider_option,
     reject_unused,
-    settings_options,
-    several_dims,
     timeout_option,
     validation_options,
 )
 from memplan_cli.cli.output import say
+from memplan_cli.cli.settings_options import SettingsOptions, settings_options, several_dims
 from memplan_cli.cli.values import TargetFile, require_output_file
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice

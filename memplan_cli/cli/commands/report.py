@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.options import (
-    SettingsOptions,
     detail_options,
     format_option,
     output_options,
     result_option,
-    settings_options,
-    several_dims,
 )
 from memplan_cli.cli.output import deliver
+from memplan_cli.cli.settings_options import SettingsOptions, settings_options, several_dims
 from memplan_cli.cli.values import SourceFile
 
 if TYPE_CHECKING:

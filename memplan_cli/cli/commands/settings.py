@@ -8,8 +8,6 @@ import click
 
 from memplan_cli.cli.options import (
     TUNE_COST,
-    binding_options,
-    bounds_option,
     format_option,
     model_argument,
     output_options,
@@ -18,9 +16,9 @@ from memplan_cli.cli.options import (
     result_option,
     timeout_option,
     tune_option,
-    with_bounds,
 )
 from memplan_cli.cli.output import deliver
+from memplan_cli.cli.settings_options import binding_options, bounds_option, with_bounds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.options import (
-    binding_options,
     format_option,
     model_argument,
     output_options,
     timeout_option,
 )
 from memplan_cli.cli.output import say
+from memplan_cli.cli.settings_options import binding_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.options import (
-    binding_options,
-    bounds_option,
     format_option,
     model_argument,
     output_options,
     result_option,
     timeout_option,
-    with_bounds,
 )
 from memplan_cli.cli.output import deliver
+from memplan_cli.cli.settings_options import binding_options, bounds_option, with_bounds
 from memplan_cli.cli.values import Finite
 
 if TYPE_CHECKING:

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.options import (
-    SettingsOptions,
-    format_option,
-    output_options,
-    profile_dims,
-    result_option,
-    settings_options,
-)
+from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import deliver
+from memplan_cli.cli.settings_options import SettingsOptions, profile_dims, settings_options
 from memplan_cli.cli.values import TargetFile
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ import click
 
 from memplan_cli.cli.options import (
     format_option,
-    input_option,
-    inputs_option,
     output_options,
     provider_option,
     reject_unused,
     timeout_option,
 )
 from memplan_cli.cli.output import say
+from memplan_cli.cli.settings_options import input_option, inputs_option
 from memplan_cli.cli.values import Finite, parse_values
 
 if TYPE_CHECKING:
