@@ -423,7 +423,7 @@ class Growth:
             value, samples = point.dims[self.symbol], self._samples(point.dims)
             if not _are_small(samples) and value > samples[-1][0]:
                 notes.append(
-                    f"{self.symbol}={value} was not run: what it needs follows from runs at up to"
+                    f"{self.symbol}={value} was not run: its need is extrapolated from runs at up to"
                     f" {samples[-1][0]}; --confirm runs it"
                 )
         return tuple(notes)

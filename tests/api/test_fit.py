@@ -189,7 +189,7 @@ def test_values_too_large_to_run_follow_from_those_that_were(
     settings = Settings(dims={"seq": 4})
     found = fit(decided, 100_000, "batch", settings, overhead=0, of="tensors")
     (answer,) = found.points
-    assert any("was not run: what it needs follows from" in each for each in found.warnings)
+    assert any("was not run: its need is extrapolated from" in each for each in found.warnings)
     report = api.report(decided, Settings(dims={**answer.dims, "seq": 4})).report
     assert report.memory.total == pytest.approx(100_000, rel=0.02)
 

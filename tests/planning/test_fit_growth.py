@@ -134,6 +134,6 @@ def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
         assert found == needed(dims)
         points.append(Point(dims, found, None))
     assert growth.extrapolation_notes(points) == (
-        "batch=300 was not run: what it needs follows from runs at up to 256; --confirm runs it",
-        "batch=300 was not run: what it needs follows from runs at up to 4; --confirm runs it",
+        "batch=300 was not run: its need is extrapolated from runs at up to 256; --confirm runs it",
+        "batch=300 was not run: its need is extrapolated from runs at up to 4; --confirm runs it",
     )

@@ -179,7 +179,7 @@ class Chunks:
 
     @property
     def needs(self) -> str:
-        """Explain which operator sets the lower bound; empty if there is none."""
+        """Return the lower bound, and the node with the tensors that set it; empty if there is none."""
         if not self.bound:
             return ""
         named = self.bound_tensors[:_MAX_NAMES]
@@ -188,8 +188,8 @@ class Chunks:
         rest = f" and {remaining} more" if remaining else ""
         tensors = f" ({names}{rest})" if names else ""
         if not self.bound_node:
-            return f"the outputs need {format_size(self.bound)} whole{tensors}"
-        return f"{self.bound_node} needs {format_size(self.bound)} whole{tensors}"
+            return f"{format_size(self.bound)} for the outputs{tensors}"
+        return f"{format_size(self.bound)} for {self.bound_node}{tensors}"
 
 
 FORMS = ("concat", "cast", "operator", "shared", "constant")

@@ -29,7 +29,7 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     count = len(chunks.regions)
     more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
     line = (
-        f"{counted(count, 'region')} in pieces, {abs(chunks.nodes)} nodes {more_or_fewer}, "
+        f"{counted(count, 'region')} computed in slices: {abs(chunks.nodes)} {more_or_fewer} nodes, "
         f"{100 * chunks.flops_increase:.1f}% more work"
     )
     if chunks.budget is not None:
