@@ -115,9 +115,9 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
     notes = _BYTES_PER_NODE_NOTE * nodes + _BYTES_PER_VALUE_NOTE * len(plan.tensors)
     if growth < _PROCESS_NOISE * before.process.load or notes < growth / 2:
         return ()
-    part = f"notes on nodes and values are some {notes / 1e6:.1f} MB of it"
     return (
-        f"loading takes more than the original does; {part}: --notes plan leaves them out",
+        "Loading needs more memory than loading the original. The plan in the metadata of nodes "
+        f"and values is about {notes / 1e6:.1f} MB of it. --notes plan omits that metadata.",
     )
 
 
