@@ -116,8 +116,10 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
     if growth < _PROCESS_NOISE * before.process.load or notes < growth / 2:
         return ()
     return (
-        "Loading needs more memory than loading the original. The plan in the metadata of nodes "
-        f"and values is about {notes / 1e6:.1f} MB of it. --notes plan omits that metadata.",
+        (
+            "Loading needs more memory than loading the original. The plan in the metadata of nodes "
+            f"and values is about {notes / 1e6:.1f} MB of it. --notes plan omits that metadata."
+        ),
     )
 
 
