@@ -44,42 +44,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "measurements" / "same_results.md"
 CACHE = ROOT / "out" / "same_results"
 
-_SLOTS = "levels 0 and 1: slots by a portfolio, orders chosen by what these slots take"
-_BOUND = "levels 0 and 1 have a lower bound of slots"
-_BELOW = "level 1 takes less, and level 2 may not take more: a lower alignment, or its slots"
-_CHOSEN = (
-    "alignment", "height", "lower_bound", "first", "last", "offset", "slot", "name", "bytes",
-    "node", "step", "chosen", "reuses", "live_peak", "order_proved", "numbers", "order", "sha256",
-    "levels.[012]", "(order)", "nodes.*", "candidates.*", "releases.*", "level [012]",
-)  # fmt: skip
-
-EXPLAINED: tuple[Explanation, ...] = (
-    *(Explanation("*--level [01]*", f"*{key}", _SLOTS) for key in _CHOSEN),
-    *(
-        Explanation("*", f"*{key}", _SLOTS, ("lower",))
-        for key in ("levels.0", "levels.1", "original.planned")
-    ),
-    *(
-        Explanation("*", f"*{key}", _SLOTS, ("lower",))
-        for key in ("memory.planned", "memory.total", "plan.planned", "plan.total")
-    ),
-    Explanation("*", "*slot_bound", _BOUND),
-    Explanation("schema *", "*properties*", _BOUND),
-    Explanation("report, symbolic", "*symbolic.*", _SLOTS),
-    *(
-        Explanation("*", f"*{key}", _BELOW, ("lower",))
-        for key in ("alignment", "height", "levels.2", "live_peak")
-    ),
-    *(Explanation("*", f"*{key}", _BELOW) for key in ("offset", "slot", "sha256", "reuses")),
-    Explanation("*", "*lower_bound", _BELOW),
-    Explanation(
-        "*", "*orders.chosen", "one order is chosen by what is planned, symbols at a sample"
-    ),
-    Explanation("*", "*print_log.*", "the reasons of refusals are worded anew"),
-    Explanation(
-        "*", "*numbers", "reasons and help are worded anew, with other numbers in them"
-    ),
-)
+EXPLAINED: tuple[Explanation, ...] = ()
 """Differences that are intended, by patterns of commands and keys, and why."""
 
 TOOLS = (platform.python_version(), np.__version__, onnx.__version__, onnxruntime.__version__)
