@@ -46,7 +46,7 @@ def recompute_cheap_tensors(
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
     A tensor that the backward pass reads is computed again from its root, the large tensor at
-    the begin of its chain of cheap operators, if the root is alive anyway or replaces several tensors.
+    the start of its chain of cheap operators, if the root is alive anyway or replaces several tensors.
 
     Args:
         forward: The forward pass in order.
@@ -55,7 +55,7 @@ def recompute_cheap_tensors(
         tape: Has the shapes of tensors; records types and names of the copies.
     """
     producers = producer_nodes(forward)
-    readers = {name: by for name, by in consumers(backward).items() if name in producers}
+    readers = {name: nodes for name, nodes in consumers(backward).items() if name in producers}
     reads = _BackwardReads(producers, readers, tape)
     chains = {name: reads.chain(name) for name in readers if not reads.is_kept(name)}
     by_root: dict[str, list[str]] = {}

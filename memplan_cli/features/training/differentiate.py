@@ -63,6 +63,7 @@ def differentiate(
         SettingsError: the loss does not exist or has several elements.
         NoRuleError: an operator between a parameter and the loss has no rule.
     """
+    # Operators without a rule become operators that have one.
     expand(model, loss, parameters, rules)
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
@@ -75,12 +76,14 @@ def differentiate(
         opset=standard_opset(model),
         rules=rules,
     )
+    # The backward pass; rules may add nodes to the forward pass too.
     seed = _gradient_of_loss(tape, loss)
     gradients = sweep(live_nodes(nodes, [loss]), {loss: seed}, parameters, tape)
     forward = [
         *(node for v in graph.input for node in tape.forward_additions.get(v.name, ())),
         *tape.forward_nodes(nodes),
     ]
+    # Only what the parameters' gradients depend on remains.
     needed = [gradients[name] for name in parameters if name in gradients]
     backward = live_nodes(tape.nodes, needed)
     backward = recompute_cheap_tensors(forward, backward, [loss, *results], tape)

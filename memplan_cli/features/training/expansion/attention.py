@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def attention(call: Call) -> None:
     """Y = softmax(s Q K^T + mask) V for each head; heads of K and V may be shared.
 
+    The nodes are written to the call's tape, the last one gives the node's output.
+
     Raises:
         ModelError: the node has past keys, a window or further outputs, or operands of several
             element types.

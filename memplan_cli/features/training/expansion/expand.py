@@ -55,8 +55,9 @@ _MAX_ROUNDS = 8
 def expand(
     model: ModelProto, loss: str, parameters: Sequence[str], rules: Mapping[str, Rule]
 ) -> None:
-    """Replace the operators without a rule between the parameters and the loss, in place.
+    """Replace nodes without a rule between the parameters and the loss, in place.
 
+    Their nodes may be nested, and their replacements may contain further ones, so this is repeated.
     Operators for which no expansion is known stay.
 
     Raises:

@@ -66,7 +66,7 @@ def _function_body(call: Call) -> FunctionProto | None:
 
 
 def unroll_loop(call: Call) -> None:
-    """Y = the carried values after the last iteration; each iteration reads those of the one before.
+    """Copy the body of a Loop once per iteration; each iteration reads the carried values of the one before.
 
     Raises:
         ModelError: the number of iterations is not constant.
@@ -117,7 +117,7 @@ def _is_always_true(call: Call, body: GraphProto) -> bool:
 
 
 def unroll_scan(call: Call) -> None:
-    """Y = the states after the last slice, and each slice's results stacked.
+    """Copy the body of a Scan once per slice of the scanned inputs, and stack the results of all slices.
 
     Raises:
         UnknownShapeError: the length of the scanned axis is not known.

@@ -148,14 +148,14 @@ def _cell(
 
 
 def _rnn_step(cell: Cell, product: str, state: list[str]) -> list[str]:
-    """H' = f(X W^T + H R^T + B), with ``product`` X W^T + B."""
+    """Return [H'] = [f(X W^T + H R^T + B)], with ``product`` X W^T + B."""
     tape = cell.call.tape
     total = tape.emit("Add", product, tape.emit("MatMul", state[0], cell.recurrent))
     return [tape.emit(cell.activations[0], total)]
 
 
 def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
-    """Z = f(X_z + H R_z^T), r = f(X_r + H R_r^T), h = g(X_h + (r H) R_h^T), H' = h + z (H - h).
+    """Return [H'] = [h + z (H - h)], where z = f(X_z + H R_z^T), r = f(X_r + H R_r^T), h = g(X_h + (r H) R_h^T).
 
     X_z, X_r, X_h are the thirds of ``product``. With linear_before_reset, h = g(X_h + r (H R_h^T + b)).
     """
@@ -182,12 +182,13 @@ def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
 
 
 def _lstm_step(cell: Cell, product: str, state: list[str]) -> list[str]:
-    """With I, O, F, c the quarters of X W^T + H R^T + B: i = f(I + P_i C), f = f(F + P_f C),
-    C' = f C + i g(c), o = f(O + P_o C'), H' = o h(C').
+    """Return [H', C'] of the next step, from [H, C].
 
-    With input_forget, f = 1 - i.
-    """  # noqa: D205 - one formula
-    tape, (hidden, memory), (f, g, h) = cell.call.tape, state, cell.activations
+    X_i, X_o, X_f, X_c are the quarters of X W^T + H R^T + B. The gates are i = s(X_i + P_i C),
+    f = s(X_f + P_f C), or 1 - i with input_forget, and o = s(X_o + P_o C'), with the activation s. Then
+    C' = f C + i g(X_c) and H' = o h(C').
+    """
+    tape, (hidden, memory), (s, g, h) = cell.call.tape, state, cell.activations
     total = tape.emit("Add", product, tape.emit("MatMul", hidden, cell.recurrent))
     x_i, x_o, x_f, x_c = tape.emit_many("Split", [total], 4, axis=-1, num_outputs=4)
 
@@ -196,18 +197,18 @@ def _lstm_step(cell: Cell, product: str, state: list[str]) -> list[str]:
             return x
         return tape.emit("Add", x, tape.emit("Mul", memory, cell.peepholes[index]))
 
-    input_gate = tape.emit(f, with_peephole(x_i, 0, memory))
+    input_gate = tape.emit(s, with_peephole(x_i, 0, memory))
     if cell.call.attribute("input_forget", 0):
         one = tape.scalar(1, cell.call.input(0))
         forget_gate = tape.emit("Sub", one, input_gate)
     else:
-        forget_gate = tape.emit(f, with_peephole(x_f, 2, memory))
+        forget_gate = tape.emit(s, with_peephole(x_f, 2, memory))
     new_memory = tape.emit(
         "Add",
         tape.emit("Mul", forget_gate, memory),
         tape.emit("Mul", input_gate, tape.emit(g, x_c)),
     )
-    output_gate = tape.emit(f, with_peephole(x_o, 1, new_memory))
+    output_gate = tape.emit(s, with_peephole(x_o, 1, new_memory))
     return [tape.emit("Mul", output_gate, tape.emit(h, new_memory)), new_memory]
 
 

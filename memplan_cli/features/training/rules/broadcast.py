@@ -59,7 +59,7 @@ def _is_repeated(dim: Dim, full_dim: Dim) -> bool | None:
 
 
 def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> str:
-    """Write nodes that find the axes in which the shapes of both tensors differ, and sum over them."""
+    """Do as `unbroadcast`, by nodes that find the axes in which the shapes of both tensors differ."""
     added_rank = tape.rank(out) - tape.rank(like)
     shape = tape.shape_of(like)
     padded_shape = shape

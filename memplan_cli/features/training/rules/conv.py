@@ -54,7 +54,10 @@ class Window:
 
     @property
     def tail(self) -> int | None:
-        """Padded inputs at the end that no output reads; negative: outputs read beyond. None: unknown."""
+        """Padded inputs behind the last one that an output reads; None: unknown.
+
+        It is negative if the last output reads beyond the padding (``ceil_mode``).
+        """
         if self.output_padding is not None:
             return self.output_padding
         if self.input_size is None or self.output_size is None:

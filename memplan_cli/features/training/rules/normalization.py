@@ -300,7 +300,7 @@ def _elements_per_channel(tape: Tape, x: str) -> str:
 
 
 def _element_count(tape: Tape, x: str) -> str:
-    """Return the number of elements of a channel of X as an int64 scalar, from forward nodes."""
+    """Add forward nodes that count the elements of a channel of X; return the count, an int64 scalar."""
     axes = tape.ints(0, *range(2, tape.rank(x)))
     lengths = tape.make_node("Gather", [tape.shape_of(x), axes])
     count = tape.make_node("ReduceProd", [lengths.output[0]], keepdims=0)
@@ -360,7 +360,7 @@ def _input_gradient(tape: Tape, g: str, xn: str, statistics: Statistics) -> str:
 
 
 def _channel_gradients(call: Call, xn: str) -> tuple[str, str]:
-    """Return dS and dB of a scale and bias per channel, [C] each."""
+    """Return the gradients of scale and bias, [C] each; empty if not wanted."""
     tape, axes = call.tape, _axes_but_channels(call.tape, call.input(0))
     dscale = dbias = ""
     if call.wants(2):

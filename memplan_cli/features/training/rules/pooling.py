@@ -172,7 +172,7 @@ def local_response(call: Call) -> Gradients:
 
 
 def _mean_of_channels(call: Call, name: str, before: int, after: int) -> str:
-    """Return the mean of each channel with ``before`` channels before and ``after`` behind it.
+    """Return for each channel the mean of it, ``before`` channels before it and ``after`` behind it.
 
     Channels beyond the edge count as zeros. A tensor of X's shape [N, C, ...] is reshaped to images
     [N, 1, C, positions], of which AveragePool takes columns.

@@ -101,17 +101,17 @@ _HALF = np.float32(0.5)
 
 
 def _half_pixel(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """X = (o + 1/2) / scale - 1/2."""
+    """Return x = (o + 1/2) / scale - 1/2 for output number o."""
     return (output + _HALF) / axis.scale - _HALF
 
 
 def _pytorch_half_pixel(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """X = (o + 1/2) / scale - 1/2, but 0 if there is one output."""
+    """Return x = (o + 1/2) / scale - 1/2, but 0 if there is one output."""
     return _half_pixel(axis, output) if axis.output_size > 1 else np.float32(0)
 
 
 def _half_pixel_symmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """X = offset + (o + 1/2) / scale - 1/2, offset = inputs / 2 (1 - outputs / (scale inputs))."""
+    """Return x = d + (o + 1/2) / scale - 1/2, with d = inputs / 2 (1 - outputs / (scale inputs))."""
     inputs, outputs = np.float32(axis.input_size), np.float32(axis.output_size)
     offset = inputs * _HALF * (np.float32(1) - outputs / (axis.scale * inputs))
     # ONNX Runtime adds in float64 here and rounds once, in all other modes at each step.
@@ -119,14 +119,14 @@ def _half_pixel_symmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
 
 
 def _align_corners(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """X = o (inputs - 1) / (outputs - 1), but 0 if there is one output."""
+    """Return x = o (inputs - 1) / (outputs - 1), but 0 if there is one output."""
     if axis.output_size == 1:
         return np.float32(0)
     return output * np.float32(axis.input_size - 1) / np.float32(axis.output_size - 1)
 
 
 def _asymmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """X = o / scale."""
+    """Return x = o / scale for output number o."""
     return output / axis.scale
 
 
