@@ -74,7 +74,7 @@ def test_a_step_says_what_it_leaves_and_why_and_what_is_tied(tmp_path: Path) -> 
     assert dict(written.step.fixed) == {
         "U": "frozen",
         "rest": "the loss does not depend on it",
-        "low": "no operator learns what is read there",
+        "low": "no operator reads it as a trainable weight",
     }
     assert written.memory.resident == peak(tmp_path / "step.onnx")
     text = TRAIN_STEP["text"](written)

@@ -89,7 +89,7 @@ def select_parameters(
         reason = "--train does not name it"
     else:
         selected = _learned_weights(graph, weights)
-        reason = "no operator learns what is read there"
+        reason = "no operator reads it as a trainable weight"
     frozen = {name for glob in freeze for name in _matches(glob, trainable)}
     if not selected - frozen:
         raise SettingsError("no parameter is left to train", hint="see --train and --freeze")

@@ -1,4 +1,4 @@
-"""What a gradient takes for an attribute that a node has not is what the standard says."""
+"""Defaults of attributes in gradient rules are those of the ONNX standard."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_defaults_are_those_of_the_standard(
     with suppress(MemplanError):
         make_train_step(model, Recipe("loss", None, floats))
     for kind, attribute, default, standard in asked:
-        # None and an empty list stand for "not told": what follows is the rule's to say.
+        # With the default None or [] the rule handles a missing attribute itself.
         if standard is not None and default is not None and default != []:
             assert default == pytest.approx(standard), f"{attribute} of {kind}"

@@ -1,6 +1,6 @@
 """Every attribute, default, optional input and kind of broadcasting of operators with rules.
 
-ONNX Runtime runs the model as it was given; its central differences are the truth.
+The expected gradients are central differences of ONNX Runtime's results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNTRUE_IN_1_28 = frozenset(
         "Slice-nothing-strided-at-run-time",
     }
 )
-"""What ONNX Runtime 1.28.0 computes otherwise than 1.31.1 does.
+"""Cases that ONNX Runtime 1.28.0 computes wrongly, and 1.31.1 does not.
 
 It divides by the part of a window beyond the padding too, and a ReduceSum that is to reduce
 no axis reduces what is empty to one number.

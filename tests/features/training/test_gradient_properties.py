@@ -52,7 +52,7 @@ NEED_SIZES = frozenset(
         "Tile",
     }
 )
-"""Rules that refuse open sizes: of kernels, heads, channels, of what they unroll."""
+"""Rules that reject unknown sizes of kernels, heads, channels or unrolled axes."""
 
 _QUICK = settings(
     max_examples=4,
@@ -79,7 +79,7 @@ def test_gradient_runs_in_onnx_runtime(name: str, data: st.DataObject) -> None:
 
 
 DEFINED = frozenset(operator.__name__ for operator in OPERATORS)
-"""Operators that the tests' evaluator computes by a definition of its own."""
+"""Operators that these tests define for the reference evaluator."""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_evaluator_agrees_with_onnx_runtime_before_any_gradient(
 @pytest.mark.parametrize("name", gradient_cases.CASES)
 @settings(_QUICK, max_examples=2)
 @given(data=st.data())
-def test_gradient_is_right_or_refused_where_sizes_are_open(
+def test_gradient_with_unknown_sizes_is_right_or_rejected(
     name: str, data: st.DataObject
 ) -> None:
     case = opened(gradient_cases.CASES[name](data.draw))
@@ -113,7 +113,9 @@ def test_gradient_is_right_or_refused_where_sizes_are_open(
 @pytest.mark.parametrize("name", ["Conv", "Conv-point", "ConvTranspose"])
 @settings(_QUICK, max_examples=12)
 @given(data=st.data())
-def test_images_of_any_size_may_be_convolved(name: str, data: st.DataObject) -> None:
+def test_convolutions_have_gradients_for_images_of_unknown_size(
+    name: str, data: st.DataObject
+) -> None:
     case = gradient_cases.CASES[name](data.draw)
     assume("SAME" not in case.body)  # their pads depend on the size
     check(opened(case, ["x"]))
@@ -146,7 +148,7 @@ def test_images_of_any_size_may_be_convolved(name: str, data: st.DataObject) -> 
     ],
     ids=["scales", "sizes"],
 )
-def test_resize_goes_by_the_whole_length_of_its_result(
+def test_resize_uses_the_rounded_size_of_its_output(
     mode: str, places: str, reads: str, asked: NDArray[Any]
 ) -> None:
     # 3 * 0.5 = 1.5, of which one is left; 3 * 1.5 = 4.5, of which four.

@@ -1,4 +1,4 @@
-"""Which weights are trained where nobody says: what ONNX's schemas call weights, moved or not."""
+"""Which weights are trained by default: what ONNX's schemas call weights, moved or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
 WEIGHTS = ("W", "R", "P", "scale", "Scale", "bias", "slope")
-"""What schemas call an input that training changes, whatever the operator is."""
+"""Names of inputs that training changes, whatever the operator is."""
 
 OPERANDS = {
     "Add": "AB",
@@ -28,36 +28,36 @@ OPERANDS = {
     "Mul": "AB",
     "Sum": ["data_0"],
 }
-"""Operators that take a weight as they take anything else, and the names there."""
+"""Operators whose operands may be weights, and the names of these operands."""
 
 NO_RULE = {"CausalConvWithState", "DeformConv"}
-"""Layers that no gradient goes through: what they read is not trained."""
+"""Layers without a gradient rule: their weights are not trained."""
 
 FLOATING = "tensor(float)"
 
 
 def schemas() -> Iterator[onnx.defs.OpSchema]:
     """Yield the newest schema of each operator of ONNX's own domain."""
-    for each in sorted(onnx.defs.get_all_schemas(), key=lambda each: each.name):
-        if each.domain == "" and not each.deprecated:
-            yield each
+    for schema in sorted(onnx.defs.get_all_schemas(), key=lambda schema: schema.name):
+        if schema.domain == "" and not schema.deprecated:
+            yield schema
 
 
-def takes_floats(schema: onnx.defs.OpSchema, word: str) -> bool:
-    """Whether a type of an input may be float."""
+def takes_floats(schema: onnx.defs.OpSchema, type_str: str) -> bool:
+    """Whether an input of this type, or type parameter, may be float."""
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    return FLOATING in (word, *allowed.get(word, ()))
+    return FLOATING in (type_str, *allowed.get(type_str, ()))
 
 
 def inputs_of(schema: onnx.defs.OpSchema) -> list[tuple[int, str]]:
-    """Return the places and names of inputs that may be float; of a row of them the first two."""
-    found = []
-    for at, each in enumerate(schema.inputs):
-        if takes_floats(schema, each.type_str):
-            found.append((at, each.name))
-            if each.option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
-                found.append((at + 1, each.name))
-    return found
+    """Return the index and name of each input that may be float, of a variadic input the first two."""
+    inputs = []
+    for index, formal in enumerate(schema.inputs):
+        if takes_floats(schema, formal.type_str):
+            inputs.append((index, formal.name))
+            if formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+                inputs.append((index + 1, formal.name))
+    return inputs
 
 
 def is_learned(schema: onnx.defs.OpSchema, name: str) -> bool:
@@ -65,7 +65,7 @@ def is_learned(schema: onnx.defs.OpSchema, name: str) -> bool:
         return name in OPERANDS[schema.name]
     if schema.name in NO_RULE or "Quantize" in schema.name:
         return False
-    is_layer = not {"W", "scale", "Scale"}.isdisjoint(each.name for each in schema.inputs)
+    is_layer = not {"W", "scale", "Scale"}.isdisjoint(i.name for i in schema.inputs)
     return name in WEIGHTS or (name == "B" and is_layer)
 
 
@@ -82,16 +82,18 @@ def trained(graph: GraphProto) -> set[str]:
     return {parameter.name for parameter in select_parameters(graph).parameters} - {"other"}
 
 
-PLACES = [(schema, at, name) for schema in schemas() for at, name in inputs_of(schema)]
+FLOAT_INPUTS = [
+    (schema, index, name) for schema in schemas() for index, name in inputs_of(schema)
+]
 
 
 def test_inputs_that_schemas_call_weights_are_trained_and_no_others() -> None:
     wrong = []
-    for schema, at, name in PLACES:
-        inputs = ["x"] * at + ["w"]
+    for schema, index, name in FLOAT_INPUTS:
+        inputs = ["x"] * index + ["w"]
         graph = graph_of([helper.make_node(schema.name, inputs, ["y"])], "w")
         if trained(graph) != ({"w"} if is_learned(schema, name) else set()):
-            wrong.append((schema.name, at, name))
+            wrong.append((schema.name, index, name))
     assert wrong == []
 
 
@@ -100,7 +102,7 @@ MOVES = ("Cast", "Concat", "Expand", "Identity", "Reshape", "Slice", "Split", "S
 
 
 @pytest.mark.parametrize("kind", MOVES)
-def test_a_weight_that_is_moved_is_trained_by_whatever_comes_of_it(kind: str) -> None:
+def test_a_weight_is_trained_behind_operators_that_move_its_elements(kind: str) -> None:
     for result in (0, 1):
         move = helper.make_node(kind, ["w"], ["a", "b"])
         use = helper.make_node("MatMul", ["x", "ab"[result]], ["y"])
@@ -112,12 +114,12 @@ def test_a_weight_that_is_moved_is_trained_by_whatever_comes_of_it(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["Relu", "Resize", "Exp", "Shape"])
-def test_a_weight_that_something_is_computed_of_is_not(kind: str) -> None:
+def test_a_weight_is_not_trained_behind_operators_that_compute(kind: str) -> None:
     made = helper.make_node(kind, ["w"], ["a"])
     use = helper.make_node("MatMul", ["x", "a"], ["y"])
     assert trained(graph_of([made, use], "w")) == set()
     selection = select_parameters(graph_of([made, use], "w"))
-    assert "no operator learns" in selection.not_trained["w"]
+    assert "no operator reads it" in selection.not_trained["w"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_weight_that_something_is_computed_of_is_not(kind: str) -> None:
         (TensorProto.STRING, ["n"], False),
     ],
 )
-def test_an_input_that_may_be_trained_is_float_and_of_fixed_size(
+def test_only_float_inputs_of_fixed_size_can_be_trained(
     dtype: int, shape: list[int | str] | None, *, is_there: bool
 ) -> None:
     given = helper.make_tensor_value_info("x", dtype, shape)

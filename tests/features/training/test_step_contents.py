@@ -1,4 +1,4 @@
-"""What a training step has and has not: inputs of its own, what stays fixed, no node for nothing."""
+"""Inputs, fixed weights and nodes of a training step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kinds_of(case: Case) -> list[str]:
     return [node.op_type for node in step.model.graph.node]
 
 
-def test_statistic_stored_with_an_equal_weight_gets_an_input_of_its_own() -> None:
+def test_a_statistic_that_shares_an_initializer_with_a_weight_gets_its_own_input() -> None:
     model = parse(NORMALISED.replace("(x, s, b, m, v)", "(x, s, b, m, s)"))
     step = make_train_step(model, mse())
     assert [p.name for p in step.parameters] == ["s", "b"]
@@ -44,7 +44,7 @@ def test_statistic_stored_with_an_equal_weight_gets_an_input_of_its_own() -> Non
     onnx.checker.check_model(step.model)
 
 
-def test_layers_that_store_their_statistics_once_keep_them_apart_in_training() -> None:
+def test_layers_that_share_initial_statistics_update_them_separately() -> None:
     text = NORMALISED.replace(
         "{ y = BatchNormalization<momentum = 0.8>(x, s, b, m, v) }",
         "{ a = BatchNormalization<momentum = 0.8>(x, s, b, m, v)  c = Relu(a)"
@@ -68,12 +68,12 @@ def test_layers_that_store_their_statistics_once_keep_them_apart_in_training() -
 
 
 @pytest.mark.parametrize("name", [name for name in EMPTY if name.startswith("Conv-")])
-def test_kernel_that_saw_an_empty_batch_has_zeros_that_no_convolution_makes(name: str) -> None:
-    # What a Conv that adds nothing up gives is what memory held, NaN at times.
+def test_kernel_gradient_of_an_empty_batch_is_zero_without_a_convolution(name: str) -> None:
+    # ONNX Runtime leaves the output of a Conv of an empty batch uninitialised, at times NaN.
     assert kinds_of(EMPTY[name]).count("Conv") == 1, "the forward pass"
 
 
-def test_only_weights_that_are_read_and_stay_as_they_are_are_said_to_be_fixed() -> None:
+def test_fixed_weights_are_those_that_are_read_and_not_updated() -> None:
     model = parse(NORMALISED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
     assert make_train_step(model, mse()).fixed == {}
     kept = make_train_step(model, mse(statistics=Statistics.RUNNING))
@@ -81,7 +81,7 @@ def test_only_weights_that_are_read_and_stay_as_they_are_are_said_to_be_fixed() 
 
 
 @pytest.mark.parametrize("axes", ["", ", axes", ", axes, steps"])
-def test_a_slice_whose_bounds_are_constants_scatters_nothing(axes: str) -> None:
+def test_a_slice_with_constant_bounds_has_a_gradient_without_scatter(axes: str) -> None:
     bounds = {"starts": [1], "ends": [3]}
     more = {"axes": [0], "steps": [1]}
     given = bounds | {name: more[name] for name in more if name in axes}
@@ -89,14 +89,14 @@ def test_a_slice_whose_bounds_are_constants_scatters_nothing(axes: str) -> None:
     assert not [kind for kind in kinds_of(case) if kind.startswith("Scatter")]
 
 
-def test_an_axis_that_is_not_resized_is_multiplied_by_nothing() -> None:
+def test_only_resized_axes_are_multiplied() -> None:
     case = form(
         'y = Resize<mode="linear">(x, , n)', x=single(1, 2, 3, 4), n=[1.0, 1.0, 1.0, 2.0]
     )
     assert kinds_of(case).count("MatMul") == 1
 
 
-def test_a_gradient_that_a_branch_computes_is_given_without_a_copy() -> None:
+def test_branches_output_their_gradients_without_a_copy() -> None:
     text = """<ir_version: 10, opset_import: ["": 20]>
     net (bool c, float[2] x) => (float loss) <float[2] w = {1, 2}> {
     y = If (c) <then_branch = t () => (float[2] a) { a = Mul(w, x) },
@@ -109,7 +109,7 @@ def test_a_gradient_that_a_branch_computes_is_given_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["GroupNormalization", "MeanVarianceNormalization"])
-def test_an_operator_of_another_domain_is_not_taken_for_one_of_onnx(kind: str) -> None:
+def test_shapes_of_operators_of_other_domains_are_unknown(kind: str) -> None:
     for domain, is_known in (("", True), ("other", False)):
         names = ["x", "s", "b"] if kind.startswith("Group") else ["x"]
         node = helper.make_node(kind, names, ["y"], domain=domain, num_groups=1)
@@ -122,14 +122,14 @@ def test_an_operator_of_another_domain_is_not_taken_for_one_of_onnx(kind: str) -
         assert found.get("y", UNKNOWN).sizes == ((2, 4) if is_known else None)
 
 
-def test_a_name_that_is_taken_gets_the_next_number() -> None:
+def test_a_taken_name_gets_the_next_free_number() -> None:
     pool = ConstantPool({"a", "a_2"})
     assert [pool.fresh("a") for _ in range(3)] == ["a_1", "a_3", "a_4"]
     assert pool.fresh("b") == "b"
 
 
 def paddings(case: Case) -> list[tuple[list[int], list[int]]]:
-    """Return output padding and strides of what spreads windows in a step, if there is one."""
+    """Return output padding and strides of each ConvTranspose of a step that has output padding."""
     model = parsed(
         case, ["loss"], f"{case.body} loss = ReduceSum<keepdims=0>(y)", case.constants
     )
@@ -146,7 +146,7 @@ def paddings(case: Case) -> list[tuple[list[int], list[int]]]:
 
 
 def test_output_padding_is_below_the_stride_as_the_standard_asks() -> None:
-    """Also where sizes are known when it runs only, and what is left over is cut off."""
+    """This holds for unknown sizes too, where the surplus is cropped at run time."""
     windows = [LAYERS[name] for name in LAYERS if "Conv-" in name or "Pool-" in name]
     cases = [*windows, *(opened(case) for case in windows)]
     found = [pair for case in cases for pair in paddings(case)]
@@ -155,7 +155,7 @@ def test_output_padding_is_below_the_stride_as_the_standard_asks() -> None:
         assert all(one < most for one, most in zip(extra, strides, strict=True))
 
 
-def test_a_rule_is_told_which_gradients_are_asked_for() -> None:
+def test_a_rule_is_called_with_the_gradients_that_are_needed() -> None:
     asked: list[tuple[bool, ...]] = []
 
     def add(call: Call) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def test_a_rule_is_told_which_gradients_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("declared", [[80, 80], ["n", "m"]])
-def test_a_weight_that_an_input_replaces_is_as_large_as_the_input_says(
+def test_a_weight_that_is_an_input_too_has_the_shape_of_the_input(
     declared: list[int | str],
 ) -> None:
     known = [

@@ -1,4 +1,4 @@
-"""The documentation lists what the tables have."""
+"""The documentation lists all gradient rules."""
 
 from __future__ import annotations
 

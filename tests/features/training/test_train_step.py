@@ -1,4 +1,4 @@
-"""What a training step looks like: names, phases, refusals, the update formulas."""
+"""Names, phases and update formulas of training steps, and errors of recipes."""
 
 from __future__ import annotations
 
@@ -213,7 +213,9 @@ def test_operator_without_a_rule_is_named_with_its_node() -> None:
     with pytest.raises(NoRuleError, match=r"Det.*'odd'"):
         make_train_step(parse(text), mse(train=("w", "w3")))
     step = make_train_step(parse(text), mse(train=("w", "b")))
-    assert len(step.parameters) == 2, "off the path it does not matter"
+    assert len(step.parameters) == 2, (
+        "no rule is needed if nothing before the operator is trained"
+    )
 
 
 def test_weight_read_twice_gets_the_sum_of_its_gradients() -> None:
@@ -270,7 +272,7 @@ def test_batch_normalisation_trains_by_the_batch_and_keeps_running_statistics() 
     np.testing.assert_allclose(got["new.v"], 0.8 * state["in.v"] + 0.2 * variance, rtol=1e-4)
 
 
-def test_running_statistics_can_stay_as_they_are() -> None:
+def test_running_statistics_can_stay_unchanged() -> None:
     step = make_train_step(parse(NORMALISED), mse(statistics=Statistics.RUNNING))
     assert step.running == ()
     assert {"m", "v"} <= set(names_of(step.model.graph.initializer))
