@@ -1,11 +1,10 @@
-"""The registry of operators: one row for each, with the traits that more than one room needs.
+"""The registry of operators: one row for each operator, with its traits.
 
-A trait is a statement about the operator's definition, in every opset. Functions that compute
-something for one purpose (a shape, a gradient, a cost, the pieces of a chunk) are not here: they
-are in the table ``RULES`` of their family's file, and where a rule fits a whole family, that table
-takes the family's operators from here.
+A trait is a property of the operator's definition in every opset, which more than one sub-package
+needs. Functions for one purpose (a shape rule, a gradient, a cost) are in the table ``RULES`` of a file
+for their family, which takes the names of the family's operators from here.
 
-An operator without a row has no traits: it is a kernel of which nothing is known.
+An operator without a row has no traits: nothing is assumed about it.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ ONNX_LONG_NAME = "ai.onnx"
 ML = "ai.onnx.ml"
 MICROSOFT = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
-"""Operators on blocks of channels, which ONNX Runtime's optimizer writes for CPUs."""
+"""Operators on tensors with blocked channels, into which ONNX Runtime's optimizer for CPUs rewrites."""
 
 STANDARD_DOMAINS = frozenset({ONNX, ONNX_LONG_NAME})
 """Both names of the standard domain."""
 
 
 def canonical_domain(domain: str) -> str:
-    """Return a domain by its short name: the standard one is ``""``."""
+    """Return ``""`` for both names of the standard domain, and any other domain unchanged."""
     return ONNX if domain == ONNX_LONG_NAME else domain
 
 
 class Family(Enum):
     """What an operator computes. Each operator belongs to one family."""
 
-    # Elementwise: an element of the result depends on one element of each tensor.
+    # Elementwise: an element of the result depends on one element of each input.
     UNARY = "function of the first input; further inputs are parameters"
     ARITHMETIC = "arithmetic of broadcast tensors"
     COMPARISON = "comparison of broadcast tensors"
@@ -49,12 +48,12 @@ class Family(Enum):
     RESHAPE = "the same elements in the same order, in another shape"
     PERMUTATION = "all elements in another order"
     REPETITION = "all elements, some more than once"
-    SLICE = "elements at regular places"
-    GATHER = "elements at places that another input lists"
+    SLICE = "elements at regular positions"
+    GATHER = "elements at positions that another input lists"
     SCATTER = "a copy of the first input with some elements replaced"
     MASK = "a copy of the first input with some elements zeroed"
-    JOIN = "several tensors side by side"
-    PADDING = "a tensor with elements around it"
+    JOIN = "several tensors, concatenated"
+    PADDING = "a tensor with elements added around it"
     # Sums over axes.
     REDUCTION = "reduction of axes"
     ARG_REDUCTION = "index of an axis's extreme element"
@@ -72,7 +71,7 @@ class Family(Enum):
     LOSS = "loss"
     # Everything else.
     RESIZING = "interpolation to another size"
-    GENERATOR = "tensor described by numbers"
+    GENERATOR = "new tensor from a few parameters"
     SHAPE_QUERY = "dims of a tensor"
     RANDOM = "random numbers"
     CONTROL_FLOW = "subgraphs"
@@ -86,7 +85,7 @@ _BROADCASTING = frozenset(
 
 
 class Exactness(Enum):
-    """For which element types an operator has one right answer, to the bit, in every runtime."""
+    """The element types for which an operator has the same bits in every correct implementation."""
 
     NONE = "none: kernels may round differently"
     INTEGERS = "integers and bool"
@@ -95,7 +94,7 @@ class Exactness(Enum):
 
 
 EVERY_INPUT: Sequence[int] = range(sys.maxsize)
-"""Positions of all inputs, for operators that take any number of them."""
+"""The positions of all inputs, for operators with any number of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +104,26 @@ class Operator:
     Attributes:
         name: ``op_type``.
         domain: by its short name.
-        is_view: the first result is the first input's bytes, in the same order.
-        in_place: positions of inputs that the first result may be written over. Each element of
-            the result depends on the element of such an input at the same place, or on elements
-            that are read before it is written.
-        moves: positions of inputs whose elements the results consist of, unchanged.
-        keeps_shape: the first result has the dims of the first input.
+        is_view: the first output has the bytes of the first input, in the same order.
+        in_place: positions of inputs over which the first output may be written. Each element of
+            the output depends on the element of such an input at the same position only, or on
+            elements that are read before it is written.
+        moves: positions of the inputs of whose unchanged elements the outputs consist.
+        keeps_shape: the first output has the dims of the first input.
         shape_from: position of the first input whose values, not only its dims, decide the dims
-            of the results; None if there is none.
-        size_from_data: the number of elements of the results depends on elements of the data;
-            there are no more than in the data.
-        optional_outputs: positions of results that a kernel need not be asked for.
-        flops: operations for each element of the result, or of the first input in families that
+            of the outputs; None if there is none.
+        size_from_data: the number of output elements depends on the values of the inputs; there
+            are no more than in the data.
+        optional_outputs: positions of outputs that need not be computed if they are omitted.
+        flops: operations for each element of the output, or of the first input in families that
             reduce; see `memplan_cli.analysis.cost`.
-        exact: the element types for which results do not depend on the kernel.
-        has_scalar_tail: ONNX Runtime's CPU kernel computes the elements that fill no vector
-            register by another formula, so that a piece has other bits than the whole.
-        has_zero_gradient: the results do not change if an input changes a little.
-        is_random: draws random numbers.
-        random_with: is random only if there is an input at this position.
-        repeats_body: may run its subgraph more than once.
+        exact: the element types for which all implementations give the same bits.
+        has_scalar_tail: ONNX Runtime's CPU kernel computes the last elements, which do not fill a
+            vector register, by another formula, so that a chunk may have other bits than the whole.
+        has_zero_gradient: the outputs are piecewise constant, or do not depend on input values.
+        is_random: the outputs are random numbers.
+        random_with: it is random only if there is an input at this position.
+        repeats_body: it may run its subgraph more than once.
     """
 
     name: str
@@ -147,22 +146,22 @@ class Operator:
 
     @property
     def qualified_name(self) -> str:
-        """The name, behind the domain and a dot if that is not the standard domain."""
+        """``Conv``, or ``com.microsoft.FusedConv`` for an operator of another domain."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
     @property
     def runs_one_body(self) -> bool:
-        """Whether one of the subgraphs is run, once, and its results are the op's."""
+        """Whether one of the subgraphs runs once, and its outputs are the op's: an If."""
         return self.family is Family.CONTROL_FLOW and not self.repeats_body
 
     @property
     def broadcasts(self) -> bool:
-        """Whether all inputs are broadcast together, and the result has the dims of that."""
+        """Whether all inputs are broadcast to the shape of the output."""
         return self.family in _BROADCASTING
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether each element of the results depends on one element of each tensor."""
+        """Whether each element of the outputs depends on one element of each input."""
         return self.family is Family.UNARY or self.broadcasts
 
 
@@ -194,20 +193,20 @@ def operator(op: ProgramOp | ProtoNode) -> Operator:
 
 
 def lookup(domain: str, name: str) -> Operator:
-    """Return the traits of an operator. One without a row has none."""
+    """Return the traits of an operator; an operator without a row has the default traits."""
     return _REGISTRY.get((domain, name)) or Operator(name, domain=canonical_domain(domain))
 
 
 def qualified_name(op: ProgramOp | ProtoNode) -> str:
-    """Return ``Conv``, or ``com.microsoft.FusedConv`` for an operator of another domain."""
+    """Return the operator of an op or a node: ``Conv``, ``com.microsoft.FusedConv``."""
     name = op.type if hasattr(op, "type") else op.op_type
     return name if op.domain in STANDARD_DOMAINS else f"{op.domain}.{name}"
 
 
 def is_random(op: ProgramOp | ProtoNode) -> bool:
-    """Whether two runs of an op may give different results for the same inputs.
+    """Return whether two runs of an op may have different outputs for the same inputs.
 
-    A Dropout draws numbers only if it is given a training mode. Subgraphs are not looked into.
+    A Dropout is random only if it has an input for the training mode. Subgraphs are not examined.
     """
     traits = operator(op)
     if not traits.is_random or traits.random_with is None:
@@ -220,10 +219,12 @@ _NONE, _INTEGERS, _NUMBERS, _ALL = Exactness
 
 _FIRST, _BOTH = (0,), (0, 1)
 
+# Constructors of rows with common traits. The numbers of operations are estimates.
+
 _unary = partial(Operator, family=Family.UNARY, keeps_shape=True)
 _pointwise = partial(_unary, in_place=_FIRST)
-_step = partial(_pointwise, has_zero_gradient=True)
-_function = partial(_pointwise, flops=10)
+_step_function = partial(_pointwise, has_zero_gradient=True)
+_transcendental = partial(_pointwise, flops=10)
 _arithmetic = partial(Operator, family=Family.ARITHMETIC)
 _comparison = partial(Operator, family=Family.COMPARISON, exact=_NUMBERS)
 _logic = partial(Operator, family=Family.LOGIC, exact=_INTEGERS)
@@ -234,7 +235,7 @@ _scatter = partial(
     Operator, family=Family.SCATTER, moves=(0, 2), in_place=_FIRST, keeps_shape=True, flops=0
 )
 _reduction = partial(Operator, family=Family.REDUCTION, shape_from=1)
-_index = partial(Operator, family=Family.ARG_REDUCTION, has_zero_gradient=True)
+_arg_reduction = partial(Operator, family=Family.ARG_REDUCTION, has_zero_gradient=True)
 _product = partial(Operator, family=Family.MATRIX_PRODUCT)
 _convolution = partial(Operator, family=Family.CONVOLUTION)
 _recurrent = partial(Operator, family=Family.RECURRENT)
@@ -244,7 +245,7 @@ _softmax = partial(Operator, family=Family.SOFTMAX, keeps_shape=True, flops=5)
 _normalization = partial(Operator, family=Family.NORMALIZATION, keeps_shape=True, flops=8)
 _generator = partial(Operator, family=Family.GENERATOR, flops=0)
 _random = partial(Operator, family=Family.RANDOM, is_random=True, has_zero_gradient=True)
-_query = partial(
+_shape_query = partial(
     Operator, family=Family.SHAPE_QUERY, flops=0, exact=_ALL, has_zero_gradient=True
 )
 _control_flow = partial(Operator, family=Family.CONTROL_FLOW)
@@ -253,55 +254,55 @@ _sequence = partial(Operator, family=Family.SEQUENCE)
 OPERATORS: tuple[Operator, ...] = (
     # Functions of each element.
     _pointwise("Abs", exact=_INTEGERS),
-    _function("Acos", has_scalar_tail=True),
-    _function("Acosh"),
-    _function("Asin", has_scalar_tail=True),
-    _function("Asinh"),
-    _function("Atan", has_scalar_tail=True),
-    _function("Atanh"),
+    _transcendental("Acos", has_scalar_tail=True),
+    _transcendental("Acosh"),
+    _transcendental("Asin", has_scalar_tail=True),
+    _transcendental("Asinh"),
+    _transcendental("Atan", has_scalar_tail=True),
+    _transcendental("Atanh"),
     _pointwise("BitwiseNot", exact=_INTEGERS),
     _pointwise("Cast", flops=0),
     _unary("CastLike", flops=0),
-    _step("Ceil"),
-    _function("Celu"),
+    _step_function("Ceil"),
+    _transcendental("Celu"),
     _pointwise("Clip"),
-    _function("Cos", has_scalar_tail=True),
-    _function("Cosh"),
+    _transcendental("Cos", has_scalar_tail=True),
+    _transcendental("Cosh"),
     _unary("Dropout", is_random=True, random_with=2, optional_outputs=(1,)),
-    _function("Elu"),
-    _function("Erf"),
-    _function("Exp"),
-    _step("Floor"),
-    _function("Gelu"),
+    _transcendental("Elu"),
+    _transcendental("Erf"),
+    _transcendental("Exp"),
+    _step_function("Floor"),
+    _transcendental("Gelu"),
     _pointwise("HardSigmoid"),
-    _function("HardSwish"),
+    _transcendental("HardSwish"),
     _unary("Identity", is_view=True, moves=_FIRST, flops=0, exact=_ALL),
     _unary("IsInf"),
     _unary("IsNaN"),
     _pointwise("LeakyRelu"),
-    _function("Log", has_scalar_tail=True),
-    _function("Mish", has_scalar_tail=True),
+    _transcendental("Log", has_scalar_tail=True),
+    _transcendental("Mish", has_scalar_tail=True),
     _pointwise("Neg", exact=_INTEGERS),
     _pointwise("Not", exact=_INTEGERS),
     _pointwise("PRelu"),
     _pointwise("Reciprocal", flops=4),
     _pointwise("Relu"),
-    _step("Round"),
-    _function("Selu"),
+    _step_function("Round"),
+    _transcendental("Selu"),
     _pointwise("Shrink"),
-    _function("Sigmoid"),
-    _step("Sign", exact=_INTEGERS),
-    _function("Sin", has_scalar_tail=True),
-    _function("Sinh"),
-    _function("Softplus", has_scalar_tail=True),
+    _transcendental("Sigmoid"),
+    _step_function("Sign", exact=_INTEGERS),
+    _transcendental("Sin", has_scalar_tail=True),
+    _transcendental("Sinh"),
+    _transcendental("Softplus", has_scalar_tail=True),
     _pointwise("Softsign"),
     _pointwise("Sqrt", flops=4),
-    _function("Swish"),
-    _function("Tan", has_scalar_tail=True),
-    _function("Tanh"),
+    _transcendental("Swish"),
+    _transcendental("Tan", has_scalar_tail=True),
+    _transcendental("Tanh"),
     _pointwise("ThresholdedRelu"),
-    # Tensors that are broadcast together. Of those with any number of inputs, the first two are
-    # combined before a third is read.
+    # Broadcast tensors. With more than two inputs, the first two are combined before the third is
+    # read, so the output may be written over either of them.
     _arithmetic("Add", in_place=_BOTH, exact=_INTEGERS),
     _arithmetic("Div", in_place=_BOTH, flops=4),
     _arithmetic("Max", in_place=_BOTH, exact=_INTEGERS),
@@ -345,7 +346,7 @@ OPERATORS: tuple[Operator, ...] = (
     _move("Gather", Family.GATHER),
     _move("GatherElements", Family.GATHER),
     _move("GatherND", Family.GATHER),
-    # A scatter may add up what goes to the same place, so it is not exact.
+    # Not exact: a scatter with `reduction` may add several updates at one position in any order.
     _scatter("Scatter", in_place=()),
     _scatter("ScatterElements"),
     _scatter("ScatterND"),
@@ -362,14 +363,14 @@ OPERATORS: tuple[Operator, ...] = (
     _reduction("ReduceProd"),
     _reduction("ReduceSum"),
     _reduction("ReduceSumSquare"),
-    _index("ArgMax"),
-    _index("ArgMin"),
+    _arg_reduction("ArgMax"),
+    _arg_reduction("ArgMin"),
     Operator("CumSum", Family.CUMULATION, keeps_shape=True, exact=_INTEGERS),
     Operator("NonMaxSuppression", Family.SORTING),
     Operator("NonZero", size_from_data=True, has_zero_gradient=True),
     Operator("TopK", Family.SORTING, shape_from=1),
     Operator("Unique", Family.SORTING, size_from_data=True),
-    # Products.
+    # Products and recurrent layers.
     _product("Gemm"),
     _product("MatMul"),
     _product("MatMulInteger"),
@@ -381,7 +382,7 @@ OPERATORS: tuple[Operator, ...] = (
     _recurrent("GRU"),
     _recurrent("LSTM"),
     _recurrent("RNN"),
-    # Windows and sizes.
+    # Windows, and operators with a shape or size as an input.
     _pooling("AveragePool"),
     _pooling("LpPool"),
     _pooling("MaxPool", optional_outputs=(1,)),
@@ -394,8 +395,8 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("STFT", shape_from=1),
     Operator("Resize", Family.RESIZING, shape_from=1, flops=8),
     Operator("Upsample", Family.RESIZING, shape_from=1, flops=8),
-    # Normalization. A row is reduced before any element of it is written. A BatchNormalization's
-    # statistics are optional by definition, but ONNX Runtime 1.31 writes them without looking.
+    # Normalization. A row is reduced before any element of it is written. The statistics of a
+    # BatchNormalization are optional by definition, but ONNX Runtime 1.31 always writes them.
     _softmax("Hardmax", has_zero_gradient=True),
     _softmax("LogSoftmax", in_place=_FIRST),
     _softmax("Softmax", in_place=_FIRST),
@@ -408,7 +409,7 @@ OPERATORS: tuple[Operator, ...] = (
     _normalization("MeanVarianceNormalization"),
     _normalization("RMSNormalization"),
     Operator("SoftmaxCrossEntropyLoss", Family.LOSS, flops=8),
-    # Tensors that are described by numbers.
+    # Generated tensors.
     _generator("BlackmanWindow", shape_from=0),
     _generator("Constant", shape_from=0),
     _generator("ConstantOfShape", shape_from=0, exact=_ALL, has_zero_gradient=True),
@@ -418,15 +419,15 @@ OPERATORS: tuple[Operator, ...] = (
     _generator("MelWeightMatrix", shape_from=0),
     _generator("OneHot", shape_from=1),
     _generator("Range", shape_from=0, exact=_INTEGERS),
-    _query("Shape"),
-    _query("Size"),
+    _shape_query("Shape"),
+    _shape_query("Size"),
     _random("Bernoulli", keeps_shape=True),
     _random("Multinomial"),
     _random("RandomNormal"),
     _random("RandomNormalLike", keeps_shape=True),
     _random("RandomUniform"),
     _random("RandomUniformLike", keeps_shape=True),
-    # Subgraphs, sequences.
+    # Subgraphs and sequences.
     _control_flow("If"),
     _control_flow("Loop", repeats_body=True),
     _control_flow("Scan", repeats_body=True),
@@ -436,7 +437,7 @@ OPERATORS: tuple[Operator, ...] = (
     _sequence("SequenceAt", moves=_FIRST),
     _sequence("SequenceConstruct", moves=EVERY_INPUT),
     _sequence("SplitToSequence", moves=_FIRST, shape_from=1),
-    # ONNX Runtime's own.
+    # Operators of ONNX Runtime.
     _unary("BiasGelu", domain=MICROSOFT, flops=10),
     _unary("FastGelu", domain=MICROSOFT, flops=10),
     _unary("Gelu", domain=MICROSOFT, flops=10),
@@ -461,9 +462,9 @@ _REGISTRY: Mapping[tuple[str, str], Operator] = {
 
 
 def names_of(trait: Callable[[Operator], object]) -> tuple[str, ...]:
-    """Return the names of the standard domain's operators that have a trait, in order of rows."""
+    """Return the names of all operators of the standard domain for which ``trait`` is true."""
     return tuple(traits.name for traits in OPERATORS if not traits.domain and trait(traits))
 
 
-CONTROL_FLOW = frozenset(names_of(lambda each: each.family is Family.CONTROL_FLOW))
-SHAPE_QUERIES = frozenset(names_of(lambda each: each.family is Family.SHAPE_QUERY))
+CONTROL_FLOW = frozenset(names_of(lambda traits: traits.family is Family.CONTROL_FLOW))
+SHAPE_QUERIES = frozenset(names_of(lambda traits: traits.family is Family.SHAPE_QUERY))
