@@ -52,7 +52,8 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
         {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
     ]
-    # Without its carried rows a chunk may be too short for a kernel: then carry nothing.
+    # An op that leaves carried rows out may have a range too short for its kernel. So if
+    # carrying rows changes the bits, try once more with no op that carries rows.
     for carrying_ops in (None, frozenset[int]()):
         chunks = _propagate(graph, region, outputs, carrying_ops)
         if chunks and _all_keep_bits(graph, region, chunks):
@@ -72,14 +73,22 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
 def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
     """Return the ``count + 1`` bounds of an output's chunks, as ``[0, 6, 12, 18]`` for 3 of 18 rows.
 
-    Bounds are multiples of a length that divides the extents of all ops' splits, if that leaves
-    enough of them. Fewer than ``count + 1`` bounds mean that the axis is too short.
+    The axis is divided into equal blocks, and chunks consist of whole blocks. The number of
+    blocks is the greatest that divides the axis and the extents of all splits, so that a block
+    of any op belongs to one block of the output: for extents 6 (heads) and an axis of 768 (6 *
+    128) there are 6 blocks of 128. If there are fewer blocks than chunks, each element is a
+    block.
+
+    Fewer than ``count + 1`` bounds mean that the axis is shorter than ``count``.
     """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
-    units = gcd(dim, *(split.extent for split in region.splits.values()))
-    units = units if units >= count else dim
-    unit = dim // units
-    return sorted({number * units // count * unit for number in range(count + 1)})
+    block_count = gcd(dim, *(split.extent for split in region.splits.values()))
+    if block_count < count:
+        block_count = dim
+    block_length = dim // block_count
+    return sorted(
+        {number * block_count // count * block_length for number in range(count + 1)}
+    )
 
 
 def _propagate(
@@ -94,12 +103,13 @@ def _propagate(
         graph: the graph.
         region: the region.
         outputs: the range of each region output, for each chunk.
-        carrying_ops: the ops that begin where the previous chunk ended. None: the second chunk
-            decides by the work that this saves, and all later chunks do the same.
+        carrying_ops: the ops that begin where the previous chunk ended. None: they are chosen
+            for the second chunk by the work that this saves (`_PreviousChunk.should_carry`),
+            and are the same in all later chunks.
     """
     chunks: list[ChunkRanges] = []
     for chunk_outputs in outputs:
-        previous = _Previous(chunks[-1].computed, carrying_ops) if chunks else None
+        previous = _PreviousChunk(chunks[-1].computed, carrying_ops) if chunks else None
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
@@ -110,18 +120,18 @@ def _propagate(
     return tuple(chunks)
 
 
-class _Previous(NamedTuple):
+class _PreviousChunk(NamedTuple):
     """The previous chunk.
 
     Attributes:
         computed: the range of its split that each op computed.
-        carrying_ops: the ops that go on from there; None: not decided yet.
+        carrying_ops: the ops that begin where the previous chunk ended; None: not decided yet.
     """
 
     computed: Mapping[int, Range]
     carrying_ops: Collection[int] | None
 
-    def carries(self, graph: Graph, op_index: int, chunk: Range) -> bool:
+    def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
         """Whether an op begins where it ended in the previous chunk, instead of overlapping it.
 
         If `carrying_ops` is None, it does if computing the overlap again is more work than the
@@ -130,15 +140,17 @@ class _Previous(NamedTuple):
         Args:
             graph: the graph.
             op_index: the op.
-            chunk: the range that it would compute in this chunk with the overlap.
+            needed: the range of its split that this chunk needs, overlap included.
         """
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
-        op, done = graph.ops[op_index], self.computed[op_index][1]
-        repeated_work = op_cost(op, graph.program.vars).work * (done - chunk[0])
+        op, (_, previous_stop) = graph.ops[op_index], self.computed[op_index]
+        # Work and bytes are those of the whole op; to divide both by the extent changes nothing.
+        overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - needed[0])
         output_bytes = sum(graph.bytes(var) for var in op.outputs if var)
-        copied_bytes = output_bytes * (chunk[1] - done)
-        return repeated_work > 2 * FLOPS_PER_BYTE * copied_bytes > 0
+        new_bytes = output_bytes * (needed[1] - previous_stop)
+        # The Concat reads and writes each byte.
+        return overlap_work > 2 * FLOPS_PER_BYTE * new_bytes > 0
 
 
 class _BackwardRanges(NamedTuple):
@@ -156,27 +168,44 @@ class _BackwardRanges(NamedTuple):
 
 
 def _backward_ranges(
-    graph: Graph, region: Region, outputs: Mapping[VarId, Range], previous: _Previous | None
+    graph: Graph,
+    region: Region,
+    outputs: Mapping[VarId, Range],
+    previous: _PreviousChunk | None,
 ) -> _BackwardRanges | None:
-    """Propagate the ranges of one chunk's outputs; None if some range is empty."""
+    """Propagate the ranges of one chunk from the region's outputs to its inputs.
+
+    Ops are visited from last to first, so all consumers of an op come before it.
+
+    Args:
+        graph: the graph.
+        region: the region.
+        outputs: the range of each region output that the chunk contributes.
+        previous: the previous chunk; None for the first chunk.
+
+    Returns:
+        The ranges; None if some op would compute or read an empty range.
+    """
     computed: dict[int, Range] = {}
     needed = dict(outputs)
     carrying_ops = set()
     for op_index in sorted(region.splits, reverse=True):
         op, split = graph.ops[op_index], region.splits[op_index]
-        chunk = _needed_chunk(op, split, needed)
-        if chunk is None:
+        op_range = _range_for_outputs(op, split, needed)
+        if op_range is None:
             return None
-        if previous is not None and previous.carries(graph, op_index, chunk):
+        start, stop = op_range
+        if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
-            chunk = max(chunk[0], previous.computed[op_index][1]), chunk[1]
-        if chunk[0] >= chunk[1]:
+            _, previous_stop = previous.computed[op_index]
+            start = max(start, previous_stop)
+        if start >= stop:
             return None
-        computed[op_index] = chunk
+        computed[op_index] = start, stop
         for var, axis_map in zip(op.inputs, split.inputs, strict=True):
             if axis_map is None:
                 continue
-            read = axis_map.range(chunk, graph.dims(var)[axis_map.axis])
+            read = axis_map.range((start, stop), graph.dims(var)[axis_map.axis])
             if read[0] >= read[1]:
                 return None
             if graph.dataflow.producer.get(var) in region.splits:
@@ -184,10 +213,11 @@ def _backward_ranges(
     return _BackwardRanges(computed, needed, frozenset(carrying_ops))
 
 
-def _needed_chunk(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:
+def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:
     """Return the range of a split that makes all needed ranges of an op's outputs.
 
-    None if nothing is needed. With scale 2, output rows 3..8 need the range 1..4.
+    None if none of its outputs is needed. An output with scale 2 has 2 rows for each element
+    of the split: rows 3..8 need the range 1..4.
     """
     ranges = [
         (needed[var][0] // axis_map.scale, -(-needed[var][1] // axis_map.scale))
@@ -203,7 +233,7 @@ def _needed_chunk(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range 
 def _carried_ranges(
     graph: Graph, region: Region, ranges: _BackwardRanges
 ) -> dict[VarId, Range]:
-    """Return the ranges that the previous chunk made and this one reads, by tensor.
+    """Return for each tensor the range that this chunk reads but the previous one made.
 
     A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18.
     """

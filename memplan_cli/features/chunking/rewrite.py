@@ -42,8 +42,9 @@ class ChunkedProgram:
 
     Attributes:
         program: the ops; those of regions once per chunk.
-        constants: the values of new weights, or the slices of weights that they are.
-        region_ranges: the range of ops that each region takes, in the order given.
+        constants: for each new weight its values, or the slice of a weight that it is.
+        region_ranges: for each region, in the order given to `rewrite_in_chunks`, the range of
+        indices of its ops.
     """
 
     program: Program
@@ -71,12 +72,13 @@ def rewrite_in_chunks(
         return None
     writer = ProgramWriter(graph)
     region_ranges = {}
-    for step in order:
-        if step < len(graph.ops):
-            writer.ops.append(graph.ops[step])
+    for item in order:
+        if item < len(graph.ops):
+            writer.ops.append(graph.ops[item])
             continue
-        number, start = step - len(graph.ops), len(writer.ops)
-        _write_region(writer, chosen[number][0], ranges[number] or ())
+        number, start = item - len(graph.ops), len(writer.ops)
+        region, _ = chosen[number]
+        _write_region(writer, region, ranges[number] or ())
         region_ranges[number] = start, len(writer.ops)
     return _without_replaced(writer, [region_ranges[number] for number in range(len(chosen))])
 
@@ -84,9 +86,12 @@ def rewrite_in_chunks(
 def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     """Return a topological order of ops and regions; None if regions depend on each other.
 
-    Region ``n`` is numbered ``len(graph.ops) + n``. It stands in place of its ops, except
-    duplicated ones, which are in the order too. Everything stays as near as possible to its
-    place in the program; a region's place is that of its first op.
+    An op is its index, region ``n`` is ``len(graph.ops) + n``. A region stands in place of its
+    ops. Its duplicated ops also run whole, so they are in the order too. With 6 ops, of which
+    2, 3 and 4 are a region: ``[0, 1, 6, 5]``.
+
+    Everything stays as near as possible to its place in the program; a region's place is that
+    of its first op.
     """
     op_indices = range(len(graph.ops))
     region_of = {
@@ -101,23 +106,28 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
             before, after = region_of.get(producer, producer), region_of.get(index, index)
             if before != after:
                 successors[before].add(after)
+    # A region also reads the inputs of its duplicated ops, whose whole run is no part of it.
     for number, region in enumerate(regions, start=len(op_indices)):
         for index in region.duplicated:
             for producer in graph.producers(index):
                 before = region_of.get(producer, producer)
                 if before != number:
                     successors[before].add(number)
-    places = [*op_indices, *(min(set(r.splits) - r.duplicated) for r in regions)]
+    region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
+    places = [*op_indices, *region_places]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
     if len(order) < len(successors):
         return None
-    return [step for step in order if step not in region_of]
+    return [item for item in order if item not in region_of]
 
 
 def _write_region(
     writer: ProgramWriter, region: Region, chunks: Sequence[ChunkRanges]
 ) -> None:
-    """Add the ops of all chunks of a region, and join its outputs."""
+    """Add the ops of all chunks of a region to the writer, and join the region's outputs.
+
+    What only the replaced ops made or read is added to ``writer.replaced``.
+    """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
     carried: Mapping[VarId, VarId] = {}
@@ -131,7 +141,9 @@ def _write_region(
     for var, slices in output_slices.items():
         axis = output_axis_map(graph, region, var).axis
         producer = graph.ops[graph.dataflow.producer[var]].label
-        writer.concat(f"{producer}__chunks", tuple(slices), var, axis, var)
+        writer.concat(
+            f"{producer}__chunks", tuple(slices), output=var, axis=axis, original=var
+        )
     for index in region.splits:
         op = graph.ops[index]
         writer.replaced.update(var for var in op.outputs if var and var not in output_slices)
@@ -139,7 +151,10 @@ def _write_region(
 
 
 def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
-    """Return the written program without replaced vars and ops that are unused now."""
+    """Return the written program without replaced vars and ops that are unused now.
+
+    ``region_ranges`` are the ops of each region, counted before the removal.
+    """
     program = writer.graph.program
     read = {var for op in writer.ops for var in op.reads}
     unused = {
@@ -152,7 +167,8 @@ def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> 
     is_kept = [not op.outputs or not unused.issuperset(op.outputs) for op in writer.ops]
     # An op that stays for another output keeps its unused output too.
     unused -= {var for op in compress(writer.ops, is_kept) for var in op.outputs}
-    kept_before = [0, *accumulate(map(int, is_kept))]
+    # The index of each op once removed ops are gone.
+    new_index = [0, *accumulate(map(int, is_kept))]
     constants: dict[VarId, NewWeight] = {
         var: values for values, var in writer.constants.items()
     }
@@ -162,13 +178,18 @@ def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> 
             {var: record for var, record in writer.vars.items() if var not in unused},
         ),
         {**constants, **writer.weight_slices},
-        tuple((kept_before[start], kept_before[stop]) for start, stop in region_ranges),
+        tuple((new_index[start], new_index[stop]) for start, stop in region_ranges),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _SlicedVar:
-    """A var that holds a range of an axis of an original tensor."""
+    """A var of the rewritten program that holds a slice of a tensor of the original one.
+
+    Attributes:
+        var: the var.
+        range: the range of the sliced axis, in elements of the original tensor.
+    """
 
     var: VarId
     range: Range
@@ -177,7 +198,19 @@ class _SlicedVar:
 class _ChunkWriter:
     """Adds the ops of one chunk of a region to a program, each behind the slices that it reads.
 
-    The copy of an op has the ``source`` of the original, as recomputed ops do.
+    The copy of an op has the ``source`` of the original, as recomputed ops do. Tensors are
+    named by their vars in the original program.
+
+    Attributes:
+        _writer: the program that is written; ops and vars are added to it.
+        _graph: the original program.
+        _region: the region.
+        _chunk: the ranges of this chunk.
+        _suffix: appended to the names of all ops and vars of this chunk.
+        _own_slices: for each tensor that the region makes, the slice that this chunk makes.
+        _joined_slices: the same slices preceded by the rows that the previous chunk carried
+        over, for tensors of which this chunk reads such rows.
+        _added_slices: the output of each Slice that was added, by tensor, axis and range.
     """
 
     def __init__(
@@ -185,12 +218,9 @@ class _ChunkWriter:
     ) -> None:
         self._writer, self._graph = writer, writer.graph
         self._region, self._chunk, self._suffix = region, chunk, suffix
-        self._made: dict[VarId, _SlicedVar] = {}
-        """What this chunk makes of each tensor."""
-        self._joined: dict[VarId, _SlicedVar] = {}
-        """The same, preceded by the rows that the previous chunk carried over."""
-        self._slices: dict[tuple[VarId, int, Range], VarId] = {}
-        """Slices that were added already, by tensor, axis and range."""
+        self._own_slices: dict[VarId, _SlicedVar] = {}
+        self._joined_slices: dict[VarId, _SlicedVar] = {}
+        self._added_slices: dict[tuple[VarId, int, Range], VarId] = {}
 
     def write(
         self, carried: Mapping[VarId, VarId], next_carried: Mapping[VarId, Range]
@@ -198,13 +228,15 @@ class _ChunkWriter:
         """Add the ops of the chunk, in order.
 
         Args:
-            carried: the vars that hold what the previous chunk carried over, by tensor.
-            next_carried: the ranges that the next chunk needs of this one.
+            carried: for each tensor of which the previous chunk carried rows over, the var
+                that holds these rows.
+            next_carried: for each tensor of which the next chunk needs rows of this one, the
+                range of these rows.
 
         Returns:
-            The vars that hold ``next_carried``.
+            For each tensor in ``next_carried``, the var that holds these rows.
         """
-        carried_over = {}
+        carried_over: dict[VarId, VarId] = {}
         for index in sorted(self._region.splits):
             op, split = self._graph.ops[index], self._region.splits[index]
             self._write_op(index, split)
@@ -218,18 +250,22 @@ class _ChunkWriter:
         return carried_over
 
     def _write_op(self, index: int, split: Split) -> None:
-        """Add the copy of one op, with its input slices, its masks and its surplus sliced off."""
-        op, node, chunk = self._graph.ops[index], self._graph.node(index), self._chunk
+        """Add the copy of one op, behind the slices and masks that it reads.
+
+        If the op reads a halo, it may make a surplus: elements before and after its own range
+        of the output. Then a Slice of its own range follows.
+        """
+        op, node = self._graph.ops[index], self._graph.node(index)
         if node is None:
             raise ValueError(f"{op.label} has no shapes")
-        op_range = chunk.computed[index]
+        op_range = self._chunk.computed[index]
         edit = chunk_edit(node, split, op_range)
         inputs = self._input_slices(op, split, op_range, edit)
         outputs = [
             self._new_output(var, axis_map, op_range)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         ]
-        output, axis_map = outputs[0], split.outputs[0]
+        own_output, axis_map = outputs[0], split.outputs[0]
         has_surplus = axis_map is not None and any(edit.surplus)
         if axis_map is not None and has_surplus:
             outputs[0] = self._new_output_with_surplus(
@@ -245,14 +281,27 @@ class _ChunkWriter:
             )
         )
         if axis_map is not None and has_surplus:
-            start, stop = self._made[op.outputs[0]].range
-            bounds = edit.surplus[0], edit.surplus[0] + stop - start
-            self._writer.slice(outputs[0], output, axis_map.axis, bounds, op.outputs[0])
+            start, stop = self._own_slices[op.outputs[0]].range
+            before, _ = edit.surplus
+            self._writer.slice(
+                var=outputs[0],
+                output=own_output,
+                axis=axis_map.axis,
+                bounds=(before, before + stop - start),
+                original=op.outputs[0],
+            )
 
     def _input_slices(
         self, op: Op, split: Split, op_range: Range, edit: ChunkEdit
     ) -> list[VarId]:
-        """Return the inputs of an op's copy, after adding the slices and masks that it reads."""
+        """Add the slices and masks that an op's copy reads, and return its inputs.
+
+        Args:
+            op: the original op.
+            split: how the region splits it.
+            op_range: the range of the split that the copy computes.
+            edit: inputs that the copy has in place of original ones.
+        """
         inputs = []
         for var, axis_map in zip(op.inputs, split.inputs, strict=True):
             if axis_map is None or not var:
@@ -267,12 +316,16 @@ class _ChunkWriter:
         for position, values in edit.constants.items():
             inputs[position] = self._writer.constant(values)
         for position, mask in edit.masks.items():
+            # The original op may end before the mask's position: fill up with omitted inputs.
             inputs += [VarId("")] * (position + 1 - len(inputs))
             inputs[position] = self._causal_mask(op.outputs[0], mask)
         return inputs
 
     def _causal_mask(self, named_after: VarId, mask: CausalMask) -> VarId:
-        """Add the ops that compute ``row >= key`` as a bool tensor, and return it."""
+        """Add the ops that compute ``row >= key`` as a bool tensor ``[rows, keys]``; return it.
+
+        The names of the new vars begin with ``named_after``.
+        """
         writer, rows = self._writer, tuple(range(*mask.rows))
         row_indices = writer.new_var(
             named_after, f"{self._suffix}_rows", (len(rows), 1), "int64"
@@ -285,53 +338,70 @@ class _ChunkWriter:
         return output
 
     def _new_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:
-        """Add the var for what this chunk makes of an output; omitted if it stays unread."""
+        """Add and return the var of the slice of an output that this chunk makes.
+
+        Returns the empty name of an omitted output if the op omits it, or if every chunk would
+        make it whole, as nothing reads it then.
+        """
         if axis_map is None or not var:
             return VarId("")
         dims = list(self._graph.dims(var))
         start, stop = axis_map.range(op_range, dims[axis_map.axis])
         dims[axis_map.axis] = stop - start
         name = self._writer.new_var(var, self._suffix, tuple(dims))
-        self._made[var] = _SlicedVar(name, (start, stop))
+        self._own_slices[var] = _SlicedVar(name, (start, stop))
         return name
 
     def _new_output_with_surplus(self, var: VarId, axis: int, surplus: Range) -> VarId:
-        """Add the var for an output that the chunk makes together with elements of its halo."""
+        """Add and return a var for this chunk's slice of an output with its surplus.
+
+        ``surplus`` is how many more elements the op makes before and after the slice.
+        """
         dims = list(self._graph.dims(var))
-        start, stop = self._made[var].range
+        start, stop = self._own_slices[var].range
         dims[axis] = stop - start + sum(surplus)
         return self._writer.new_var(var, f"{self._suffix}_wide", tuple(dims))
 
     def _join_carried(self, var: VarId, axis: int, carried: VarId) -> None:
-        """Add a Concat of the carried rows and this chunk's own."""
-        made = self._made[var]
-        bounds = self._chunk.carried[var][0], made.range[1]
+        """Add a Concat of the rows that were carried over and the rows of this chunk."""
+        own = self._own_slices[var]
+        bounds = self._chunk.carried[var][0], own.range[1]
         dims = list(self._graph.dims(var))
         dims[axis] = bounds[1] - bounds[0]
         name = self._writer.new_var(var, f"{self._suffix}_joined", tuple(dims))
-        self._writer.concat(f"{name}/join", (carried, made.var), name, axis, var)
-        self._joined[var] = _SlicedVar(name, bounds)
+        self._writer.concat(
+            f"{name}/join", (carried, own.var), output=name, axis=axis, original=var
+        )
+        self._joined_slices[var] = _SlicedVar(name, bounds)
 
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
-        """Return a var that holds a range of a tensor, after adding a Slice if there is none.
+        """Return a var that holds a range of a tensor; adds a Slice if no var holds it yet.
+
+        The Slice reads what this chunk has of the tensor: its own slice, the one joined with
+        carried rows if it needs more, or the whole tensor if other ops make it.
 
         Args:
-            var: a tensor of the original program: one that the region makes, or reads whole.
+            var: a tensor of the original program that the region makes or reads.
             axis: the axis.
             bounds: the range, in elements of the original tensor.
         """
         dims = list(self._graph.dims(var))
-        available = self._made.get(var, _SlicedVar(var, (0, dims[axis])))
-        if bounds != available.range and var in self._joined:
-            available = self._joined[var]
-        if bounds == available.range:
-            return available.var
+        source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))
+        if bounds != source.range and var in self._joined_slices:
+            source = self._joined_slices[var]
+        if bounds == source.range:
+            return source.var
         key = var, axis, bounds
-        if key not in self._slices:
-            start = available.range[0]
+        if key not in self._added_slices:
+            start, _ = source.range
             dims[axis] = bounds[1] - bounds[0]
             name = self._writer.new_var(var, f"{self._suffix}_slice", tuple(dims))
-            relative = bounds[0] - start, bounds[1] - start
-            self._writer.slice(available.var, name, axis, relative, var)
-            self._slices[key] = name
-        return self._slices[key]
+            self._writer.slice(
+                var=source.var,
+                output=name,
+                axis=axis,
+                bounds=(bounds[0] - start, bounds[1] - start),
+                original=var,
+            )
+            self._added_slices[key] = name
+        return self._added_slices[key]

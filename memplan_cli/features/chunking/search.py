@@ -1,6 +1,8 @@
 """Search for regions, axes and numbers of chunks that meet a budget with little added work.
 
-Each step of the search lowers the peak op, the op of the top block with the most live bytes:
+A state is the program with some regions in chunks, and a trial is one region more, or one in
+more chunks. Each step of the search lowers the peak op, the op of the top block with the most
+live bytes:
 
 1. Take the largest tensors that are live there, and grow regions from them along every axis.
 2. Try each region in 2, 3, 4, 6, ... chunks.
@@ -41,16 +43,19 @@ _MAX_SEEDS = 3
 _CHUNK_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _USEFUL_SHARE = 0.9
-"""More chunks are tried while twice as many lower the bytes to this share."""
+"""Twice as many chunks are worth more trials if they lower a region's bytes to this share."""
 
 _USEFUL_EXCESS_SHARE = 0.7
-"""They are also tried while what exceeds the budget is lowered to this share."""
+"""They are also worth it if they lower the bytes above the budget to this share."""
 
 _MAX_STEPS = 400
 """Search steps towards one budget."""
 
 _MAX_WRITTEN_OPS = 1_000_000
 """Ops of all programs that are written; bounds the time of a search that fails."""
+
+_FIXED_SIZES = "1"
+"""The unit of buffers whose sizes are numbers; chunking refuses all other sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,15 @@ class Choice:
         region: the region.
         count: the number of chunks.
         before: live bytes of the peak op when the region was chosen.
-        after: most live bytes while the region runs.
-        work: the work of the chunks less that of the original ops.
+        after: most live bytes while the region runs; 0 before it is measured.
+        work: the work of the chunks less that of the original ops; 0 before it is measured.
     """
 
     region: Region
     count: int
     before: int
-    after: int
-    work: int
+    after: int = 0
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,8 @@ class State:
         choices: the regions.
         chunked: the program.
         sizes: the sizes of its planned vars.
-        pressure: pairs of a tick and the bytes that are live from it on, in order.
+        pressure: pairs of a tick and the bytes that are live from it on, by ascending tick. A
+        tick is a step of the planner's clock, which also runs inside subgraphs.
         op_ticks: the first tick of each op of the top block.
         peak_tick: the tick with the most live bytes.
         peak_op: the op of the top block that runs then.
@@ -102,9 +108,14 @@ class State:
         return max((live_bytes for _, live_bytes in self.pressure), default=0)
 
     def region_peak(self, number: int) -> int:
-        """Return the most live bytes while the region of a choice runs."""
-        first, last = self.chunked.region_ranges[number]
-        return self._peak_between(self.op_ticks[first], self.op_ticks[last - 1])
+        """Return the most live bytes while the region of ``choices[number]`` runs."""
+        start, stop = self.chunked.region_ranges[number]
+        return self._peak_between(self.op_ticks[start], self.op_ticks[stop - 1])
+
+    def runs_at_peak(self, number: int) -> bool:
+        """Whether the region of ``choices[number]`` runs at the tick with the most live bytes."""
+        start, stop = self.chunked.region_ranges[number]
+        return self.op_ticks[start] <= self.peak_tick <= self.op_ticks[stop - 1]
 
     def op_peak(self, op: Op) -> int:
         """Return the most live bytes while an op runs; 0 if it was replaced by chunks."""
@@ -117,12 +128,13 @@ class State:
 
     def _peak_between(self, start: int, end: int) -> int:
         """Return the most live bytes from tick ``start`` to tick ``end``, both included."""
-        most = 0
+        peak = 0
         for tick, live_bytes in self.pressure:
             if tick > end:
                 break
-            most = live_bytes if tick <= start else max(most, live_bytes)
-        return most
+            # The last entry up to ``start`` holds at ``start``; earlier ones do not count.
+            peak = live_bytes if tick <= start else max(peak, live_bytes)
+        return peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +173,8 @@ def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
         terms: what is planned and pinned, and which tensors share memory.
         budget: bytes, or as a float a share of the live peak without chunks.
     """
-    searcher = Search(graph, terms, 0)
-    bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
+    # `lower` sets the budget, which may be a share of the peak that is measured first.
+    searcher = Search(graph, terms, budget=0)
     unchunked = searcher.write_state(())
     if unchunked is None:
         raise ValueError("a program without regions can always be written")
@@ -171,6 +183,7 @@ def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
     state = searcher.lower(unchunked, max_bytes)
     if state.peak > max_bytes:
         stepwise = unchunked
+        # Leave ops to write for the second search if the first has used them up.
         searcher.max_written_ops += _MAX_WRITTEN_OPS // 2
         for target in _descending_budgets(before, max_bytes):
             stepwise = searcher.lower(stepwise, target)
@@ -178,19 +191,22 @@ def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
     work = total_cost(graph.program).work
     added_work = sum(choice.work for choice in state.choices)
     return SearchResult(
-        state.chunked,
-        state.sizes,
-        state.choices,
-        before,
-        state.peak,
-        added_work / work if work else 0.0,
-        work,
-        bound,
+        chunked=state.chunked,
+        sizes=state.sizes,
+        choices=state.choices,
+        before=before,
+        peak=state.peak,
+        added_work=added_work / work if work else 0.0,
+        work=work,
+        bound=lower_bound(graph, frozenset(terms.sizes), terms.aliasing),
     )
 
 
 def _descending_budgets(peak: int, budget: int) -> Iterator[int]:
-    """Yield half of a peak, then three quarters of the last, down to the budget."""
+    """Yield budgets from half of a peak down, each three quarters of the one before.
+
+    The last is ``budget`` itself: 400, 300, 225, 200 for a peak of 800 and a budget of 200.
+    """
     target = peak // 2
     while target > budget:
         yield target
@@ -202,10 +218,10 @@ class _Trial(NamedTuple):
     """A region in a number of chunks, added to a state.
 
     Attributes:
-        choices: the choices of the state that remain, then the new one.
-        peak: the most live bytes of the region, and of the state's peak op if that is still
-        whole.
-        work: the added work of the new choice.
+        choices: the state's choices without those that overlap the region, then the region's.
+        peak: the most live bytes while the region runs, and while the state's peak op runs if
+        that is still whole.
+        work: the added work of the region.
     """
 
     choices: tuple[Choice, ...]
@@ -214,11 +230,13 @@ class _Trial(NamedTuple):
 
 
 class _PatternResult(NamedTuple):
-    """The last choice for regions with the same ops and splits.
+    """The last choice among regions with the same pattern: operator types and splits.
+
+    Equal layers of a model have regions with the same pattern.
 
     Attributes:
-        chunk_count: its number of chunks; 0 if there was none.
-        peak: the live bytes that it reached.
+        chunk_count: its number of chunks; 0 if no such region was chosen.
+        peak: the peak of its trial.
     """
 
     chunk_count: int = 0
@@ -231,18 +249,25 @@ class Search:
     Attributes:
         graph: the program without chunks.
         terms: what is planned and pinned, and which tensors share memory.
-        budget: the bytes that are aimed at.
+        budget: the bytes that are aimed at; set by `lower`.
         max_written_ops: ops after which no more trials are written.
+        _written_ops: the ops of all programs that were written so far.
+        _regions: the regions that grow from a tensor along an axis; a cache.
+        _pattern_results: the last choice by pattern of its region (`_pattern`).
     """
 
     def __init__(self, graph: Graph, terms: PlannedVars, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
-        self.max_written_ops, self._written_ops = _MAX_WRITTEN_OPS, 0
+        self.max_written_ops = _MAX_WRITTEN_OPS
+        self._written_ops = 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
         self._pattern_results: dict[tuple[object, ...], _PatternResult] = {}
 
     def write_state(self, choices: Sequence[Choice]) -> State | None:
-        """Write the program with these regions in chunks, and measure it; None if it cannot be."""
+        """Return the program with these regions in chunks, with its measured live bytes.
+
+        None if `rewrite_in_chunks` cannot write it. Counts the ops of the program.
+        """
         chunked = rewrite_in_chunks(
             self.graph, [(choice.region, choice.count) for choice in choices]
         )
@@ -252,42 +277,54 @@ class Search:
         self._written_ops += len(ops)
         sizes = with_new_sizes(chunked.program, self.graph.program, self.terms.sizes)
         measurement = measured(chunked.program, sizes, self.terms.pinned, self.terms.aliasing)
-        buffer_of, arenas = measurement.storage
-        buffers = arenas.get("1", ())
-        live = tuple(pressure(Problem(buffers)))
-        peak_tick = max(live, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))[0]
+        buffer_of, buffers_by_unit = measurement.storage
+        buffers = buffers_by_unit.get(_FIXED_SIZES, ())
+        live_bytes = tuple(pressure(Problem(buffers)))
+        # The earliest tick with the most live bytes.
+        peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
         peak_buffers = {
             buffer.id for buffer in buffers if buffer.live.start <= peak_tick < buffer.live.end
         }
         peak_vars = [var for var, buffer_id in buffer_of.items() if buffer_id in peak_buffers]
+        # Largest first; sizes are numbers, so a size's coefficient is its bytes.
         peak_vars.sort(key=lambda var: (-sizes[var].coefficient, var))
+        # Steps of the top block have an empty path; others belong to subgraphs.
         op_ticks = tuple(
             step.start for step in measurement.timeline.steps if not step.block.path
         )
+        peak_op_index = max(bisect_right(op_ticks, peak_tick) - 1, 0)
         return State(
-            tuple(choices),
-            chunked,
-            sizes,
-            live,
-            op_ticks,
-            peak_tick,
-            ops[max(bisect_right(op_ticks, peak_tick) - 1, 0)],
-            tuple(peak_vars),
+            choices=tuple(choices),
+            chunked=chunked,
+            sizes=sizes,
+            pressure=live_bytes,
+            op_ticks=op_ticks,
+            peak_tick=peak_tick,
+            peak_op=ops[peak_op_index],
+            peak_vars=tuple(peak_vars),
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:
-        """Write a state, and set ``after`` and ``work`` of its choices to what was measured."""
+        """Return the state of these regions with measured ``after`` and ``work`` of each choice.
+
+        None if its program cannot be written.
+        """
         state = self.write_state(tuple(choices))
         if state is None:
             return None
         measured_choices = [
-            replace(choice, after=state.region_peak(number), work=self._work(state, number))
+            replace(
+                choice, after=state.region_peak(number), work=self._added_work(state, number)
+            )
             for number, choice in enumerate(state.choices)
         ]
         return replace(state, choices=tuple(measured_choices))
 
     def lower(self, state: State, budget: int) -> State:
-        """Return a state within a budget, or the last one that could be reached."""
+        """Return a state within a budget, or the last one that could be reached.
+
+        Sets ``self.budget``.
+        """
         self.budget = budget
         for _ in range(_MAX_STEPS):
             following = self._step(state) if state.peak > budget else None
@@ -299,7 +336,8 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        The peak of the whole program never rises.
+        The peak of the whole program never rises. Remembers the choice for the regions of equal
+        layers.
         """
         trials: list[_Trial] = []
         for trial in self._trials(state):
@@ -307,9 +345,13 @@ class Search:
                 break
             if trial.peak < state.peak:
                 trials.append(trial)
+                # A trial that does as well as the same pattern did before ends the collection.
                 pattern = self._pattern_result(trial.choices[-1].region)
                 if pattern.chunk_count and trial.peak <= max(self.budget, pattern.peak):
                     break
+        # Trials within the budget come first, those with less work before others; then those
+        # above it, lowest first. A trial may have been measured without the other regions, so
+        # the whole program is written and measured before it is taken.
         for trial in sorted(
             trials, key=lambda trial: (max(trial.peak, self.budget), trial.work)
         ):
@@ -331,11 +373,10 @@ class Search:
         First regions that run at the peak get more chunks. Then new regions are grown from the
         largest live tensors, those whose pattern was chosen before first.
         """
-        for choice, (first, last) in zip(
-            state.choices, state.chunked.region_ranges, strict=True
-        ):
-            if state.op_ticks[first] <= state.peak_tick <= state.op_ticks[last - 1]:
+        for number, choice in enumerate(state.choices):
+            if state.runs_at_peak(number):
                 yield from self._trials_of_region(state, choice.region, choice.count)
+        # Regions from several seeds or axes may be equal.
         candidates = {
             region.key: region
             for var in islice(self._seeds(state), _MAX_SEEDS)
@@ -346,10 +387,13 @@ class Search:
             candidates.values(),
             key=lambda region: not self._pattern_result(region).chunk_count,
         ):
-            yield from self._trials_of_region(state, region, 0)
+            yield from self._trials_of_region(state, region, current_count=0)
 
     def _seeds(self, state: State) -> Iterator[VarId]:
-        """Yield the live vars at the peak that whole ops make and that are no graph outputs."""
+        """Yield vars from which regions can be grown, largest first.
+
+        They are live at the peak, made by ops outside all regions, and no graph outputs.
+        """
         chunked_ops = {index for choice in state.choices for index in choice.region.splits}
         for var in state.peak_vars:
             producer = self.graph.dataflow.producer.get(var)
@@ -358,7 +402,7 @@ class Search:
                 yield var
 
     def _regions_from(self, var: VarId, axis: int) -> tuple[Region, ...]:
-        """Return the regions from a seed, grown once."""
+        """Return the regions that grow from a tensor along an axis; cached."""
         if (var, axis) not in self._regions:
             self._regions[var, axis] = tuple(regions_from(self.graph, var, axis))
         return self._regions[var, axis]
@@ -368,7 +412,9 @@ class Search:
     ) -> Iterator[_Trial]:
         """Yield a region in more and more chunks, until it fits the budget or gains too little.
 
-        Numbers of chunks below those of an equal layer's region are not tried.
+        Numbers of chunks below those of an equal layer's region are not tried. The search ends
+        if twice as many chunks as those of the last useful trial bring no useful gain; a
+        number in between (3 after 2) may bring little.
 
         Args:
             state: the state that the region is added to, in place of regions that overlap it.
@@ -380,45 +426,55 @@ class Search:
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
         # If the peak op is an original one, the region is measured without the other regions:
-        # its own live bytes do not depend on them, and less is written.
+        # its own live bytes do not depend on them, and fewer ops are written. Otherwise the
+        # peak op is an op of another region's chunks, which must be in the program.
         peak_is_original = state.peak_op.source >= 0 and state.peak_op in self.graph.ops
         written_beside = () if peak_is_original else others
         min_count = self._pattern_result(region).chunk_count
-        last_peak, last_count = state.peak, current_count
+        # The last trial that lowered the bytes usefully.
+        useful_peak, useful_count = state.peak, current_count
         for count in _CHUNK_COUNTS:
             if count <= current_count or count < min_count:
                 continue
-            choice = Choice(region, count, state.peak, 0, 0)
+            choice = Choice(region, count, before=state.peak)
             trial_state = self.write_state((*written_beside, choice))
             if trial_state is None:
                 continue
             number = len(written_beside)
             after = trial_state.region_peak(number)
-            work = self._work(trial_state, number)
+            work = self._added_work(trial_state, number)
             peak = max(after, trial_state.op_peak(state.peak_op))
-            if current_count and peak > max(self.budget, self._useful_peak(last_peak)):
-                if count < 2 * last_count:
+            # A region that is in chunks already is cut further only for a useful gain.
+            if current_count and peak > max(self.budget, self._max_useful_peak(useful_peak)):
+                if count < 2 * useful_count:
                     continue
                 return
             yield _Trial((*others, replace(choice, after=after, work=work)), peak, work)
             if after <= self.budget:
                 return
-            if after <= self._useful_peak(last_peak):
-                last_peak, last_count = after, count
-            elif count >= 2 * last_count:
+            if after <= self._max_useful_peak(useful_peak):
+                useful_peak, useful_count = after, count
+            elif count >= 2 * useful_count:
                 return
 
-    def _useful_peak(self, last_peak: int) -> float:
-        """Return the bytes to which more chunks must lower a region to be worth trying on."""
+    def _max_useful_peak(self, last_peak: int) -> float:
+        """Return the bytes to which more chunks must lower a region's peak to be useful.
+
+        Either the peak falls to `_USEFUL_SHARE`, or its excess over the budget to
+        `_USEFUL_EXCESS_SHARE`.
+        """
         excess = max(last_peak - self.budget, 0)
         return max(last_peak * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
 
-    def _work(self, state: State, number: int) -> int:
-        """Return the work of a region's chunks less that of the ops that they replace."""
+    def _added_work(self, state: State, number: int) -> int:
+        """Return the work of a region's chunks less that of the ops that they replace.
+
+        Duplicated ops also run whole, so they are not replaced.
+        """
         program = state.chunked.program
-        first, last = state.chunked.region_ranges[number]
+        start, stop = state.chunked.region_ranges[number]
         region = state.choices[number].region
-        chunk_work = sum(node_work(op, program.vars) for op in program.body.ops[first:last])
+        chunk_work = sum(node_work(op, program.vars) for op in program.body.ops[start:stop])
         replaced_ops = [
             self.graph.ops[index] for index in region.splits if index not in region.duplicated
         ]
@@ -426,6 +482,7 @@ class Search:
         return chunk_work - sum(node_work(op, original_vars) for op in replaced_ops)
 
     def _pattern_result(self, region: Region) -> _PatternResult:
+        """Return the last choice among regions with the pattern of this one."""
         return self._pattern_results.get(self._pattern(region), _PatternResult())
 
     def _pattern(self, region: Region) -> tuple[object, ...]:

@@ -38,11 +38,24 @@ def inserted_op(
     attributes: Mapping[str, Attribute] | None = None,
 ) -> Op:
     """Return an op with one output that has no node in the file."""
-    return Op(name, kind, inputs, (output,), (), "", INSERTED, attributes or {})
+    return Op(
+        name=name,
+        type=kind,
+        inputs=inputs,
+        outputs=(output,),
+        source=INSERTED,
+        attributes=attributes or {},
+    )
 
 
 class ProgramWriter:
     """Collects the ops of a rewritten program, and adds vars and constants as they are needed.
+
+    A tensor in the runtime's blocked channel layout has the dims ``[N, C, H, W]``, but its
+    elements lie in memory as ``[N, C / block, H, W, block]``. An ordinary Slice or Concat of
+    rows (H) would move the wrong elements. So such a tensor is first reshaped to its *row
+    dims* ``[N, C / block, H, W * block]``, in which rows are contiguous, and reshaped back
+    after it.
 
     Attributes:
         graph: the program that is rewritten.
@@ -64,53 +77,72 @@ class ProgramWriter:
     def concat(
         self, name: str, parts: tuple[VarId, ...], output: VarId, axis: int, original: VarId
     ) -> None:
-        """Add ops that join slices of an axis. ``original`` is the var whose layout they have."""
+        """Append a Concat of slices, with Reshapes around it in the blocked channel layout.
+
+        Args:
+            name: the name of the Concat.
+            parts: the vars to join, in order.
+            output: the var that holds the result; it is in ``self.vars`` already.
+            axis: the axis along which they are joined.
+            original: the tensor of the original program that the parts are slices of. Its
+                layout is also that of the parts.
+        """
         attributes: Mapping[str, Attribute] = {"axis": axis}
-        if not self._needs_row_view(axis, original):
+        if not self._needs_row_dims(axis, original):
             self.ops.append(inserted_op(name, "Concat", parts, output, attributes))
             return
-        parts = tuple(self._row_view(part) for part in parts)
-        joined = self._new_row_view(output)
-        self.ops.append(inserted_op(name, "Concat", parts, joined, attributes))
+        reshaped_parts = tuple(self._reshape_to_row_dims(part) for part in parts)
+        joined = self._new_var_with_row_dims(output)
+        self.ops.append(inserted_op(name, "Concat", reshaped_parts, joined, attributes))
         self.reshape(joined, output)
 
     def slice(
         self, var: VarId, output: VarId, axis: int, bounds: Range, original: VarId
     ) -> None:
-        """Add ops that take a range of an axis. ``original`` is the var whose layout it has."""
-        if not self._needs_row_view(axis, original):
+        """Append a Slice, with Reshapes around it in the blocked channel layout.
+
+        Args:
+            var: the var to slice.
+            output: the var that holds the result; it is in ``self.vars`` already.
+            axis: the axis.
+            bounds: the range of the axis, in elements of ``var``.
+            original: the tensor of the original program that ``var`` is, or is a slice of. Its
+                layout is also that of ``var``.
+        """
+        if not self._needs_row_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))
             return
-        rows, sliced = self._row_view(var), self._new_row_view(output)
-        self.ops.append(self._slice_op(rows, sliced, axis, bounds))
+        reshaped, sliced = self._reshape_to_row_dims(var), self._new_var_with_row_dims(output)
+        self.ops.append(self._slice_op(reshaped, sliced, axis, bounds))
         self.reshape(sliced, output)
 
-    def _needs_row_view(self, axis: int, original: VarId) -> bool:
-        """Whether rows of a tensor in the blocked channel layout are sliced or joined."""
+    def _needs_row_dims(self, axis: int, original: VarId) -> bool:
+        """Whether a Slice or Concat along an axis is one of rows in the blocked layout."""
         return axis == ROWS and original in self.graph.blocked_vars
 
-    def _row_view(self, var: VarId) -> VarId:
-        """Add a Reshape from ``[N, C, H, W]`` in blocked layout, and return its output.
+    def _reshape_to_row_dims(self, var: VarId) -> VarId:
+        """Append a Reshape from ``[N, C, H, W]`` to ``[N, C / block, H, W * block]``.
 
-        The output's dims ``[N, C / block, H, W * block]`` say how the elements lie in memory.
+        Returns:
+            The output of the Reshape.
         """
-        rows = self._new_row_view(var)
-        self.reshape(var, rows)
-        return rows
+        reshaped = self._new_var_with_row_dims(var)
+        self.reshape(var, reshaped)
+        return reshaped
 
-    def _new_row_view(self, var: VarId) -> VarId:
-        """Add a var with the dims of a row view, and return it."""
+    def _new_var_with_row_dims(self, var: VarId) -> VarId:
+        """Add and return a var ``[N, C / block, H, W * block]`` for a var ``[N, C, H, W]``."""
         samples, channels, rows, columns = self._dims(var)
         block = self.graph.context.channel_block
         return self.new_var(var, "_rows", (samples, channels // block, rows, columns * block))
 
     def reshape(self, var: VarId, output: VarId) -> None:
-        """Add a Reshape to the shape of another var."""
+        """Append a Reshape of ``var`` to the dims of ``output``."""
         shape = self.constant(self._dims(output))
         self.ops.append(inserted_op(f"{output}/view", "Reshape", (var, shape), output))
 
     def _slice_op(self, var: VarId, output: VarId, axis: int, bounds: Range) -> Op:
-        """Return a Slice with bounds in the form of the model's opset."""
+        """Return a Slice whose bounds are inputs or, before opset 10, attributes."""
         name = f"{output}/slice"
         if self.graph.context.opset < _SLICE_INPUTS_OPSET:
             attributes: Mapping[str, Attribute] = {
@@ -123,7 +155,7 @@ class ProgramWriter:
         return inserted_op(name, "Slice", (var, start, stop, axes), output)
 
     def constant(self, values: Dims) -> VarId:
-        """Return an int64 constant with these values, which is added if there is none yet."""
+        """Return an int64 constant ``[len(values)]`` with these values, added at its first use."""
         if values not in self.constants:
             suffix = "_".join(map(str, values))
             if len(values) > _MAX_NAMED_VALUES:
@@ -134,7 +166,10 @@ class ProgramWriter:
         return self.constants[values]
 
     def weight_slice(self, weight: VarId, suffix: str, axis: int, bounds: Range) -> VarId:
-        """Add a weight that is a slice of a weight of the file, and return it."""
+        """Add and return a weight that is a slice of a weight of the file.
+
+        The slice is stored in the written file, so no Slice runs.
+        """
         dims = list(self._dims(weight))
         dims[axis] = bounds[1] - bounds[0]
         name = self.new_var(weight, suffix, tuple(dims))
@@ -145,7 +180,10 @@ class ProgramWriter:
     def new_var(
         self, var: VarId, suffix: str, dims: Dims | None = None, dtype: str | None = None
     ) -> VarId:
-        """Add a var named after another; shape and dtype are that var's unless given."""
+        """Add and return a var that an op makes, named after ``var``.
+
+        ``dims`` and ``dtype`` of None mean those of ``var``.
+        """
         record = self.vars[var]
         name = self._free_name(f"{var}{suffix}")
         self.vars[name] = record._replace(
@@ -158,9 +196,11 @@ class ProgramWriter:
         return name
 
     def _dims(self, var: VarId) -> Dims:
+        """Return the shape of a var, original or added, whose dimensions are numbers."""
         return tuple(dim for dim in self.vars[var].shape or () if isinstance(dim, int))
 
     def _free_name(self, name: str) -> VarId:
+        """Return the name, with underscores appended until no var has it."""
         while name in self.vars:
             name += "_"
         return VarId(name)
