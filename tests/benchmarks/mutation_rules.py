@@ -57,7 +57,7 @@ RULES = (
     rule("columns are not cut where channels lie in blocks",
          "Graph._respects_channel_blocks", always("ROWS"), "test_only_samples_and_rows_are_cut"),
     rule("what an interpolation makes of its halo is cut off",
-         "_resized_chunk", replace("(chunk[0] - start) * written.scale", "0"), "test_pieces_put_together_are_the_whole"),
+         "_resize_edit", replace("(chunk[0] - start) * written.scale", "0"), "test_pieces_put_together_are_the_whole"),
     rule("a file in pieces declares the dims that it was cut for",
          "_fix_dims", drop("dim_value"), "test_a_bound_dim_is_the_only_one_of_the_written_file"),
     rule("a default that a caller may replace is no constant",

@@ -24,7 +24,7 @@ def test_the_bound_is_what_one_op_needs() -> None:
         ("MatMul", "b10 x", "c7"),
         ("Tanh", "c7", "z"),
     )
-    assert Bound(tested, terms(tested)).least == 17
+    assert Bound(tested, terms(tested)).simple_bound == 17
 
 
 def kept_out() -> Program:
@@ -46,11 +46,11 @@ def test_what_cannot_be_made_beside_a_large_value_is_there_before() -> None:
     tested = kept_out()
     bound = Bound(tested, terms(tested))
     # b90 with a100 and c30 is the most that one op touches.
-    assert bound.least == 220
+    assert bound.simple_bound == 220
     # f90 comes from e80, 170 together; under 310, a100 fits not beside f90, nor what it
     # makes: d20 is there too when f90 is made. That is less than one op needs alone.
-    assert bound.below(1000) == 220
-    assert not bound.excludes(220)
+    assert bound.best_bound(1000) == 220
+    assert not bound.is_impossible(220)
 
 
 def test_a_cut_raises_the_bound() -> None:
@@ -67,10 +67,10 @@ def test_a_cut_raises_the_bound() -> None:
     bound = Bound(tested, terms(tested))
     # e100 and f100 are there at once. Beside f100 there is no room for a150, so c20 (less
     # than b30, which it could be made of) is there already.
-    assert bound.least == 200
-    assert bound.excludes(219)
-    assert not bound.excludes(220)
-    assert bound.below(1000) == 220
+    assert bound.simple_bound == 200
+    assert bound.is_impossible(219)
+    assert not bound.is_impossible(220)
+    assert bound.best_bound(1000) == 220
     found = fitted(tested, 219)
     assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
 
@@ -107,7 +107,7 @@ def test_the_bound_knows_that_copies_may_leave_out_optional_outputs(
     again = write_copies(values, copies, plan.sizes)
     # y10 is made again behind u60, with or without the 100 bytes that nobody reads there.
     assert live_peak(again.program, again.sizes) == reached
-    assert Bound(tested, plan).below(1000) == bound
+    assert Bound(tested, plan).best_bound(1000) == bound
 
 
 def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
@@ -121,14 +121,14 @@ def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
         ("MatMul", "f140 q100", "z"),
     )
     # q100 is written over e100, which is there when f140 is made and is counted with it.
-    assert Bound(tested, terms(tested)).below(1000) == 250
+    assert Bound(tested, terms(tested)).best_bound(1000) == 250
     assert live_peak(tested, terms(tested).sizes) == 250
 
 
 def test_the_bound_counts_what_is_pinned_once() -> None:
     tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
                      ("MatMul", "b10 x", "z"))  # fmt: skip
-    assert Bound(tested, terms(tested, "a100")).least == 110
+    assert Bound(tested, terms(tested, "a100")).simple_bound == 110
 
 
 def test_what_a_branch_reads_may_be_gone_when_the_ifs_output_is_there() -> None:
@@ -152,9 +152,9 @@ def test_what_a_branch_reads_may_be_gone_when_the_ifs_output_is_there() -> None:
         sizes = var_sizes(tested)
         assert live_peak(tested, sizes) == peak
         bound = Bound(tested, PlannedVars(sizes))
-        assert bound.least <= peak
-        assert not bound.excludes(peak)
-        assert bound.below(peak) <= peak
+        assert bound.simple_bound <= peak
+        assert not bound.is_impossible(peak)
+        assert bound.best_bound(peak) <= peak
 
 
 def test_an_ifs_output_that_is_kept_keeps_nothing_out_by_what_its_branches_read() -> None:
@@ -164,4 +164,4 @@ def test_an_ifs_output_that_is_kept_keeps_nothing_out_by_what_its_branches_read(
     sizes = var_sizes(tested)
     peak = live_peak(tested, sizes)
     assert peak == 101
-    assert not Bound(tested, PlannedVars(sizes)).excludes(peak)
+    assert not Bound(tested, PlannedVars(sizes)).is_impossible(peak)

@@ -14,8 +14,8 @@ from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.recompute.checkpoints import Checkpointed, recompute_segments
-from memplan_cli.ordering.records import PlannedVars
+from memplan_cli.features.recompute.checkpoints import CheckpointedProgram, recompute_segments
+from memplan_cli.ordering.terms import PlannedVars
 
 BACKWARD = ("gd", "gc", "gb", "ga")
 
@@ -41,13 +41,13 @@ def phases(tested: Program) -> Phases:
     return Phases("train", VarId("loss"), of)
 
 
-def cut(tested: Program, *names: str) -> Checkpointed:
+def cut(tested: Program, *names: str) -> CheckpointedProgram:
     found = recompute_segments(tested, terms(tested), names, phases(tested))
     assert same_results(tested, found.program)
     return found
 
 
-def order(found: Checkpointed) -> str:
+def order(found: CheckpointedProgram) -> str:
     """Return what is made, in order, copies with a prime."""
     made = [op.outputs[0].replace("__recompute", "'") for op in found.program.body.ops]
     return " ".join(made)

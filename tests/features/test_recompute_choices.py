@@ -51,7 +51,7 @@ def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
     values = Solver(CHAIN, terms(CHAIN)).values
     state = DropSchedule(values, np.array(live, np.int64))
     a, end = values.value_of[VarId("a8")], 4
-    assert state.gaps(a) == [(1, 4)]
+    assert state.kept_gaps(a) == [(1, 4)]
     state.accesses[a] = [0, 4] if start == 0 else [0, 1, 4]
     state.recomputed_at[a] = {end}
     fits = max(live[start + 1 : end]) + 8 <= budget

@@ -78,7 +78,7 @@ def test_a_budget_changes_no_result(
     check(tested, found.program, found.copies)
     exact = resident(found.program, replace(plan, sizes=found.sizes).resident)
     assert exact == found.chosen.peak
-    assert Bound(tested, plan).least <= exact <= peak
+    assert Bound(tested, plan).simple_bound <= exact <= peak
     assert found.met == (budget is None or exact <= budget)
     assert found.chosen in found.curve
 
@@ -109,7 +109,7 @@ def test_no_bound_is_above_what_brute_force_reaches(seed: int, length: int) -> N
     plan = terms(tested)
     least = _least_by_brute_force(tested)
     bound = Bound(tested, plan)
-    assert bound.least <= bound.below(10**6) <= least
+    assert bound.simple_bound <= bound.best_bound(10**6) <= least
 
 
 def _least_by_brute_force(tested: Program) -> int:

@@ -280,7 +280,7 @@ def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
     from memplan_cli.features.recompute.bound import Bound
 
     def prove_recompute(program: Program, terms: PlannedVars, bound: int) -> RecomputeProof:
-        return Bound(program, terms).witness(bound)
+        return Bound(program, terms).proof_of(bound)
 
     report, original = planned.plan.report, None
     if report.recompute.bound is not None and not report.folded.tensors:

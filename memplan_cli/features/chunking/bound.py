@@ -1,10 +1,10 @@
 """A lower bound of the live peak for all choices of regions.
 
-An op that stays whole has its inputs and outputs live at once. An op in chunks has live at
+A need is a set of tensors that are whole and live at once. An op that stays whole has its inputs and outputs live at once. An op in chunks has live at
 once
 
 - at its first chunk: inputs that every chunk reads whole, and inputs that their producer cannot
-  make along the axis of the split;
+  make in slices along the axis of the split;
 - at its last chunk: inputs that every chunk reads whole, and outputs that are graph outputs or
   that some consumer cannot read along the axis.
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.graph import Graph
 
 
-class Bound(NamedTuple):
-    """Tensors that are live at once whatever is chunked.
+class Need(NamedTuple):
+    """Tensors that are whole and live at once, while an op runs or at the end.
 
     Attributes:
-        bytes: their bytes, less those of an output that is written over an input.
+        bytes: their bytes, less those that an output shares with an input (a view, or in place).
         op: the label of the op that needs them; empty for the graph's outputs.
         tensors: the tensors, largest first, without views of one another.
     """
@@ -42,8 +42,8 @@ class Bound(NamedTuple):
     tensors: tuple[VarId, ...]
 
 
-def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Bound:
-    """Return the largest need of any op or of the graph's outputs.
+def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
+    """Return the largest need of any op or of the graph's outputs, whatever is chunked.
 
     Ops with subgraphs are left out: which tensors live while a subgraph runs is not known
     here.
@@ -54,27 +54,37 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
         aliasing: which outputs may be written over an input.
     """
     needs = _Needs(graph, planned, aliasing)
-    output_need = needs.distinct(graph.program.body.outputs, "")
+    output_need = needs.of_tensors(graph.program.body.outputs, "")
     op_needs = (needs.of_op(index) for index, op in enumerate(graph.ops) if not op.bodies)
     return max((output_need, *op_needs), key=lambda need: need.bytes)
 
 
 class _Needs:
-    """Computes what ops need whole."""
+    """Computes which whole tensors are live at once while an op runs.
+
+    Attributes:
+        _graph: the program without chunks.
+        _planned: the vars that count.
+        _aliasing: which outputs may be written over an input.
+    """
 
     def __init__(self, graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> None:
         self._graph, self._planned, self._aliasing = graph, planned, aliasing
 
-    def of_op(self, index: int) -> Bound:
+    def of_op(self, index: int) -> Need:
         """Return the smallest need of an op, whole or split; if equal, the one of fewer tensors."""
         op = self._graph.ops[index]
-        whole = self.distinct((*op.inputs, *op.outputs), op.label)
+        whole = self.of_tensors((*op.inputs, *op.outputs), op.label)
         whole = whole._replace(bytes=whole.bytes - self._overwritten_bytes(op))
         in_chunks = (self._of_split(op, split) for split in self._graph.splits(index))
         return min((whole, *in_chunks), key=lambda need: (need.bytes, len(need.tensors)))
 
-    def _of_split(self, op: Op, split: Split) -> Bound:
-        """Return the larger need of an op's first and last chunk."""
+    def _of_split(self, op: Op, split: Split) -> Need:
+        """Return the need of an op's first chunk or of its last one, whichever is larger.
+
+        The first chunk needs the inputs that are whole, the last one also what is whole of the
+        outputs (see the top of this file).
+        """
         whole_inputs: list[VarId] = []
         unsliceable_inputs: list[VarId] = []
         for var, axis_map in zip(op.inputs, split.inputs, strict=True):
@@ -85,25 +95,31 @@ class _Needs:
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
-            if var and axis_map and not self._is_read_along(var, axis_map)
+            if var and axis_map and not self._is_read_in_slices(var, axis_map)
         ]
-        first = self.distinct((*whole_inputs, *unsliceable_inputs), op.label)
-        last = self.distinct(whole_inputs, op.label)
+        first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
+        last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if unsliceable_outputs:
             # The last chunk may be written over an input that is read whole.
-            last = self.distinct((*whole_inputs, *unsliceable_outputs), op.label)
-            last = last._replace(bytes=last.bytes - self._overwritten_bytes(op))
-        return max(first, last, key=lambda need: need.bytes)
+            last_bytes = last_need.bytes - self._overwritten_bytes(op)
+            last_need = last_need._replace(bytes=last_bytes)
+        return max(first_need, last_need, key=lambda need: need.bytes)
 
-    def _is_read_along(self, var: VarId, axis_map: AxisMap) -> bool:
-        """Whether every consumer of a var can read it along an axis."""
+    def _is_read_in_slices(self, var: VarId, axis_map: AxisMap) -> bool:
+        """Whether every consumer of a var can read it in slices along an axis.
+
+        A graph output is read whole by the caller.
+        """
         return var not in self._graph.outputs and all(
             axis_map.axis in self._graph.input_axes(index, var)
             for index in self._graph.consumers(var)
         )
 
     def _overwritten_bytes(self, op: Op) -> int:
-        """Return the most bytes of the first output that may lie in the memory of an input."""
+        """Return the most bytes of the first output that may lie in the memory of an input.
+
+        That is the case for views and for outputs that may be written in place.
+        """
         if not self._aliasing.views or not op.outputs:
             return 0
         bytes_of = self._graph.bytes
@@ -113,18 +129,22 @@ class _Needs:
         output_bytes = bytes_of(op.outputs[0])
         return max((min(bytes_of(var), output_bytes) for var in inputs if var), default=0)
 
-    def distinct(self, variables: Iterable[VarId], label: str) -> Bound:
-        """Return the planned vars among some, with views of the same bytes counted once."""
+    def of_tensors(self, variables: Iterable[VarId], label: str) -> Need:
+        """Return the need for some vars, without weights and unplanned vars.
+
+        Of several views of the same bytes only the largest counts.
+        """
         graph = self._graph
-        largest: dict[VarId, VarId] = {}
+        largest_view: dict[VarId, VarId] = {}  # by the var whose bytes it shows
         for var in variables:
             if var in self._planned and graph.program.vars[var].origin is not Origin.WEIGHT:
                 root = self._view_root(var)
-                largest[root] = max(
-                    largest.get(root, var), var, key=lambda name: (graph.bytes(name), name)
+                other = largest_view.get(root, var)
+                largest_view[root] = max(
+                    other, var, key=lambda name: (graph.bytes(name), name)
                 )
-        tensors = sorted(largest.values(), key=lambda var: (-graph.bytes(var), var))
-        return Bound(sum(map(graph.bytes, tensors)), label, tuple(tensors))
+        tensors = sorted(largest_view.values(), key=lambda var: (-graph.bytes(var), var))
+        return Need(sum(map(graph.bytes, tensors)), label, tuple(tensors))
 
     def _view_root(self, var: VarId) -> VarId:
         """Return the var whose bytes a chain of views shows."""

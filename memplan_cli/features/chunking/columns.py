@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.axes.split import Dims, Node
     from memplan_cli.ordering.records import PlannedVars
 
-_MIN_BUDGET_SHARE = 4
-"""Tensors of less than this part of the budget are not computed twice."""
+_BUDGET_DIVISOR = 4
+"""Tensors of at most the budget divided by this are not computed twice."""
 
-_SMALL_SHARE = 4
-"""Inputs of less than this part of the tensor are not computed again, but read as they are."""
+_TENSOR_DIVISOR = 4
+"""Inputs of less than the tensor divided by this are not computed again, but read whole."""
 
 _MAX_COPIED_TENSORS = 32
 
@@ -81,6 +81,7 @@ def search_with_copies(
         for var, values in copied.constants.items()
         if var in result.chunked.program.vars
     }
+    # The search counts added work against the program with copies: count it against the original.
     original_work = without_copies.work
     total_work = (1 + result.added_work) * result.work
     return replace(
@@ -96,14 +97,21 @@ def search_with_copies(
 
 @dataclass(frozen=True, slots=True)
 class CopiedProgram:
-    """A program in which products read copies, and the values of its new constants."""
+    """A program in which products read copies of tensors that are computed a second time.
+
+    Attributes:
+        program: the program.
+        constants: the values of its new constants.
+    """
 
     program: Program
     constants: Mapping[VarId, Dims] = field(default_factory=dict)
 
 
 def copy_for_products(graph: Graph, budget: int) -> CopiedProgram | None:
-    """Return a program with copies of the chains of ops before products; None if it needs none.
+    """Return a program in which the ops that compute a large input of a product are copied.
+
+    None if no product needs that (`conflicting_chains`).
 
     Args:
         graph: the program without chunks.
@@ -157,19 +165,25 @@ def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[Chain]
     if operator(op).family is not Family.MATRIX_PRODUCT:
         return
     for split in graph.splits(index):
-        sliced = [position for position in (0, 1) if split.inputs[position] is not None]
-        if len(sliced) != 1 or split.role not in {Role.ROWS, Role.COLUMNS}:
+        sliced_inputs = [position for position in (0, 1) if split.inputs[position] is not None]
+        if len(sliced_inputs) != 1 or split.role not in {Role.ROWS, Role.COLUMNS}:
             continue
-        var, axis_map = op.inputs[sliced[0]], split.inputs[sliced[0]]
-        if axis_map is not None and graph.bytes(var) * _MIN_BUDGET_SHARE > budget:
+        position = sliced_inputs[0]
+        var, axis_map = op.inputs[position], split.inputs[position]
+        if axis_map is not None and graph.bytes(var) * _BUDGET_DIVISOR > budget:
             chain = _chain(graph, index, var, axis_map.axis)
             if chain is not None:
                 yield chain
 
 
 def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
-    """Return the ops that compute a tensor sliced along an axis; None if one of them cannot."""
-    min_bytes = graph.bytes(var) // _SMALL_SHARE
+    """Return the chain of ops that compute a product's input in slices along an axis.
+
+    Goes up from the input to tensors that are small or that no op makes; these are read whole.
+    None if an op in between cannot compute its output in such slices, if a tensor is needed
+    along two axes, or if there are too many tensors.
+    """
+    min_bytes = graph.bytes(var) // _TENSOR_DIVISOR
     producer = graph.dataflow.producer
     axes: dict[VarId, int] = {}
     stack = [(var, axis)]
@@ -200,10 +214,13 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
 def _sliced_inputs(
     graph: Graph, index: int, output: VarId, axis: int
 ) -> list[tuple[VarId, int]] | None:
-    """Return the inputs that a copy reads in slices, each with its axis.
+    """Return the inputs that an op reads in slices if it makes an output in slices.
 
-    None if the op cannot compute ``output`` in slices along ``axis``. Besides ops with such a
-    split these are LogSoftmax and ScatterElements, which are replaced by other ops.
+    None if it cannot compute ``output`` in slices along ``axis``. It can if it has such a split,
+    or if it is a LogSoftmax or ScatterElements whose copy consists of other ops.
+
+    Returns:
+        The sliced inputs, each with its axis; inputs that are read whole are left out.
     """
     op, node = graph.ops[index], graph.node(index)
     if node is None or graph.program.vars[output].dtype != "float32":
@@ -240,7 +257,11 @@ def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
 
 
 def _has_conflict(graph: Graph, chain: Chain) -> bool:
-    """Whether a producer or another consumer of a chain's tensor cannot be chunked likewise."""
+    """Whether the product cannot share a region with the ops that make and read its input.
+
+    That is so if a producer or another consumer of some tensor in the chain has no split along
+    the axis that the product needs.
+    """
     return any(
         axis not in graph.output_axes(var)
         or any(
@@ -253,7 +274,10 @@ def _has_conflict(graph: Graph, chain: Chain) -> bool:
 
 
 def _others_can_be_chunked(graph: Graph, chain: Chain) -> bool:
-    """Whether each consumer that keeps the original tensor can have it along another axis."""
+    """Whether each consumer of the original tensor can be chunked along another axis.
+
+    For that the whole chain must have splits along that axis.
+    """
     own_axis = chain.axes[chain.var]
     return all(
         any(
@@ -282,7 +306,13 @@ class _CopyWriter:
     """Writes copies of chains before the products that read them.
 
     Attributes:
-        copied_ops: the ops of all chains that were copied.
+        copied_ops: the ops of all chains that were copied, by index.
+        _graph: the original program.
+        _writer: makes the new vars and constants; its list of ops is not used.
+        _ops_before: new ops that run before an original op, by its index.
+        _ops_after: new ops that run after an original op, by its index.
+        _renamed_inputs: for each op that reads a copy, the copy of each original input.
+        _row_statistics: for each copied LogSoftmax the row maxima of its input and its output.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -290,13 +320,9 @@ class _CopyWriter:
         self._graph = graph
         self._writer = ProgramWriter(graph, "columns")
         self._ops_before: dict[int, list[Op]] = {}
-        """New ops before an op."""
         self._ops_after: dict[int, list[Op]] = {}
-        """New ops after an op."""
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
-        """For each consumer of a copy, the copy of each original input."""
         self._row_statistics: dict[int, tuple[VarId, VarId]] = {}
-        """The row maxima of the input and output of each copied LogSoftmax."""
 
     def copy(self, chain: Chain) -> None:
         """Add a copy of a chain before its first reader, and let the product read the copy.
@@ -306,27 +332,35 @@ class _CopyWriter:
         if not self.copied_ops.isdisjoint(chain.ops):
             return
         self.copied_ops.update(chain.ops)
-        keeping = _consumers_of_original(self._graph, chain)
-        readers = [
-            reader for reader in self._graph.consumers(chain.var) if reader not in keeping
+        original_readers = _consumers_of_original(self._graph, chain)
+        copy_readers = [
+            reader
+            for reader in self._graph.consumers(chain.var)
+            if reader not in original_readers
         ]
         names: dict[VarId, VarId] = {}
-        new_ops = self._ops_before.setdefault(min(readers), [])
+        new_ops = self._ops_before.setdefault(min(copy_readers), [])
         for index in chain.ops:
             new_ops += self._copy_op(index, chain, names)
-        for reader in readers:
+        for reader in copy_readers:
             self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
     def _copy_op(self, index: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
-        """Return the ops that compute an op's outputs once more, and add these to ``names``."""
+        """Return the ops that compute an op's outputs once more.
+
+        Args:
+            index: the op.
+            chain: the chain that it belongs to.
+            names: the copy of each original var of the chain so far; the op's are added.
+        """
         op, node = self._graph.ops[index], self._graph.node(index)
         outputs = [var for var in op.outputs if var in chain.axes]
         names |= {var: self._writer.new_var(var, _SUFFIX) for var in outputs}
         axis = chain.axes[outputs[0]]
         if _is_log_softmax(node, axis):
-            return self._log_softmax(index, axis, names)
+            return self._log_softmax_ops(index, axis, names)
         if node is not None and _adds_one_element_per_row(self._graph, node, axis):
-            return self._scatter_add(op, names)
+            return self._scatter_add_ops(op, names)
         return [
             op._replace(
                 name=f"{op.label}{_SUFFIX}",
@@ -337,14 +371,20 @@ class _CopyWriter:
             )
         ]
 
-    def _log_softmax(self, index: int, axis: int, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return ``(x - max(x)) + max(log_softmax(x))``, from maxima that are computed once."""
+    def _log_softmax_ops(
+        self, index: int, axis: int, names: Mapping[VarId, VarId]
+    ) -> list[Op]:
+        """Return the ops of ``(x - max(x)) + max(log_softmax(x))`` in place of a LogSoftmax.
+
+        The maxima over ``axis`` are computed once, after the original op, and are read whole by
+        all chunks. The first copy of a LogSoftmax adds them.
+        """
         op = self._graph.ops[index]
         data, output = op.inputs[0], op.outputs[0]
         if index not in self._row_statistics:
             self._row_statistics[index] = (
-                self._row_maximum(data, index, axis, "_max"),
-                self._row_maximum(output, index, axis, "_log"),
+                self._add_row_maximum(data, index, axis, "_max"),
+                self._add_row_maximum(output, index, axis, "_log"),
             )
         data_maximum, output_maximum = self._row_statistics[index]
         shifted = self._writer.new_var(output, f"{_SUFFIX}_shifted")
@@ -353,8 +393,8 @@ class _CopyWriter:
             _named_op("Add", (shifted, output_maximum), names[output]),
         ]
 
-    def _row_maximum(self, var: VarId, index: int, axis: int, suffix: str) -> VarId:
-        """Add a ReduceMax after an op, and return its output."""
+    def _add_row_maximum(self, var: VarId, index: int, axis: int, suffix: str) -> VarId:
+        """Add a ReduceMax of a var over an axis after op ``index``, and return its output."""
         dims = list(self._graph.dims(var))
         dims[axis] = 1
         output = self._writer.new_var(var, suffix, tuple(dims))
@@ -368,11 +408,11 @@ class _CopyWriter:
         self._ops_after.setdefault(index, []).append(op)
         return output
 
-    def _scatter_add(self, op: Op, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return the ops of ``where(column == index, data + update, data)``.
+    def _scatter_add_ops(self, op: Op, names: Mapping[VarId, VarId]) -> list[Op]:
+        """Return the ops of ``where(column == index, data + update, data)`` for ScatterElements.
 
-        ``index`` has one column, and may be negative. Unlike ScatterElements these ops can be
-        split along columns.
+        ``index`` is ``[rows, 1]``, and may be negative: then the number of columns is added.
+        Unlike ScatterElements these ops can be split along columns.
         """
         data, index, update = (names.get(var, var) for var in op.inputs)
         output, writer = op.outputs[0], self._writer
@@ -414,6 +454,7 @@ class _CopyWriter:
         return CopiedProgram(program, constants)
 
     def _with_renamed_inputs(self, index: int, op: Op) -> Op:
+        """Return an op that reads copies in place of the originals."""
         names = self._renamed_inputs.get(index, {})
         return op._replace(inputs=tuple(names.get(var, var) for var in op.inputs))
 

@@ -35,6 +35,9 @@ _FEW_ROWS = 8
 class Graph:
     """The top block of a program, with shapes and splits that are computed once.
 
+    Ops are named by their index in the block. A split is one way to compute an op in chunks
+    along an axis (`Split`).
+
     Attributes:
         program: the program.
         context: constants, opset and channel block.
@@ -43,6 +46,8 @@ class Graph:
         weights: the weights.
         blocked_vars: images in the runtime's blocked channel layout. Their dims say
             ``[N, C, H, W]``, but their elements lie as ``[N, C / block, H, W, block]``.
+        _nodes: the nodes of ops, by op index; a cache.
+        _splits: the splits of ops, by op index; a cache.
     """
 
     program: Program
@@ -63,10 +68,10 @@ class Graph:
         return cls(
             program,
             context,
-            frozenset(kept_vars),
-            frozenset(program.body.outputs),
-            frozenset(weights),
-            frozenset(_blocked_vars(program.body.ops)),
+            kept_vars=frozenset(kept_vars),
+            outputs=frozenset(program.body.outputs),
+            weights=frozenset(weights),
+            blocked_vars=frozenset(_blocked_vars(program.body.ops)),
         )
 
     @property
@@ -90,16 +95,20 @@ class Graph:
         if op_index not in self._splits:
             node = self.node(op_index)
             makes_kept_var = any(var in self.kept_vars for var in self.ops[op_index].outputs)
+            all_splits = () if node is None or makes_kept_var else splits_of(node)
             self._splits[op_index] = tuple(
                 split
-                for split in (() if node is None or makes_kept_var else splits_of(node))
+                for split in all_splits
                 if self._slices_no_shared_weight(op_index, split)
                 and self._respects_channel_blocks(op_index, split)
             )
         return self._splits[op_index]
 
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
-        """Whether tensors in the blocked layout are sliced along samples and rows only."""
+        """Whether a split slices tensors in the blocked layout along samples and rows only.
+
+        Other axes are not contiguous there. Rows need channels that fill whole blocks.
+        """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (
             *zip(op.inputs, split.inputs, strict=True),
@@ -114,11 +123,11 @@ class Graph:
         )
 
     def _slices_no_shared_weight(self, op_index: int, split: Split) -> bool:
-        """Whether the sliced weights need no copies of many bytes.
+        """Whether a split slices no weight in a way that would copy many bytes.
 
         Elementwise ops may slice weights that are not larger than their output, such as masks.
-        Other ops may slice only a weight of their own, which is stored in slices then, and
-        only if they have too few rows to be split along rows.
+        Other ops may slice only weights that no other op reads, which are stored in slices
+        then, and only if they have too few rows to be split along rows instead.
         """
         op = self.ops[op_index]
         sliced_weights = [
@@ -169,7 +178,7 @@ class Graph:
         return tuple(self.dataflow.consumers.get(var, ()))
 
     def output_map(self, op_index: int, split: Split, var: VarId) -> AxisMap | None:
-        """Return how a split slices one of the op's outputs."""
+        """Return how a split slices one of the op's outputs; None if each chunk makes it whole."""
         return split.outputs[self.ops[op_index].outputs.index(var)]
 
     def input_axes(self, op_index: int, var: VarId) -> frozenset[int]:
@@ -190,7 +199,10 @@ class Graph:
         return frozenset(axis_map.axis for axis_map in maps if axis_map is not None)
 
     def bytes_live_across(self, first: int, last: int, excluded: Collection[VarId]) -> int:
-        """Return the bytes made before op ``first`` and read after op ``last``."""
+        """Return the bytes of vars that are made before op ``first`` and read after op ``last``.
+
+        Vars in ``excluded`` do not count.
+        """
         table = self._live_spans
         is_live = (table.starts < first) & (table.stops > last)
         excluded_rows = [table.rows[var] for var in excluded if var in table.rows]
@@ -212,12 +224,19 @@ class Graph:
         )
 
     def _last_use(self, var: VarId) -> int:
-        """Return the last op that reads a var; the number of ops for a graph output."""
+        """Return the last op that reads a var: -1 if none, the number of ops for graph outputs."""
         return len(self.ops) if var in self.outputs else max(self.consumers(var), default=-1)
 
 
 class _LiveSpans(NamedTuple):
-    """Vars that ops make, one row each: producer, last consumer and bytes."""
+    """Vars that ops make, in arrays with one element for each var.
+
+    Attributes:
+        rows: the index of each var in the arrays.
+        starts: the index of the producer.
+        stops: the index of the last consumer (`Graph._last_use`).
+        sizes: the bytes.
+    """
 
     rows: Mapping[VarId, int]
     starts: Array
@@ -226,7 +245,11 @@ class _LiveSpans(NamedTuple):
 
 
 def _blocked_vars(ops: Iterable[Op]) -> set[VarId]:
-    """Return the vars in the blocked layout; operators of other domains keep the layout."""
+    """Return the vars in the blocked channel layout.
+
+    Ops of the runtime's NCHWC domain make it, and ReorderOutput ends it. Operators of other
+    domains keep the layout of their inputs.
+    """
     blocked: set[VarId] = set()
     for op in ops:
         if op.domain == NCHWC:
@@ -239,11 +262,12 @@ def _blocked_vars(ops: Iterable[Op]) -> set[VarId]:
 def run_at_first_use(program: Program) -> Program:
     """Return the program with ops moved down to their first consumer.
 
-    An op is moved only if its inputs are needed until there anyway. ONNX Runtime runs first
-    what depends on inputs alone; such a tensor would be live through every region before its
-    use.
+    An op is moved only if its inputs are live until there anyway. The order of ONNX Runtime
+    starts with ops that depend on graph inputs alone; their results would be live through every
+    region before their use.
     """
     dataflow = program.dataflow
+    # Sort keys: the op before which an op runs, 0 if it is moved there or 1 if it is this op.
     places = [(index, 1, index) for index in range(len(dataflow.ops))]
     for index in reversed(range(len(dataflow.ops))):
         op = dataflow.ops[index]
@@ -254,14 +278,18 @@ def run_at_first_use(program: Program) -> Program:
             continue
         first_use = min(places[reader] for reader in consumers)[0]
         if all(
-            _is_live_without(dataflow, var, index, first_use) for var in dataflow.reads[index]
+            _is_live_until(dataflow, var, first_use, without=index)
+            for var in dataflow.reads[index]
         ):
             places[index] = first_use, 0, index
     return program.with_ops(dataflow.ops[index] for *_, index in sorted(places))
 
 
-def _is_live_without(dataflow: Dataflow, var: VarId, consumer: int, until: int) -> bool:
-    """Whether a var is live at op ``until`` even if ``consumer`` does not read it."""
+def _is_live_until(dataflow: Dataflow, var: VarId, op_index: int, *, without: int) -> bool:
+    """Whether a var is live at an op even if op ``without`` does not read it.
+
+    Graph inputs and weights always are.
+    """
     if var not in dataflow.producer:
         return True
-    return any(reader >= until for reader in dataflow.consumers[var] if reader != consumer)
+    return any(reader >= op_index for reader in dataflow.consumers[var] if reader != without)

@@ -51,6 +51,7 @@ _MIN_LENGTHS: Mapping[Role, int] = {
 """The shortest chunk that keeps the bits, by role of the axis."""
 
 _MIN_LENGTH_OF_SUMS = 4
+"""The shortest chunk of a sum that keeps the bits, in rows or samples."""
 
 _CONVOLUTIONS = frozenset({"Conv", f"{MICROSOFT}.FusedConv"})
 """Convolutions that are computed as a matrix product."""
@@ -69,22 +70,28 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
     if _leaves_single_row(node, split, chunks):
         return False
     shortest = min_chunk_length(node, split)
-    has_scalar_tail = operator(node.op).has_scalar_tail
-    row_elements = prod(node.output_shape) // split.extent
+    if any(stop - start < shortest for start, stop in chunks):
+        return False
+    if not operator(node.op).has_scalar_tail:
+        return True
+    # Elements that do not fill a register have another formula: no chunk may have any.
+    elements_per_index = prod(node.output_shape) // split.extent
     return all(
-        stop - start >= shortest
-        and not (has_scalar_tail and (stop - start) * row_elements % _REGISTER_ELEMENTS)
-        for start, stop in chunks
+        (stop - start) * elements_per_index % _REGISTER_ELEMENTS == 0 for start, stop in chunks
     )
 
 
 def min_chunk_length(node: Node, split: Split) -> int:
-    """Return the shortest range of the split that a chunk may be."""
+    """Return the shortest range of the split that a chunk may be.
+
+    A sum over the last axes needs at least 4 rows. If each element of the split has as many
+    rows, one element is enough: ``[8, 16, 64] -> [8, 16]`` along axis 0 has 16 rows each.
+    """
     if not _is_sum(node.op):
         return _MIN_LENGTHS[split.role]
-    rows = prod(node.output_shape) // split.extent
-    has_other_rows = _sums_last_axes(node) and rows >= _MIN_LENGTH_OF_SUMS
-    return 1 if has_other_rows else _MIN_LENGTH_OF_SUMS
+    rows_per_index = prod(node.output_shape) // split.extent
+    has_enough_rows = _sums_last_axes(node) and rows_per_index >= _MIN_LENGTH_OF_SUMS
+    return 1 if has_enough_rows else _MIN_LENGTH_OF_SUMS
 
 
 def _is_sum(op: Op) -> bool:
@@ -107,22 +114,30 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     """
     data, weight = node.data_shape, node.input_shape(1) or ()
     if split.role is Role.TILES and qualified_name(node.op) in _CONVOLUTIONS:
-        columns_per_element = prod(node.output_shape[2:]) // split.extent
+        columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(weight[1:])
     elif split.role is Role.COLUMNS and len(data) > 1:
-        columns_per_element = 1
+        columns_per_index = 1
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
         return True
-    whole_block = _summing_block(split.extent * columns_per_element, summed)
+    whole_block = _summing_block(split.extent * columns_per_index, summed)
     return all(
-        _summing_block((stop - start) * columns_per_element, summed) == whole_block
+        _summing_block((stop - start) * columns_per_index, summed) == whole_block
         for start, stop in chunks
     )
 
 
 def _summing_block(columns: int, summed: int) -> int:
-    """Return how many products SGEMM adds at a time: more if there are few columns."""
+    """Return how many products ONNX Runtime's SGEMM adds before it adds their sum to the result.
+
+    It works on blocks of 128 columns and 128 summed elements. While there are few columns, it
+    halves the width of a block and doubles its depth.
+
+    Args:
+        columns: columns of the product.
+        summed: length of the summed axis.
+    """
     width, depth = 128, 128
     while columns < summed and width > 16 and width // 2 >= columns:
         width, depth = width // 2, depth * 2
@@ -134,8 +149,10 @@ def _leaves_single_row(node: Node, split: Split, chunks: Sequence[Range]) -> boo
     is_blocked = qualified_name(node.op) == f"{MICROSOFT}.MultiHeadAttention"
     if not is_blocked or split.role is not Role.QUERIES:
         return False
-    hidden_elements = (node.input_shape(0) or (0,))[-1] + node.output_shape[-1]
-    block_rows = hidden_elements // node.int_attribute("num_heads", 1)
+    # The kernel computes blocks of as many rows as a head of queries and one of values have
+    # elements.
+    query_and_value_elements = node.data_shape[-1] + node.output_shape[-1]
+    block_rows = query_and_value_elements // node.int_attribute("num_heads", 1)
     row_counts = (split.extent, *(stop - start for start, stop in chunks))
     return any(count % block_rows == 1 for count in row_counts)
 
@@ -143,14 +160,15 @@ def _leaves_single_row(node: Node, split: Split, chunks: Sequence[Range]) -> boo
 def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
     """Whether summed rows begin at the same place in a vector register, whole and in chunks.
 
-    True for operators without summed rows.
+    They do if a row fills whole registers, or if what lies before each chunk does. True for
+    operators without summed rows.
     """
     row_elements = _summed_row_elements(node)
     if row_elements is None or row_elements % _REGISTER_ELEMENTS == 0:
         return True
     data, read = node.data_shape, split.inputs[0]
     if read is None or prod(data[: read.axis]) > 1:
-        return False
+        return False  # chunks of an inner axis are not contiguous
     elements_per_index = prod(data[read.axis + 1 :])
     return all(
         read.uncropped_range(chunk)[0] * elements_per_index % _REGISTER_ELEMENTS == 0

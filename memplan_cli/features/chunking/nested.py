@@ -37,7 +37,7 @@ _MAX_OUTER_CHUNKS = 8
 """Regions of at most so many chunks keep them."""
 
 _DIVISORS = (2, 4, 6, 8)
-"""How many times fewer chunks the other regions get before they are cut again."""
+"""The other regions get so many times fewer chunks before these are cut again."""
 
 
 def search_nested(
@@ -51,8 +51,8 @@ def search_nested(
         one_axis: the result of the search, with one axis per region.
         budget: bytes.
     """
-    is_good = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
-    if not one_axis.choices or is_good:
+    is_good_enough = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
+    if not one_axis.choices or is_good_enough:
         return one_axis
     variants = (_cut_again(graph, terms, one_axis, budget, divisor) for divisor in _DIVISORS)
     results = (one_axis, *(variant for variant in variants if variant is not None))
@@ -62,7 +62,11 @@ def search_nested(
 def _cut_again(
     graph: Graph, terms: PlannedVars, one_axis: SearchResult, budget: int, divisor: int
 ) -> SearchResult | None:
-    """Give regions ``divisor`` times fewer chunks, and search for regions inside the chunks."""
+    """Return a result whose regions have ``divisor`` times fewer chunks, which are cut again.
+
+    The second search finds regions inside the chunks. None if the outer chunks cannot be
+    written, or if a weight would be stored in slices of slices.
+    """
     outer = Search(graph, terms, budget).with_measured_choices(
         replace(choice, count=max(choice.count // divisor, 2))
         if choice.count > _MAX_OUTER_CHUNKS
@@ -72,6 +76,7 @@ def _cut_again(
     if outer is None:
         return None
     program, constants = outer.chunked.program, outer.chunked.constants
+    # Slices of weights (`Cut`) are no constants with known values.
     new_constants = {
         var: value for var, value in constants.items() if not isinstance(value, WeightSlice)
     }
@@ -100,9 +105,10 @@ def _cut_again(
 
 
 def _merge_equal_chunks(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield one choice for the chunks of a region that are all cut alike, for the report.
+    """Yield one choice for the chunks of an outer region that are all cut alike, for the report.
 
-    It names the first chunk, with the largest live bytes and the summed work of all.
+    Chunks are cut alike if the same nodes of the file are, along the same axis, in as many
+    pieces. The choice has the first chunk's region, the largest live bytes and the sum of work.
     """
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:

@@ -50,6 +50,8 @@ def chunk(
     context = ModelContext(source.constants, source.opset, source.block)
     graph = Graph.of(run_at_first_use(program), context, terms.pinned)
     resident = terms.resident
+    # First regions along one axis each. If the budget is missed, copies of ops for products
+    # that read a tensor along another axis. If these do not help, chunks that are cut again.
     one_axis = search(graph, resident, budget)
     max_bytes = int(budget * one_axis.before) if isinstance(budget, float) else budget
     result = one_axis
@@ -98,13 +100,13 @@ def _require_fixed_sizes(program: Program, terms: PlannedVars, settings: Setting
 def _reported_region(choice: Choice, result: SearchResult) -> ChunkedRegion:
     """Return the report's record of a region; its added work is a share of the model's."""
     return ChunkedRegion(
-        choice.region.seed,
-        choice.region.axis,
-        choice.count,
-        len(choice.region.splits),
-        choice.before,
-        choice.after,
-        choice.work / result.work if result.work else 0.0,
+        tensor=choice.region.seed,
+        axis=choice.region.axis,
+        pieces=choice.count,
+        nodes=len(choice.region.splits),
+        before=choice.before,
+        after=choice.after,
+        flops_increase=choice.work / result.work if result.work else 0.0,
     )
 
 

@@ -8,6 +8,11 @@ time by the op with which the boundary, the tensors that stay whole, has the few
                        scores, 100 times as large
 
 The boundary is q, k, v and y; the scores are never whole.
+
+While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
+``duplicated``. An op is duplicated if ops outside the region need its whole result too: it runs
+whole as well, beside its chunks. *Whole bytes* are those of all tensors that are whole while
+the region runs: its boundary, and tensors that only pass by.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ _MAX_OPS = 400
 """Ops of a region; bounds the time of growing one."""
 
 _MERGED_SHARE = 0.9
-"""A light op that lowers the whole bytes to this share always belongs to the region."""
+"""A light op that lowers the whole bytes to this share always belongs to the region, so the
+region without it is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,9 @@ class Region:
 
     Attributes:
         splits: the split of each op, by op index.
-        inputs: tensors that the region reads from other ops or graph inputs, without weights.
-        outputs: tensors that it makes for other ops or as graph outputs; joined at the end.
+        inputs: whole tensors that the region reads from other ops or graph inputs, without
+        weights.
+        outputs: tensors that it makes for other ops or as graph outputs; chunks are joined.
         seed: the tensor that the region was grown from.
         axis: the axis along which the seed is sliced.
         duplicated: ops of the region that also run whole, because ops outside read them too.
@@ -54,31 +61,37 @@ class Region:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Ops, splits and duplicated ops: equal for regions that are written alike."""
+        """The ops, their splits and the duplicated ops: equal for regions with equal chunks."""
         return *sorted(self.splits.items()), *sorted(self.duplicated)
 
 
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if a smaller one leaves no more bytes whole, and if one light op more
-    lowers the whole bytes by a tenth.
+    A region is left out if it has at least as many whole bytes as a smaller one, or if the next
+    growth stage has a tenth less by light ops alone.
     """
     fewest_bytes = 0
-    for stage, following in pairwise(chain(growth_stages(graph, seed, axis), [None])):
+    # The None after the last stage is its successor.
+    for stage, next_stage in pairwise(chain(growth_stages(graph, seed, axis), [None])):
         if stage is None:
             continue
-        region, whole_bytes = stage
-        if len(region.splits) > 1 and whole_bytes >= fewest_bytes:
+        region, region_bytes = stage
+        # A region of one op begins a new series of stages, with another split of the producer.
+        if len(region.splits) > 1 and region_bytes >= fewest_bytes:
             continue
-        fewest_bytes = whole_bytes
+        fewest_bytes = region_bytes
         max_bytes = fewest_bytes * _MERGED_SHARE
-        if following is None or not _adds_light_ops(region, following, max_bytes):
-            yield _trimmed(graph, region)
+        if next_stage is None or not _adds_only_light_ops(region, next_stage, max_bytes):
+            yield _without_growing_ends(graph, region)
 
 
 def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
-    """Yield each region that grows from a tensor, with the bytes that stay whole beside it."""
+    """Yield each region that grows from a tensor, with its whole bytes.
+
+    A region has the ops of the one before it and one op more; there is one such series for each
+    split of the producer that slices the tensor along the axis.
+    """
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
         return
@@ -91,12 +104,22 @@ def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region
 def _grow(
     graph: Graph, start: int, split: Split, seed: VarId, axis: int
 ) -> Iterator[tuple[Region, int]]:
-    """Yield the region of one op, then with one op more each time, until no op fits."""
+    """Yield the region of one op and its whole bytes, then with one op more each time.
+
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits.
+
+    Args:
+        graph: the graph.
+        start: the op that makes the seed.
+        split: its split.
+        seed: the tensor that the region is grown from.
+        axis: the axis along which the seed is sliced.
+    """
     splits, duplicated = {start: split}, frozenset[int]()
     if not _fits(graph, {}, start, split):
         return
     while len(splits) < _MAX_OPS:
-        region = _region(graph, splits, duplicated, seed, axis)
+        region = _make_region(graph, splits, duplicated, seed, axis)
         yield region, whole_bytes(graph, splits, duplicated)
         extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
@@ -111,28 +134,41 @@ def _grow(
         )
 
 
-def _region(
+def _make_region(
     graph: Graph,
     splits: Mapping[int, Split],
     duplicated: frozenset[int],
     seed: VarId,
     axis: int,
 ) -> Region:
+    """Return the region of these ops, with its boundary."""
     inputs, outputs = boundary(graph, splits, duplicated)
-    return Region(dict(splits), tuple(inputs), tuple(outputs), seed, axis, duplicated)
+    return Region(
+        splits=dict(splits),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        seed=seed,
+        axis=axis,
+        duplicated=duplicated,
+    )
 
 
 def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) -> bool:
-    """Whether all consumers of an op are in the region."""
+    """Whether all consumers of an op are in the region, and no output is a graph output."""
     return all(
         var not in graph.outputs and all(reader in splits for reader in graph.consumers(var))
         for var in graph.ops[op_index].outputs
     )
 
 
-def _adds_light_ops(region: Region, following: tuple[Region, int], max_bytes: float) -> bool:
-    """Whether the next growth stage only adds light ops and leaves at most ``max_bytes`` whole."""
-    larger_region, larger_bytes = following
+def _adds_only_light_ops(
+    region: Region, next_stage: tuple[Region, int], max_bytes: float
+) -> bool:
+    """Whether the next growth stage adds light ops only and has at most ``max_bytes`` whole.
+
+    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product.
+    """
+    larger_region, larger_bytes = next_stage
     added = [
         split for index, split in larger_region.splits.items() if index not in region.splits
     ]
@@ -141,33 +177,38 @@ def _adds_light_ops(region: Region, following: tuple[Region, int], max_bytes: fl
     return is_light and same_duplicates and larger_bytes <= max_bytes
 
 
-def _trimmed(graph: Graph, region: Region) -> Region:
-    """Return the region without final ops that make more whole bytes than they read."""
+def _without_growing_ends(graph: Graph, region: Region) -> Region:
+    """Return the region without ops at its end whose removal leaves fewer bytes in the boundary.
+
+    An op at the end has no consumer in the region. Such an op makes more bytes than it reads.
+    """
     splits, duplicated = dict(region.splits), region.duplicated
     fewest_bytes = boundary_bytes(graph, splits, duplicated)
     for op_index in sorted(region.splits, reverse=True):
         outputs = graph.ops[op_index].outputs
-        is_final = not any(
+        is_at_end = not any(
             reader in splits for var in outputs for reader in graph.consumers(var)
         )
         shorter = {index: split for index, split in splits.items() if index != op_index}
-        if op_index in duplicated or not is_final or not shorter.keys() - duplicated:
+        has_own_ops = bool(shorter.keys() - duplicated)
+        if op_index in duplicated or not is_at_end or not has_own_ops:
             continue
         shorter_bytes = boundary_bytes(graph, shorter, duplicated)
         if shorter_bytes < fewest_bytes:
             splits, fewest_bytes = shorter, shorter_bytes
     if len(splits) == len(region.splits):
         return region
-    return _region(graph, splits, duplicated, region.seed, region.axis)
+    return _make_region(graph, splits, duplicated, region.seed, region.axis)
 
 
 def boundary(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> tuple[list[VarId], list[VarId]]:
-    """Return the tensors that ops read from other ops, and those that they make for other ops.
+    """Return the inputs and the outputs of a region of ops.
 
-    Weights are left out, as they are not planned. Duplicated ops make nothing for other ops,
-    which read the result of the op that runs whole.
+    Inputs are tensors that other ops make, or graph inputs; weights are left out, as they are
+    not planned. Outputs are tensors that other ops read, or graph outputs. Those of duplicated
+    ops are left out: other ops read the result of the op that runs whole.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
@@ -187,24 +228,28 @@ def boundary(
 def boundary_bytes(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> int:
-    """Return the bytes of the whole tensors that a region reads and makes."""
+    """Return the bytes of the inputs and outputs of a region, which are whole tensors."""
     inputs, outputs = boundary(graph, ops, duplicated)
     return sum(graph.bytes(var) for var in (*inputs, *outputs))
 
 
 def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
-    """Return the bytes of all whole tensors while a region runs.
+    """Return the bytes of all tensors that are whole and live while a region runs.
 
-    These are its boundary, and tensors made before the region and read only after it.
+    These are its boundary, and tensors made before the region and read after it.
     """
     inputs, outputs = boundary(graph, ops, duplicated)
+    boundary_vars = {*inputs, *outputs}
     own_ops = [index for index in ops if index not in duplicated]
-    own_bytes = sum(map(graph.bytes, (*inputs, *outputs)))
-    return own_bytes + graph.bytes_live_across(min(own_ops), max(own_ops), {*inputs, *outputs})
+    passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
+    return sum(map(graph.bytes, boundary_vars)) + passing_bytes
 
 
 class _Extension(NamedTuple):
-    """An op that can join a region. The smallest extension is the best one.
+    """An op that can join a region.
+
+    Extensions are compared as tuples, and the smallest one is the best: fewest bytes in the
+    boundary, then the largest shared tensor, then an op that is not duplicated.
 
     Attributes:
         boundary_bytes: bytes of the boundary with this op.
@@ -227,7 +272,8 @@ def _extensions(
 ) -> Iterator[_Extension]:
     """Yield the ops that can join a region, with each split that fits.
 
-    A light producer that ops between it and the region read too can join as a duplicate.
+    An op whose result reaches the region by way of ops outside too would have to run between
+    the chunks and these ops. If it is light, it can join as a duplicate.
     """
     neighbours, producers = _neighbours(graph, splits, duplicated)
     for op_index, shared_bytes in sorted(neighbours.items()):
@@ -253,7 +299,9 @@ def _neighbours(
 ) -> tuple[Mapping[int, int], frozenset[int]]:
     """Return the ops next to a region, and which of them make its inputs.
 
-    Each neighbour is mapped to the bytes of the largest tensor between it and the region.
+    Returns:
+        Producers of inputs and consumers of outputs, each with the bytes of the largest tensor
+        between it and the region; and the set of producers.
     """
     inputs, outputs = boundary(graph, splits, duplicated)
     shared_bytes: dict[int, int] = {}
@@ -270,13 +318,20 @@ def _neighbours(
 
 
 def _is_light(graph: Graph, op_index: int, split: Split) -> bool:
-    """Whether an op may run twice: no matrix product, and a single input besides weights."""
+    """Whether an op may run whole as well as in chunks, without much work or memory.
+
+    It is split along elements or samples (`Role.FREE`) and has one input besides weights.
+    """
     inputs = [var for var in graph.dataflow.reads[op_index] if var not in graph.weights]
     return split.role is Role.FREE and len(inputs) == 1
 
 
 def _fits(graph: Graph, splits: Mapping[int, Split], op_index: int, split: Split) -> bool:
-    """Whether an op slices every tensor that it shares with a region along the region's axis."""
+    """Whether an op with this split can join a region.
+
+    Each tensor between the op and an op of the region must be sliced along the same axis by
+    both.
+    """
     op = graph.ops[op_index]
     for var, axis_map in zip(op.inputs, split.inputs, strict=True):
         producer = graph.dataflow.producer.get(var)
@@ -296,7 +351,8 @@ def _consumers_fit(
 ) -> bool:
     """Whether all consumers in a region slice an output along the same axis as its producer.
 
-    An output that every chunk makes whole must not be read at all.
+    ``axis_map`` says how the producer slices it; None: every chunk makes it whole. Such an
+    output must have no consumer at all, as chunks would make it several times.
     """
     consumers = graph.consumers(var)
     if axis_map is None:
@@ -311,17 +367,17 @@ def _consumers_fit(
 
 
 def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
+    """Whether both slice a tensor, and along the same axis."""
     return first is not None and second is not None and first.axis == second.axis
 
 
 def _is_convex(
     graph: Graph, splits: Mapping[int, Split], joining: int, duplicated: frozenset[int]
 ) -> bool:
-    """Whether a region with one op more has no path that leaves it and comes back.
+    """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
     An op on such a path would have to run between two ops of the region. Paths that start or
-    end
-    at a duplicated op do not count: ops outside read its whole result.
+    end at a duplicated op do not count: ops outside read its whole result.
     """
     members = {*splits, joining}
     first, last = min(members), max(members)

@@ -43,6 +43,7 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def _region_row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:
+    """Return the row of the table for a region, with the columns of `_HEADS`."""
     return (
         doc.Name(region.tensor),
         str(region.axis),

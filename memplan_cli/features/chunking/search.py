@@ -25,7 +25,7 @@ from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.features.chunking.bound import Bound, lower_bound
+from memplan_cli.features.chunking.bound import Need, lower_bound
 from memplan_cli.features.chunking.region import Region, regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
 
@@ -159,7 +159,7 @@ class SearchResult:
     peak: int
     added_work: float
     work: int
-    bound: Bound
+    bound: Need
 
 
 def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:

@@ -16,7 +16,7 @@ the ops that fit, to the values that Z reads. The capacity of a value is its siz
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
@@ -38,24 +38,33 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.records import PlannedVars
 
 _MAX_KEPT_VALUES = 16
-"""Values that are examined: those whose producers touch the most bytes."""
+"""Values y that are tried: those whose producers touch the most bytes."""
 
 _MAX_HALVINGS = 24
 """Budgets that are tried for the largest one that no order meets."""
 
-_READ_AT_END = -1
-"""Stands for the op that reads a value at the end, in place of a value made of it."""
+_FINAL_CONSUMER = -1
+"""Stands for Z, the op that reads y, where the number of a value that is made is expected."""
 
 _FLOW_WORK = 100_000
-"""Edges that are visited for one cut; a flow that is cut short is a bound too."""
+"""Edges that are visited for one cut. A flow that stops early is smaller, so a bound too."""
 
 
 class Bound:
     """Lower bounds of the live peak over all orders and all copies of a program's ops.
 
+    A value is a var with all its views, and a place is the index of an op (see `Values`). An op
+    touches the values that it reads and makes.
+
     Attributes:
-        least: bytes that some op touches at once, less what its first output may overwrite,
-            and all pinned vars.
+        simple_bound: the most bytes that an op touches, less what its first output may
+        overwrite, and all pinned vars.
+        _values: the values.
+        _touched: for each place the values that its op touches.
+        _touched_by_copy: for each value the values that a copy touches that makes just it.
+        _overwritten: for each place the bytes of the first output if it may overwrite an input.
+        _needed_bytes: for each place the bytes that its op touches, less `_overwritten`.
+        _pinned_bytes: the bytes of all pinned vars, which are no values.
     """
 
     def __init__(self, program: Program, terms: PlannedVars) -> None:
@@ -74,7 +83,7 @@ class Bound:
         self._pinned_bytes = sum(
             bytes_of(terms.sizes, var) for var in dict.fromkeys(terms.pinned)
         )
-        self.least = self._pinned_bytes + max(self._needed_bytes, default=0)
+        self.simple_bound = self._pinned_bytes + max(self._needed_bytes, default=0)
 
     def _bytes_touched(self, place: int, touched: Iterable[int]) -> int:
         """Return the bytes of values that an op touches, less those that it may overwrite."""
@@ -85,65 +94,73 @@ class Bound:
         """The ops of the top block."""
         return tuple(self._values.dataflow.ops)
 
-    def need_at(self, place: int) -> int:
-        """Return the bytes that an op touches, and all pinned vars."""
+    def bytes_at(self, place: int) -> int:
+        """Return the bytes live while an op runs: those that it touches, and all pinned vars."""
         return self._pinned_bytes + self._needed_bytes[place]
 
-    def below(self, reached: int) -> int:
-        """Return the largest bound that was found, from `least` up to a peak that was reached.
+    def best_bound(self, reached_peak: int) -> int:
+        """Return the largest bound that can be proved, at most a peak that was reached.
 
-        By bisection: a budget that cannot be met excludes all smaller ones.
+        By bisection from `simple_bound` up: if one budget is impossible, so are all smaller
+        ones.
         """
-        low, high = self.least, reached
+        low, high = self.simple_bound, reached_peak
         for _ in range(_MAX_HALVINGS):
             if high - low < 1:
                 break
             budget = (low + high) // 2
-            if self.excludes(budget):
+            if self.is_impossible(budget):
                 low = budget + 1
             else:
                 high = budget
         return low
 
-    def excludes(self, budget: int) -> bool:
-        """Whether it is proved that no order with any copies meets a budget."""
-        if budget < self.least:
+    def is_impossible(self, budget: int) -> bool:
+        """Whether there is a proof that no order with any copies meets a budget."""
+        if budget < self.simple_bound:
             return True
         room = budget - self._pinned_bytes
-        return any(self._exceeds(value, room) for value in self._candidate_values())
+        return any(self._keeping_exceeds(value, room) for value in self._candidate_values())
 
-    def witness(self, bound: int) -> RecomputeProof:
-        """Return a proof that no order with any copies has a peak below ``bound``."""
-        if bound <= self.least:
-            needs = [self.need_at(place) for place in range(len(self.ops))] or [0]
-            node = _first_output(self.ops[needs.index(max(needs))]) if self.ops else ""
+    def proof_of(self, bound: int) -> RecomputeProof:
+        """Return a proof that no order with any copies has a peak below ``bound``.
+
+        Its method is `NOT_CHECKABLE` if there is no proof.
+        """
+        if bound <= self.simple_bound:
+            places = range(len(self.ops))
+            largest = max(places, key=self.bytes_at, default=None)
+            node = "" if largest is None else _first_output(self.ops[largest])
             return RecomputeProof(bound, "step", node)
         room = bound - 1 - self._pinned_bytes
         for value in self._candidate_values():
-            if self._exceeds(value, room):
-                name, ways = self._name(value), self._proof_ways(value, room)
-                return RecomputeProof(bound, "kept", "", name, ways)
+            if self._keeping_exceeds(value, room):
+                return RecomputeProof(
+                    bound, "kept", kept=self._name(value), ways=self._proof_ways(value, room)
+                )
         why = "the search that proved it cannot be found again"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
 
     def _proof_ways(self, value: int, room: int) -> tuple[ReaderFlow, ...]:
-        """Return the flow of each cut that `_exceeds` computes."""
+        """Return for each producer and each consumer of a value the flow that proves the bound.
+
+        These are the cuts of which `_keeping_exceeds` computes the capacity.
+        """
         ways = []
-        for is_copy, touched in enumerate(self._touched_when_made(value)):
+        for producer in self._producers(value):
             for consumer in self._consumers(value):
-                cut = self._cut(value, self._inputs_at(consumer), touched, room)
+                cut = self._cut(value, self._inputs_at(consumer), producer.touched, room)
                 cut.network.flow(_FLOW_WORK)
                 passages = tuple(
                     FlowEdge(
-                        self._name(source),
-                        "" if target == _READ_AT_END else self._name(target),
-                        flow,
+                        self._name(flow.value),
+                        "" if flow.made == _FINAL_CONSUMER else self._name(flow.made),
+                        flow.bytes,
                     )
-                    for source, target, flow in cut.flows()
+                    for flow in cut.flows()
                 )
-                ways.append(
-                    ReaderFlow(_first_output(self.ops[consumer]), bool(is_copy), passages)
-                )
+                reader = _first_output(self.ops[consumer])
+                ways.append(ReaderFlow(reader, producer.is_copy, passages))
         return tuple(ways)
 
     def _name(self, value: int) -> str:
@@ -169,23 +186,31 @@ class Bound:
             if value not in map(values.value_of.get, values.dataflow.ops[place].outputs)
         ]
 
-    def _touched_when_made(self, value: int) -> Sequence[set[int]]:
-        """Return what is touched where a value is made: by its producer, and by a copy of it."""
-        by_producer = self._touched[self._values.made_at[value]]
+    def _producers(self, value: int) -> Sequence[_Producer]:
+        """Return the ops that may make a value: the original, and a copy if that touches less."""
+        by_original = self._touched[self._values.made_at[value]]
         by_copy = self._touched_by_copy[value]
-        return [by_producer] if by_producer == by_copy else [by_producer, by_copy]
+        producers = [_Producer(by_original, is_copy=False)]
+        if by_copy != by_original:
+            producers.append(_Producer(by_copy, is_copy=True))
+        return producers
 
-    def _exceeds(self, value: int, room: int) -> bool:
-        """Whether making a value and keeping it for a consumer takes more than ``room`` bytes."""
+    def _keeping_exceeds(self, value: int, room: int) -> bool:
+        """Whether making a value and keeping it for a consumer takes more than ``room`` bytes.
+
+        It does so whichever op makes it, the original or a copy, and whichever op is the first
+        that reads it. False if an If makes it: what a branch reads may be gone, or overwritten,
+        by then.
+        """
         place = self._values.made_at[value]
         if _runs_one_branch(self._values.dataflow.ops[place]):
             return False
         consumers = self._consumers(value)
         return bool(consumers) and all(
-            self._bytes_touched(place, touched)
-            + self._cut(value, self._inputs_at(consumer), touched, room).capacity()
+            self._bytes_touched(place, producer.touched)
+            + self._cut(value, self._inputs_at(consumer), producer.touched, room).capacity()
             > room
-            for touched in self._touched_when_made(value)
+            for producer in self._producers(value)
             for consumer in consumers
         )
 
@@ -193,38 +218,73 @@ class Bound:
         """Return the values that an op reads."""
         values = self._values
         reads = values.dataflow.reads[place]
-        return list(dict.fromkeys(values.value_of[v] for v in reads if v in values.value_of))
+        input_values = (values.value_of[var] for var in reads if var in values.value_of)
+        return list(dict.fromkeys(input_values))
 
     def _cut(self, kept: int, wanted: Iterable[int], counted: set[int], room: int) -> _Cut:
-        """Return the network of what must be live so that ``wanted`` can be made beside ``kept``.
+        """Return the network whose minimum cut must be live for ``wanted`` beside ``kept``.
+
+        A value that can be made beside the kept one leads to the inputs of its producer, and
+        so on, until values that cannot be made there.
 
         Args:
-            kept: the value that is kept all the time.
+            kept: the value y that is kept all the time.
             wanted: the values that its consumer reads.
-            counted: values that are live and counted already.
+            counted: values that are live and counted already; they need no bytes here.
             room: bytes that may be live.
         """
         cut = _Cut(self._values)
         for value in wanted:
             if value not in counted:
-                cut.want(value)
-        while cut.waiting:
-            value = cut.waiting.pop()
+                cut.add_wanted(value)
+        while cut.unresolved:
+            value = cut.unresolved.pop()
             place = self._values.made_at[value]
             kept_bytes = 0 if kept in self._touched[place] else self._values.sizes[kept]
             copy_bytes = self._bytes_touched(place, self._touched_by_copy[value])
             if copy_bytes + kept_bytes > room:
-                cut.forbid(value)
+                cut.add_unmakeable(value)
                 continue
             for need in self._values.inputs[value]:
                 if need not in counted:
-                    cut.require(value, need)
+                    cut.add_input(value, need)
         return cut
+
+
+class _Producer(NamedTuple):
+    """An op that makes a value.
+
+    Attributes:
+        touched: the values that it reads and makes.
+        is_copy: whether it is a copy, which makes no other optional output.
+    """
+
+    touched: set[int]
+    is_copy: bool
+
+
+class _Flow(NamedTuple):
+    """Bytes of a value that must be live for what is made of it.
+
+    Attributes:
+        value: the value.
+        made: a value that is made of it, or `_FINAL_CONSUMER`.
+        bytes: the flow along this edge.
+    """
+
+    value: int
+    made: int
+    bytes: int
 
 
 @dataclass(slots=True)
 class _Gate:
-    """The two network nodes of a value, joined by an edge with the value's size as capacity."""
+    """The two network nodes of a value, joined by an edge with the value's size as capacity.
+
+    Attributes:
+        enters: the node at which edges from other values end.
+        leaves: the node from which edges to other values start.
+    """
 
     enters: int
     leaves: int
@@ -233,61 +293,69 @@ class _Gate:
 class _Cut:
     """A flow network from values that cannot be made (source) to wanted values (sink).
 
+    Only the edges inside gates have a limited capacity, so a minimum cut is a set of values: the
+    cheapest one to have live, so that all wanted values can be made.
+
     Attributes:
         network: the network.
-        waiting: values for which it is still open whether they can be made.
+        unresolved: values that were added, but for which it is not decided yet whether they
+        can be made.
+        _gates: the gate of each value that was added.
+        _edges: ``(edge, value, value made of it or _FINAL_CONSUMER)`` of each edge between
+        gates or to the sink.
     """
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._gates: dict[int, _Gate] = {}
         self.network = Network()
-        self.waiting: list[int] = []
+        self.unresolved: list[int] = []
         self._edges: list[tuple[int, int, int]] = []
-        """``(edge, value, value made of it)`` of every edge between gates or to the sink."""
 
     def capacity(self) -> int:
         """Return the fewest bytes that separate source and sink."""
         return self.network.flow(_FLOW_WORK)[0]
 
-    def flows(self) -> Iterable[tuple[int, int, int]]:
-        """Yield where flow passes: the value, a value made of it or `_READ_AT_END`, and bytes."""
+    def flows(self) -> Iterable[_Flow]:
+        """Yield the flow along each edge between gates or to the sink, if there is any."""
         residual = self.network.residual
-        for edge, source, target in self._edges:
-            if residual[edge ^ 1]:
-                yield source, target, residual[edge ^ 1]
+        for edge, value, made in self._edges:
+            # What flows along an edge is the residual capacity of its reverse.
+            flow = residual[edge ^ 1]
+            if flow:
+                yield _Flow(value, made, flow)
 
-    def want(self, value: int) -> None:
-        """Require a value at the end."""
+    def add_wanted(self, value: int) -> None:
+        """Add an edge from a value to the sink: the final consumer reads it."""
         leaves = self._gate(value).leaves
-        self._edges.append((len(self.network.heads), value, _READ_AT_END))
+        self._edges.append((len(self.network.heads), value, _FINAL_CONSUMER))
         self.network.edge(leaves, SINK, INFINITE)
 
-    def require(self, value: int, need: int) -> None:
-        """State that a value is made of another one."""
-        leaves, enters = self._gate(need).leaves, self._gate(value).enters
-        self._edges.append((len(self.network.heads), need, value))
+    def add_input(self, value: int, needed: int) -> None:
+        """Add an edge from ``needed`` to ``value``: the producer of ``value`` reads it."""
+        leaves, enters = self._gate(needed).leaves, self._gate(value).enters
+        self._edges.append((len(self.network.heads), needed, value))
         self.network.edge(leaves, enters, INFINITE)
 
-    def forbid(self, value: int) -> None:
-        """State that a value cannot be made, so that it or values made of it are kept."""
+    def add_unmakeable(self, value: int) -> None:
+        """Add an edge from the source to a value: it cannot be made, so it or values made of it are live."""
         self.network.edge(SOURCE, self._gate(value).enters, INFINITE)
 
     def _gate(self, value: int) -> _Gate:
-        """Return the gate of a value; a new one makes the value wait."""
+        """Return the gate of a value, after adding it and marking the value as unresolved."""
         if value not in self._gates:
-            gate = _Gate(self.network.node(), self.network.node())
+            gate = _Gate(enters=self.network.node(), leaves=self.network.node())
             self.network.edge(gate.enters, gate.leaves, self._values.sizes[value])
             self._gates[value] = gate
-            self.waiting.append(value)
+            self.unresolved.append(value)
         return self._gates[value]
 
 
 def _touched_values(values: Values, op: Op, place: int) -> set[int]:
-    """Return the values that an op reads and makes.
+    """Return the values that an op reads and makes, which are live at once.
 
-    Without the outputs of an If: what a branch reads can be gone, or overwritten, by the time
-    that they are made.
+    For an If only those that it reads: what a branch reads can be gone, or overwritten, by the
+    time that the outputs are made.
     """
     outputs = () if _runs_one_branch(op) else op.outputs
     touched = (*values.dataflow.reads[place], *outputs)
@@ -295,12 +363,12 @@ def _touched_values(values: Values, op: Op, place: int) -> set[int]:
 
 
 def _runs_one_branch(op: Op) -> bool:
-    """Whether an op is an If."""
+    """Whether an op has subgraphs that do not repeat: an If."""
     return bool(op.bodies) and not op.repeats
 
 
 def _touched_by_copy(values: Values, value: int) -> set[int]:
-    """Return the values touched by a copy that makes a value and no other optional output."""
+    """Return the values that a copy reads and makes if it omits optional outputs except a value."""
     place = values.made_at[value]
     op = values.dataflow.ops[place]
     omitted = {
@@ -333,8 +401,9 @@ def _first_output(op: Op) -> str:
 def resident_bound(interior: Bound, terms: PlannedVars) -> int:
     """Return a lower bound of intermediates and outputs together, for any order and any copies.
 
-    An output stays to the end. So the producer of the last output has all outputs live, beside
-    what it touches, and every producer has its own.
+    An output stays live to the end. So when the last producer of an output runs, all outputs
+    are live beside what it touches; which producer is last is not known, so the smallest of
+    them counts. And each producer has its own outputs live beside what it touches.
 
     Args:
         interior: bounds of the intermediates alone, with the sharing that counts outputs.
@@ -342,9 +411,13 @@ def resident_bound(interior: Bound, terms: PlannedVars) -> int:
     """
     producers = tuple(_output_producers(interior, terms.results))
     all_outputs = sum(producer.output_bytes for producer in producers)
-    at_last = all_outputs + min((producer.touched for producer in producers), default=0)
-    at_own = (producer.touched + producer.largest_output for producer in producers)
-    return max(interior.least, at_last, *at_own, 0)
+    at_last_producer = all_outputs + min(
+        (producer.touched_bytes for producer in producers), default=0
+    )
+    at_each_producer = (
+        producer.touched_bytes + producer.largest_output for producer in producers
+    )
+    return max(interior.simple_bound, at_last_producer, *at_each_producer, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,12 +425,12 @@ class _OutputProducer:
     """An op that makes graph outputs.
 
     Attributes:
-        touched: bytes of intermediates that it touches.
+        touched_bytes: bytes of intermediates that it touches.
         output_bytes: bytes of its graph outputs.
         largest_output: bytes of the largest one; a copy may make just that one.
     """
 
-    touched: int
+    touched_bytes: int
     output_bytes: int
     largest_output: int
 
@@ -365,12 +438,13 @@ class _OutputProducer:
 def _output_producers(
     interior: Bound, results: Mapping[VarId, Size]
 ) -> Iterator[_OutputProducer]:
-    """Yield the producers of graph outputs, without views, which need no bytes of their own.
+    """Yield the producers of graph outputs, except views, which need no bytes of their own.
 
-    What a branch reads may be gone when the outputs of an If are made, so it counts nothing.
+    An op with subgraphs counts as touching no bytes: what a subgraph reads may be gone when
+    the outputs are made.
     """
     for place, op in enumerate(interior.ops):
         sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if sizes and not SHARE_VIEWS.is_view(op):
-            touched = 0 if op.bodies else interior.need_at(place)
-            yield _OutputProducer(touched, sum(sizes), max(sizes))
+            touched_bytes = 0 if op.bodies else interior.bytes_at(place)
+            yield _OutputProducer(touched_bytes, sum(sizes), max(sizes))

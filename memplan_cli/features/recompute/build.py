@@ -31,8 +31,10 @@ class RecomputedProgram:
         sizes: the sizes of all planned vars, copies included.
         places: for each op its place in the base program; for a copy that of the op it
         precedes.
-        copies: the ops that run besides the original, or another copy, of their source.
-        recomputed_at: for each value the places at which it is really made again, or late.
+        copies: the ops that run in addition to the original op, or to the first copy if the
+        original was dropped.
+        recomputed_at: for each value the places before which a copy of it runs; also if the copy
+        replaces the original, which so runs later. Values are numbered as in `Values`.
         copy_reads: pairs of a value and a place at which a copy reads it.
     """
 
@@ -56,13 +58,29 @@ def write_copies(
         values: the values of the base program.
         recomputed_at: for each value the places at which it is made again.
         sizes: the sizes of the base program's planned vars.
-        forced: vars to copy at a place even if the op there does not read them.
+        forced: by place, vars to copy there even if the op there does not read them.
     """
     return _CopyWriter(values, recomputed_at, sizes).write(forced or {})
 
 
 class _CopyWriter:
-    """Walks the base program once and emits each op, preceded by the copies that it reads."""
+    """Walks the base program once and emits each op, preceded by the copies that it reads.
+
+    A value is a var with all its views, and a place is the index of an op in the base program.
+    Copies have provisional names until all ops are emitted, as some of them take the name of an
+    original that is dropped.
+
+    Attributes:
+        _values: the values of the base program.
+        _recomputed_at: the ascending places at which each value is made again.
+        _sizes: the sizes of all planned vars; copies are added.
+        _vars: all vars; copies are added.
+        _copy_of: the provisional name of the copy of a var that was made at a place.
+        _original_of: the original var of each provisional name.
+        _copy_reads: an ordered set of pairs: a value, and a place at which a copy reads it.
+        _ops: the ops emitted so far, each with its place.
+        _place: the place of the op that is being emitted.
+    """
 
     def __init__(
         self,
@@ -77,16 +95,13 @@ class _CopyWriter:
         self._sizes = dict(sizes)
         self._vars = dict(values.program.vars)
         self._copy_of: dict[tuple[VarId, int], VarId] = {}
-        """The copy of a var that was made at a place."""
         self._original_of: dict[VarId, VarId] = {}
-        """The var that a copy copies; copies have provisional names until `_name_copies`."""
         self._copy_reads: dict[tuple[int, int], None] = {}
         self._ops: list[tuple[Op, int]] = []
-        """The ops emitted so far, each with its place in the base program."""
         self._place = 0
 
     def write(self, forced: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program; may be called once."""
+        """Return the program with copies; may be called once."""
         program, value_of = self._values.program, self._values.value_of
         for place, op in enumerate(program.body.ops):
             self._place = place
@@ -97,26 +112,31 @@ class _CopyWriter:
             }
             is_unchanged = all(old == new for old, new in names.items())
             self._ops.append((op if is_unchanged else with_names(op, names), place))
-        made_at: dict[int, set[int]] = {}
+        # Some places that were asked for need no copy, as nothing reads it.
+        written_copies: dict[int, set[int]] = {}
         for var, place in self._copy_of:
             value = value_of.get(var, -1)
             if place in self._recomputed_at.get(value, ()):
-                made_at.setdefault(value, set()).add(place)
+                written_copies.setdefault(value, set()).add(place)
         names = self._drop_unread_originals()
         copy_ids = self._name_copies(names)
         ops = tuple(with_names(op, names) for op, _ in self._ops)
         is_copy = [id(op) in copy_ids for op, _ in self._ops]
         return RecomputedProgram(
-            program.with_ops(ops, self._vars),
-            self._sizes,
-            tuple(place for _, place in self._ops),
-            tuple(op for op, copied in zip(ops, is_copy, strict=True) if copied),
-            made_at,
-            tuple(self._copy_reads),
+            program=program.with_ops(ops, self._vars),
+            sizes=self._sizes,
+            places=tuple(place for _, place in self._ops),
+            copies=tuple(op for op, copied in zip(ops, is_copy, strict=True) if copied),
+            recomputed_at=written_copies,
+            copy_reads=tuple(self._copy_reads),
         )
 
     def _latest(self, var: VarId, place: int) -> VarId:
-        """Return the latest copy of a var at a place, after emitting it if necessary."""
+        """Return the name under which an op at a place reads a var.
+
+        It is the latest copy up to the place, which is emitted if it is not there yet, or the
+        var itself if no copy comes before.
+        """
         places = self._recomputed_at.get(self._values.value_of.get(var, -1), [])
         index = bisect_right(places, place)
         if not index:
@@ -129,7 +149,8 @@ class _CopyWriter:
     def _copy_with_inputs(self, var: VarId, place: int) -> None:
         """Emit a copy of a var's producer, after copies of inputs that are due at the place.
 
-        Chains may be long, so this uses a stack instead of recursion.
+        The stack takes the place of recursion, as chains may be longer than Python's limit. A
+        var stays on it until all copies that its producer reads are emitted.
         """
         stack = [var]
         while stack:
@@ -148,7 +169,12 @@ class _CopyWriter:
         return place in places and (var, place) not in self._copy_of
 
     def _emit_copy(self, producer: int, place: int) -> None:
-        """Emit a copy of an op, which makes optional outputs only if they are due."""
+        """Emit a copy of an op under provisional names; optional outputs only if they are due.
+
+        Args:
+            producer: the place of the original.
+            place: the place at which the copy runs.
+        """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
         inputs = tuple(self._latest(var, place) if var else var for var in op.inputs)
@@ -163,17 +189,19 @@ class _CopyWriter:
         self._ops.append((op._replace(inputs=inputs, outputs=outputs), self._place))
 
     def _provisional_copy(self, var: VarId, place: int) -> VarId:
-        """Return a provisional name for a copy. No name of a model has a zero byte."""
+        """Add and return the provisional name of a copy: no name of a model has a zero byte."""
         copy = VarId(f"{var}\0{place}")
         self._original_of[copy] = var
         self._copy_of.setdefault((var, place), copy)
         return copy
 
     def _drop_unread_originals(self) -> dict[VarId, VarId]:
-        """Drop original ops that nothing reads, and put their first copies in their place.
+        """Remove originals with a copy that nothing reads; their first copies take their names.
+
+        From ``a, ..., a__copy, b(a__copy)`` the first ``a`` is removed, and ``a__copy`` is ``a``.
 
         Returns:
-            The original names of the outputs of these copies, by provisional name.
+            For each provisional name of an output of such a copy the name of the original.
         """
         readers: dict[VarId, int] = dict.fromkeys(self._values.program.body.outputs, 1)
         for op, _ in self._ops:
@@ -186,8 +214,9 @@ class _CopyWriter:
                     first_copy.setdefault(self._original_of[output], op)
         names: dict[VarId, VarId] = {}
         kept: list[tuple[Op, int]] = []
-        replaced_by: dict[VarId, Op] = {}
-        """The dropped original, by the first output of the copy that replaces it."""
+        # The removed originals, by the first output of the copy that replaces them.
+        original_of_copy: dict[VarId, Op] = {}
+        # From the last op to the first: a removed op no longer reads its inputs.
         for op, place in reversed(self._ops):
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
@@ -196,7 +225,7 @@ class _CopyWriter:
                 continue
             for var in all_reads(op):
                 readers[var] -= 1
-            replaced_by[_first_output(copy)] = op
+            original_of_copy[_first_output(copy)] = op
             names.update(
                 (new, old)
                 for new, old in zip(copy.outputs, op.outputs, strict=True)
@@ -205,21 +234,27 @@ class _CopyWriter:
         # The copy takes the original's name, and also makes its outputs that nothing reads.
         self._ops = []
         for op, place in reversed(kept):
-            original = replaced_by.get(_first_output(op))
-            if original is not None:
-                op = op._replace(name=original.name, outputs=original.outputs)  # noqa: PLW2901
-            self._ops.append((op, place))
+            original = original_of_copy.get(_first_output(op))
+            renamed = (
+                op
+                if original is None
+                else op._replace(name=original.name, outputs=original.outputs)
+            )
+            self._ops.append((renamed, place))
         for copy_output in names:
             del self._original_of[copy_output]
         return names
 
     def _name_copies(self, names: dict[VarId, VarId]) -> set[int]:
-        """Give copies their final names, and add these to ``names``.
+        """Give copies their final names in ``self._ops``, and add the names to ``names``.
+
+        Args:
+            names: the final name by provisional name; changed.
 
         Returns:
-            The ids of the copies in ``self._ops``.
+            The ``id()`` of each copy in ``self._ops``.
         """
-        used: dict[VarId, int] = {}
+        used: dict[VarId, int] = {}  # the last number that was used for copies of a var
         copy_ids: set[int] = set()
         for index, (op, place) in enumerate(self._ops):
             copied_outputs = [output for output in op.outputs if output in self._original_of]
@@ -237,7 +272,11 @@ class _CopyWriter:
         return copy_ids
 
     def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
-        """Add a var for the next copy of another: ``x__recompute``, ``x__recompute2``, ..."""
+        """Add a var for the next copy of ``var``: ``x__recompute``, ``x__recompute2``, ...
+
+        ``used`` has the last number for each var, and is changed. Shape, dtype and size are
+        those of ``var``.
+        """
         while True:
             number = used[var] = used.get(var, 0) + 1
             copy = VarId(f"{var}__recompute{number if number > 1 else ''}")
@@ -269,7 +308,7 @@ def all_reads(op: Op) -> tuple[VarId, ...]:
 
 
 def with_names(op: Op, names: Mapping[VarId, VarId]) -> Op:
-    """Return an op, subgraphs included, that reads other vars."""
+    """Return an op that reads ``names[var]`` instead of ``var``, also in its subgraphs."""
     if not op.bodies and not any(var in names for var in op.inputs):
         return op
     return op._replace(
@@ -279,6 +318,7 @@ def with_names(op: Op, names: Mapping[VarId, VarId]) -> Op:
 
 
 def _block_with_names(block: Block, names: Mapping[VarId, VarId]) -> Block:
+    """Return a subgraph that reads and returns ``names[var]`` instead of ``var``."""
     return replace(
         block,
         outputs=tuple(names.get(var, var) for var in block.outputs),

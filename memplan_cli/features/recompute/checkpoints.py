@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpointed:
+class CheckpointedProgram:
     """A program whose segments run again.
 
     Attributes:
         program: the program.
         sizes: the sizes of its planned vars, copies included.
         copies: the copies.
-        useless: checkpoints that save nothing, each with the reason.
+        useless: the names of checkpoints that save nothing, each with the reason.
     """
 
     program: Program
@@ -49,7 +49,7 @@ class Checkpointed:
 
 def recompute_segments(
     program: Program, terms: PlannedVars, names: Sequence[str], phases: Phases
-) -> Checkpointed:
+) -> CheckpointedProgram:
     """Return a training step in which each segment runs again before its backward part.
 
     Args:
@@ -76,7 +76,7 @@ def recompute_segments(
     forced = segments.vars_by_place(recomputed_at)
     written = write_copies(values, recomputed_at, terms.sizes, forced)
     useless = tuple(segments.useless(recomputed_at))
-    return Checkpointed(written.program, written.sizes, written.copies, useless)
+    return CheckpointedProgram(written.program, written.sizes, written.copies, useless)
 
 
 def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
@@ -94,7 +94,7 @@ def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
     }
     if name in forward_vars:
         return forward_vars[name]
-    nearest = get_close_matches(name, forward_vars, 3, 0.0)
+    nearest = get_close_matches(name, forward_vars, n=3, cutoff=0.0)
     raise SettingsError(
         f"the checkpoint {name!r} is not a tensor of the forward part",
         hint=f"the nearest names are {', '.join(nearest)}",
@@ -102,7 +102,19 @@ def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
 
 
 class _Segments:
-    """The segments of a training step, numbered from 0, and the values that stay in memory."""
+    """The segments of a training step, numbered from 0, and the values that stay in memory.
+
+    A value is a var with all its views, and a place is the index of an op (see `Values`).
+
+    Attributes:
+        _values: the values of the training step.
+        _loss: its loss.
+        _parts: the part of the step that each op belongs to.
+        _checkpoints: the tensors that end segments.
+        _ends: the ascending places of the last op of each segment.
+        _kept: the values that are not dropped: checkpoints, values that cross segments, and
+        those that must not be computed twice.
+    """
 
     def __init__(self, values: Values, phases: Phases, checkpoints: tuple[VarId, ...]) -> None:
         self._values, self._loss = values, phases.loss
@@ -110,12 +122,11 @@ class _Segments:
         self._checkpoints = checkpoints
         producer = values.dataflow.producer
         self._ends = sorted({producer[var] for var in checkpoints if var != phases.loss})
-        """The place of the last op of each segment."""
         self._kept = {values.value_of[var] for var in checkpoints if var in values.value_of}
         self._kept.update(
             value
             for value, accesses in enumerate(values.accesses)
-            if values.work[value] < 0 or self._crosses_segments(accesses)
+            if not values.can_recompute(value) or self._crosses_segments(accesses)
         )
 
     def _segment(self, place: int) -> int:
@@ -134,12 +145,13 @@ class _Segments:
         one of them.
         """
         values = self._values
+        # By segment and value, the first access outside the forward part after the segment.
         first_late_reads: dict[int, dict[int, int]] = {}
-        """By segment and value, the first access after the segment has ended."""
         for value, accesses in enumerate(values.accesses):
             segment = self._segment(accesses[0])
             is_forward = self._parts[accesses[0]] == "forward"
-            if not is_forward or value in self._kept or segment == len(self._ends):
+            is_after_last_checkpoint = segment == len(self._ends)
+            if not is_forward or value in self._kept or is_after_last_checkpoint:
                 continue
             late_reads = [place for place in accesses if self._is_late(place, segment)]
             if late_reads:
@@ -156,17 +168,20 @@ class _Segments:
         return self._parts[place] != "forward" and place > self._ends[segment]
 
     def _with_dropped_inputs(self, wanted: Collection[int]) -> set[int]:
-        """Return values and everything that they are made of, up to values that are kept."""
+        """Return values with all inputs of their producers that are not kept, transitively."""
         stack, closure = list(wanted), set(wanted)
         while stack:
-            for need in self._values.inputs[stack.pop()]:
-                if need not in closure and need not in self._kept:
-                    closure.add(need)
-                    stack.append(need)
+            for input_value in self._values.inputs[stack.pop()]:
+                if input_value not in closure and input_value not in self._kept:
+                    closure.add(input_value)
+                    stack.append(input_value)
         return closure
 
     def vars_by_place(self, recomputed_at: Sequence[set[int]]) -> dict[int, list[VarId]]:
-        """Return the vars to copy at each place, in order, so that whole segments run again."""
+        """Return the vars to copy at each place, in order, so that whole segments run again.
+
+        These are the vars of the recomputed values, without views that other ops make.
+        """
         vars_by_place: dict[int, list[VarId]] = {}
         for var, value in self._values.value_of.items():
             if self._values.made_at[value] == self._values.dataflow.producer[var]:
@@ -175,7 +190,10 @@ class _Segments:
         return vars_by_place
 
     def useless(self, recomputed_at: Sequence[set[int]]) -> list[tuple[str, str]]:
-        """Return the checkpoints that save nothing, each with the reason."""
+        """Return the names of checkpoints that save nothing, each with the reason.
+
+        ``recomputed_at`` has for each value the places at which it is made again.
+        """
         values = self._values
         recomputed_segments = {
             self._segment(values.made_at[value])

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,24 +36,44 @@ if TYPE_CHECKING:
     from memplan_cli.features.recompute.build import RecomputedProgram
     from memplan_cli.features.recompute.values import Values
 
-_DISCOUNT = 20
-"""A candidate whose ratio is so many times below the current price is not evaluated further."""
+_FLOOR_DIVISOR = 20
+"""The price divided by this is the floor: candidates with a smaller ratio are not evaluated
+further, which saves most of the time."""
 
 _MAX_CHAIN_STEPS = 440_000
 """Copies in one candidate times ops of the program; bounds the time of a search."""
 
-_MAX_DISCOUNTS = 3
-"""How often in a row the price is lowered if no candidate was taken."""
+_MAX_PRICE_CUTS = 3
+"""How often in a row the price is lowered to the floor if no candidate was taken."""
+
+_NEVER = -1
+"""The end of a gap after the last access."""
+
+
+class Gap(NamedTuple):
+    """The places between two successive accesses of a value.
+
+    Attributes:
+        start: the place of the access before the gap.
+        end: the place of the access after it, or `_NEVER`.
+    """
+
+    start: int
+    end: int
 
 
 class DropSchedule:
     """Which values are dropped where, and an estimate of the bytes live at each place.
 
+    A value is a var with all its views, and a place is the index of an op (see `Values`).
+
     Attributes:
         values: the values of the base program.
         live: live bytes at each place.
-        accesses: the places where each value is needed, reads by copies included.
-        recomputed_at: the accesses of each value before which it is computed again.
+        accesses: for each value the ascending places where it is needed, reads by copies
+        included.
+        recomputed_at: for each value the accesses before which it is computed again; it is
+        dropped in the gap before each of them.
     """
 
     def __init__(self, values: Values, live: NDArray[np.int64]) -> None:
@@ -61,45 +82,49 @@ class DropSchedule:
         self.accesses = [list(places) for places in values.accesses]
         self.recomputed_at: list[set[int]] = [set() for _ in values.sizes]
 
-    def gap_around(self, value: int, place: int) -> tuple[int, int] | None:
-        """Return the accesses before and after a place; None if the value is accessed there.
+    def gap_around(self, value: int, place: int) -> Gap | None:
+        """Return the gap of a value that includes a place; None if it is accessed there.
 
-        The second is -1 after the last access.
+        The value may be kept or dropped in the gap. ``place`` is after the first access.
         """
         accesses = self.accesses[value]
         index = bisect_left(accesses, place)
         if index < len(accesses) and accesses[index] == place:
             return None
-        return accesses[index - 1], accesses[index] if index < len(accesses) else -1
+        return Gap(accesses[index - 1], accesses[index] if index < len(accesses) else _NEVER)
 
-    def gap_before(self, value: int, access: int) -> tuple[int, int] | None:
-        """Return the gap that ends at an access; None if there is none or it is dropped."""
+    def kept_gap_before(self, value: int, access: int) -> Gap | None:
+        """Return the gap that ends at an access, if the value is kept in it.
+
+        None if the value is dropped there, if ``access`` is its first access, or none at all.
+        """
         accesses = self.accesses[value]
         index = bisect_left(accesses, access)
         is_access = 0 < index < len(accesses) and accesses[index] == access
         if access in self.recomputed_at[value] or not is_access:
             return None
-        return accesses[index - 1], access
+        return Gap(accesses[index - 1], access)
 
-    def gaps(self, value: int) -> list[tuple[int, int]]:
+    def kept_gaps(self, value: int) -> list[Gap]:
         """Return the gaps of at least one place in which a value is kept."""
         return [
-            (start, end)
+            Gap(start, end)
             for start, end in pairwise(self.accesses[value])
             if end - start > 1 and end not in self.recomputed_at[value]
         ]
 
     def drop_work(self, value: int, start: int) -> int:
-        """Return the work of dropping a value in the gap after an access.
+        """Return the work of dropping a value in the gap that starts at an access.
 
-        It is 0 after the place where the value is made: the producer just runs later.
+        It is the work of one copy. But in the gap after the producer it is 0 if the producer
+        makes nothing else: instead of a copy, the producer itself runs at the end of the gap.
         """
         values = self.values
         runs_later = values.is_sole_output[value] and start == values.made_at[value]
         return 0 if runs_later else values.work[value]
 
     def add_access(self, value: int, place: int) -> None:
-        """Add an access of a value, unless it has one there."""
+        """Add an access of a value at a place, unless it has one there."""
         if self.gap_around(value, place):
             insort(self.accesses[value], place)
 
@@ -109,7 +134,12 @@ class DropSchedule:
             self.live[start:end] += size
 
     def set_measured(self, built: RecomputedProgram, live: NDArray[np.int64]) -> None:
-        """Replace the estimates by the copies and live bytes of the program that was built."""
+        """Replace the estimates by what a program that was written really has.
+
+        Args:
+            built: the program, with the places of its copies and what they read.
+            live: its most live bytes at each place.
+        """
         self.live = live.copy()
         count = len(self.accesses)
         self.recomputed_at = [
@@ -126,40 +156,67 @@ class DropSchedule:
         self.accesses = [sorted(places) for places in accesses]
 
     def keep_again(self, budget: int) -> int:
-        """Undo drops whose gap has room for the value, most work first; return how many."""
+        """Undo drops whose gap has room for the value within a budget, most work first.
+
+        Returns:
+            The number of drops that were undone.
+        """
         values = self.values
         drops = sorted(
             (-values.work[value], value, end)
             for value, ends in enumerate(self.recomputed_at)
             for end in ends
         )
-        kept = 0
+        undone_drops = 0
         for _, value, end in drops:
             accesses = self.accesses[value]
             start = accesses[bisect_left(accesses, end) - 1]
             size = values.sizes[value]
             if not self.drop_work(value, start):
-                continue
+                continue  # a drop without work costs nothing to leave
             if self.live[start + 1 : end].max(initial=0) + size <= budget:
                 self.recomputed_at[value].discard(end)
                 self.add_live(start + 1, end, size)
-                kept += 1
-        return kept
+                undone_drops += 1
+        return undone_drops
 
 
-class _Kept(NamedTuple):
-    """A value that is kept in memory at the places ``start..stop``, half-open."""
+class _Source(Enum):
+    """How an input of a copy gets into memory at the place of the copy."""
+
+    AVAILABLE = "available"
+    """It is in memory there anyway."""
+    KEPT = "kept"
+    """It stays in memory for longer."""
+    HOISTED = "hoisted"
+    """Its next copy, which runs later, runs there instead, and is kept from there on."""
+    RECOMPUTED = "recomputed"
+    """One more copy of it runs there, and is used there only."""
+
+
+class _InputPlan(NamedTuple):
+    """One input of a copy, with how it gets into memory.
+
+    Attributes:
+        value: the input.
+        source: how it gets into memory.
+        start: first place at which it is in memory in addition.
+        stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
+        loss: bytes above the budget that this adds, summed over places.
+        work: the work of the additional copy.
+    """
 
     value: int
-    start: int
-    stop: int
+    source: _Source
+    start: int = 0
+    stop: int = 0
+    loss: int = 0
+    work: int = 0
 
-
-class _Hoisted(NamedTuple):
-    """A value whose next copy runs at the candidate's place instead, and is kept until ``copy``."""
-
-    value: int
-    copy: int
+    @property
+    def runs_copy(self) -> bool:
+        """Whether a copy of the input runs at the place, so that its own inputs are needed."""
+        return self.source in {_Source.HOISTED, _Source.RECOMPUTED}
 
 
 @dataclass(slots=True)
@@ -168,26 +225,20 @@ class _Candidate:
 
     Attributes:
         value: the value.
-        start: the access before the gap.
-        end: the access after the gap, where the copy runs.
-        gain: bytes above the budget that it removes, summed over places.
+        gap: the gap; the copy runs at its end.
+        gain: bytes above the budget that the drop removes, summed over places, less those that
+        its inputs add.
         work: the work of all copies.
-        kept: inputs that are kept longer.
-        hoisted: inputs that are recomputed later anyway, and now at ``end``.
-        recomputed: inputs that are recomputed at ``end`` too.
-        available: inputs that are in memory anyway.
-        transient_bytes: bytes of recomputed inputs and of outputs that copies make besides.
+        inputs: the inputs of the copy, and of the copies that make these inputs.
+        transient_bytes: bytes that are live only while the copies run: inputs that are computed
+        at the end of the gap, and outputs that copies make besides.
     """
 
     value: int
-    start: int
-    end: int
+    gap: Gap
     gain: int
     work: int
-    kept: list[_Kept] = field(default_factory=list)
-    hoisted: list[_Hoisted] = field(default_factory=list)
-    recomputed: list[int] = field(default_factory=list)
-    available: list[int] = field(default_factory=list)
+    inputs: list[_InputPlan] = field(default_factory=list)
     transient_bytes: int = 0
 
     @property
@@ -202,7 +253,12 @@ class GreedyChooser:
     Attributes:
         schedule: the schedule, which is changed.
         budget: bytes.
-        price: the ratio of gain and work at which candidates are being taken.
+        price: the lowest ratio of gain and work at which a candidate was taken so far. So it
+        is what one unit of work is worth, in bytes above the budget times places.
+        _transient_bytes: for each place the bytes that its copies need while they run. The
+        copies at one place run one after the other, so this is their maximum, not their sum.
+        _max_chain: most additional copies in one candidate.
+        _heap: ``(-ratio, value, end of the gap)`` of candidates. Ratios may be out of date.
     """
 
     def __init__(self, schedule: DropSchedule, budget: int) -> None:
@@ -210,72 +266,91 @@ class GreedyChooser:
         self.budget = budget
         self.price = 0.0
         places = len(schedule.live)
-        # Copies at one place run one after the other, so only the most transient bytes count.
         self._transient_bytes = [0] * places
         self._max_chain = max(_MAX_CHAIN_STEPS // max(places, 1), 32)
         self._heap: list[tuple[float, int, int]] = []
-        """``(-ratio, value, end of the gap)``."""
 
     def run(self) -> int:
-        """Take candidates; return how many."""
-        taken, discounts = 0, 0
-        while self._is_over_budget() and discounts <= _MAX_DISCOUNTS:
-            before = taken
+        """Take candidates until the schedule fits the budget or no candidate helps.
+
+        Returns:
+            The number of candidates that were taken.
+        """
+        taken, price_cuts = 0, 0
+        while self._is_over_budget() and price_cuts <= _MAX_PRICE_CUTS:
+            taken_before = taken
             self._fill_heap()
             # Candidates below the floor were not evaluated fully and may be missing from the
-            # heap: go on with a lower price rather than pass over cheaper chains.
-            floor = self.price / _DISCOUNT
+            # heap. So below it the heap is filled anew at a lower price.
+            floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
             self.price = min(self.price, floor)
-            discounts = 0 if taken > before else discounts + 1
+            price_cuts = 0 if taken > taken_before else price_cuts + 1
         return taken
 
     def _is_over_budget(self) -> bool:
+        """Whether more bytes than the budget are live at some place."""
         return bool(self.schedule.live.max(initial=0) > self.budget)
 
     def _fill_heap(self) -> None:
-        """Put every gap on the heap that includes a place above the budget."""
+        """Replace the heap by the candidates of all gaps that include a place above the budget.
+
+        The first call also sets the price.
+        """
         schedule, values = self.schedule, self.schedule.values
+        # How many of the places before each place are above the budget.
         places_over = np.concatenate(([0], np.cumsum(schedule.live > self.budget)))
         gaps = [
-            (value, start, end)
+            (value, gap)
             for value, size in enumerate(values.sizes)
-            if size and values.work[value] >= 0
-            for start, end in schedule.gaps(value)
-            if places_over[end] > places_over[start + 1]
+            if size and values.can_recompute(value)
+            for gap in schedule.kept_gaps(value)
+            if places_over[gap.end] > places_over[gap.start + 1]
         ]
         if not self.price:
             self.price = self._initial_price(gaps)
         self._heap = []
-        for value, start, end in gaps:
-            candidate = self._evaluate(value, start, end)
+        for value, gap in gaps:
+            candidate = self._evaluate(value, gap)
             if candidate:
-                self._heap.append((-candidate.ratio, value, end))
+                self._heap.append((-candidate.ratio, value, gap.end))
         heapify(self._heap)
 
-    def _initial_price(self, gaps: list[tuple[int, int, int]]) -> float:
-        """Return the ratio down to which gaps would be taken if gains were independent."""
+    def _initial_price(self, gaps: list[tuple[int, Gap]]) -> float:
+        """Return the ratio at which the last gap would be taken if gains were independent.
+
+        Gaps would be taken in order of gain per work until their gains cover all bytes above
+        the budget. Inputs of the copies are not counted.
+
+        Args:
+            gaps: values, each with a gap in which it may be dropped.
+        """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live - self.budget, 0)
-        remaining = int(excess.sum())
-        ratios = []
-        for value, start, end in gaps:
-            gain = int(np.minimum(excess[start + 1 : end], values.sizes[value]).sum())
-            work = schedule.drop_work(value, start) + KERNEL_LAUNCH
+        remaining_excess = int(excess.sum())
+        ratios: list[tuple[float, int]] = []
+        for value, gap in gaps:
+            gain = int(np.minimum(excess[gap.start + 1 : gap.end], values.sizes[value]).sum())
+            work = schedule.drop_work(value, gap.start) + KERNEL_LAUNCH
             ratios.append((gain / work, gain))
         ratios.sort(reverse=True)
         for ratio, gain in ratios:
-            remaining -= gain
-            if remaining <= 0:
+            remaining_excess -= gain
+            if remaining_excess <= 0:
                 return ratio
-        return ratios[-1][0] if ratios else 0.0
+        lowest_ratio, _ = ratios[-1] if ratios else (0.0, 0)
+        return lowest_ratio
 
     def _take_best(self) -> int:
-        """Take the best candidate if its ratio still holds, else put it back; return 1 or 0."""
+        """Take the best candidate if its ratio still holds, else put it back with the new one.
+
+        Returns:
+            The number of candidates that were taken, 1 or 0.
+        """
         negative_ratio, value, end = heappop(self._heap)
-        gap = self.schedule.gap_before(value, end)
-        candidate = gap and self._evaluate(value, *gap)
+        gap = self.schedule.kept_gap_before(value, end)
+        candidate = self._evaluate(value, gap) if gap else None
         if not candidate:
             return 0
         is_stale = candidate.ratio < -negative_ratio
@@ -286,64 +361,75 @@ class GreedyChooser:
         self._take(candidate)
         return 1
 
-    def _evaluate(self, value: int, start: int, end: int) -> _Candidate | None:
-        """Return the gain and the work of dropping a value in a gap; None if it gains nothing."""
+    def _evaluate(self, value: int, gap: Gap) -> _Candidate | None:
+        """Return the candidate that drops a value in a gap, with its gain and work.
+
+        Walks up from the inputs of the copy as far as inputs have to be computed too. None if
+        there is no gain, if that is too many copies, or if gain per work falls below the floor.
+        Nothing is changed.
+        """
         schedule, values = self.schedule, self.schedule.values
-        excess = np.maximum(schedule.live[start + 1 : end] - self.budget, 0)
+        excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
         gain = int(np.minimum(excess, values.sizes[value]).sum())
         if gain <= 0:
             return None
-        candidate = _Candidate(value, start, end, gain, schedule.drop_work(value, start))
+        candidate = _Candidate(value, gap, gain, schedule.drop_work(value, gap.start))
         transient_bytes = values.sibling_bytes[value]
+        additional_copies = 0
         stack, visited = list(values.inputs[value]), {value}
         while stack:
             needed = stack.pop()
             if needed in visited:
                 continue
             visited.add(needed)
-            if self._supply(candidate, needed):
+            plan = self._plan_input(needed, gap.end)
+            candidate.inputs.append(plan)
+            candidate.gain -= plan.loss
+            candidate.work += plan.work
+            if plan.runs_copy:
                 stack.extend(values.inputs[needed])
                 transient_bytes += values.sizes[needed] + values.sibling_bytes[needed]
-            is_too_long = len(candidate.recomputed) > self._max_chain
-            if is_too_long or candidate.gain * _DISCOUNT < candidate.work * self.price:
+            additional_copies += plan.source is _Source.RECOMPUTED
+            is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
+            if additional_copies > self._max_chain or is_below_floor:
                 return None
         candidate.transient_bytes = transient_bytes
-        added_bytes = max(transient_bytes - self._transient_bytes[end], 0)
-        candidate.gain -= self._loss(end, end + 1, added_bytes)
+        added_bytes = max(transient_bytes - self._transient_bytes[gap.end], 0)
+        candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
-    def _supply(self, candidate: _Candidate, needed: int) -> bool:
-        """Decide how an input of a copy gets into memory, and add that to the candidate.
+    def _plan_input(self, needed: int, place: int) -> _InputPlan:
+        """Return how an input of a copy gets into memory at the place of the copy.
 
-        Returns:
-            Whether it is computed at the candidate's place, so that its own inputs are needed.
+        An input that is not in memory there is kept or hoisted if the bytes above the budget
+        that this adds cost no more, at the current price, than the work of one more copy. Nothing
+        is changed.
         """
-        schedule, values, place = self.schedule, self.schedule.values, candidate.end
+        schedule, values = self.schedule, self.schedule.values
         gap = schedule.gap_around(needed, place)
-        is_dropped_here = gap is not None and gap[1] in schedule.recomputed_at[needed]
-        if gap is None or (gap[1] >= 0 and not is_dropped_here):
-            candidate.available.append(needed)
-            return False
-        last_access, next_access = gap
-        is_last = next_access < 0
-        # After its last access a value is kept from there on; in a gap, from here to its copy.
-        kept = (last_access + 1, place + 1) if is_last else (place, next_access)
-        loss = self._loss(*kept, values.sizes[needed])
+        if gap is None:
+            return _InputPlan(needed, _Source.AVAILABLE)
+        is_after_last_access = gap.end == _NEVER
+        if not is_after_last_access and gap.end not in schedule.recomputed_at[needed]:
+            return _InputPlan(needed, _Source.AVAILABLE)
+        if is_after_last_access:
+            start, stop = gap.start + 1, place + 1  # kept from its last access until here
+        else:
+            start, stop = place, gap.end  # computed here instead of at the end of its gap
+        loss = self._added_excess(start, stop, values.sizes[needed])
         work = values.work[needed]
-        if not is_last and loss <= work * self.price:
-            candidate.gain -= loss
-            candidate.hoisted.append(_Hoisted(needed, next_access))
-            return True
-        if work < 0 or loss <= work * self.price:
-            candidate.gain -= loss
-            candidate.kept.append(_Kept(needed, *kept))
-            return False
-        candidate.work += work
-        candidate.recomputed.append(needed)
-        return True
+        is_cheaper_than_copy = loss <= work * self.price
+        if not is_after_last_access and is_cheaper_than_copy:
+            return _InputPlan(needed, _Source.HOISTED, start, stop, loss=loss)
+        if is_cheaper_than_copy or not values.can_recompute(needed):
+            return _InputPlan(needed, _Source.KEPT, start, stop, loss=loss)
+        return _InputPlan(needed, _Source.RECOMPUTED, work=work)
 
-    def _loss(self, start: int, end: int, size: int) -> int:
-        """Return by how much ``size`` more bytes raise the excess over ``start..end``."""
+    def _added_excess(self, start: int, end: int, size: int) -> int:
+        """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
+
+        The excess is the bytes above the budget, summed over places.
+        """
         if not size:
             return 0
         excess_with = np.maximum(self.schedule.live[start:end] + (size - self.budget), 0)
@@ -351,43 +437,35 @@ class GreedyChooser:
 
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule, and push the gaps that it changes to the heap."""
-        schedule, values, end = self.schedule, self.schedule.values, candidate.end
-        schedule.recomputed_at[candidate.value].add(end)
-        schedule.add_live(candidate.start + 1, end, -values.sizes[candidate.value])
-        for value in candidate.available:
-            schedule.add_access(value, end)
-        for value, start, stop in candidate.kept:
-            schedule.add_live(start, stop, values.sizes[value])
-            schedule.add_access(value, end)
-        for value, copy in candidate.hoisted:
-            schedule.add_live(end, copy, values.sizes[value])
-            schedule.add_access(value, end)
-            schedule.recomputed_at[value].discard(copy)
-            schedule.recomputed_at[value].add(end)
+        schedule, values = self.schedule, self.schedule.values
+        value, (start, end) = candidate.value, candidate.gap
+        schedule.recomputed_at[value].add(end)
+        schedule.add_live(start + 1, end, -values.sizes[value])
+        for plan in candidate.inputs:
+            schedule.add_access(plan.value, end)
+            schedule.add_live(plan.start, plan.stop, values.sizes[plan.value])
+            if plan.source is _Source.HOISTED:
+                schedule.recomputed_at[plan.value].discard(plan.stop)
+            if plan.runs_copy:
+                schedule.recomputed_at[plan.value].add(end)
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes
-        for value in candidate.recomputed:
-            schedule.add_access(value, end)
-            schedule.recomputed_at[value].add(end)
-        changed = (
-            candidate.value,
-            *candidate.available,
-            *(kept.value for kept in candidate.kept),
-            *(hoisted.value for hoisted in candidate.hoisted),
-        )
-        for value in changed:
-            self._push_gaps_around(value, end)
+        self._push_gaps_around(value, end)
+        for plan in candidate.inputs:
+            # The gaps before and after an additional copy have no memory to free.
+            if plan.source is not _Source.RECOMPUTED:
+                self._push_gaps_around(plan.value, end)
 
     def _push_gaps_around(self, value: int, place: int) -> None:
-        """Push the gaps of a value before and after a place to the heap."""
-        schedule = self.schedule
-        if not schedule.values.sizes[value] or schedule.values.work[value] < 0:
+        """Push the candidates of the gaps before and after an access of a value to the heap."""
+        schedule, values = self.schedule, self.schedule.values
+        if not values.sizes[value] or not values.can_recompute(value):
             return
         accesses = schedule.accesses[value]
         index = bisect_left(accesses, place)
         for end in accesses[index : index + 2]:
-            gap = schedule.gap_before(value, end)
-            candidate = gap and self._evaluate(value, *gap)
+            gap = schedule.kept_gap_before(value, end)
+            candidate = self._evaluate(value, gap) if gap else None
             if candidate:
                 heappush(self._heap, (-candidate.ratio, value, end))

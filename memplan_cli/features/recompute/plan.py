@@ -34,14 +34,16 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     task.tell("recomputing")
     result = search_recomputation(task.program, terms, task.phases, max_bytes, task.progress)
-    facts = Recompute(
+    record = Recompute(
         nodes=len(result.copies),
         flops_increase=result.chosen.added_work,
         budget=max_bytes,
         met=result.met,
         bound=result.bound,
         resident_bound=result.resident_bound,
-        curve=tuple(CurvePoint(p.peak, p.added_work, p.nodes) for p in result.curve),
+        curve=tuple(
+            CurvePoint(point.peak, point.added_work, point.nodes) for point in result.curve
+        ),
     )
     peaks = {
         FILE: task.live_peak(task.program),
@@ -50,9 +52,9 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     return Candidate(
         result.program,
         result.sizes,
-        "recompute",
-        peaks,
-        recompute=facts,
+        order="recompute",
+        peaks=peaks,
+        recompute=record,
         resident=result.chosen.peak,
     )
 

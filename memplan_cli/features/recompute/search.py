@@ -39,7 +39,14 @@ _LONG_GAP = 20
 """A gap is long if it is at least this part of the schedule."""
 
 _LIGHT_SHARES = (0.06, 0.2)
-"""Largest values, as shares of the first peak, that weigh nothing in an order."""
+"""Shares of the first peak. Values up to one of them with a long gap weigh nothing in an order."""
+
+# Names of the orders that are searched from.
+_FILE = "file"
+_BEST_WITHOUT_COPIES = "alone"
+_ORDERED = "ordered"
+_TIDY = "tidy"
+_ORDER_OF_BEST = "again"
 
 _CURVE_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Budgets along the curve of memory and work, as shares of the first peak."""
@@ -116,24 +123,26 @@ def search_recomputation(
     else:
         search.fit(max(budget, search.floor))
         chosen = search.best(budget)
-    bound, floor = search.bound.least, search.floor
+    bound, floor = search.bound.simple_bound, search.floor
     if budget is not None and budget < chosen.peak and not search.is_large:
-        # A search for a budget that cannot be met adds much work for little: aim at the bound.
-        bound = search.bound.below(chosen.peak)
-        floor = max(floor, search.resident_interior_bound.below(chosen.peak))
+        # A search for a budget that cannot be met adds much work for little. So prove a higher
+        # bound, and search once more for the bound instead of the budget.
+        bound = search.bound.best_bound(chosen.peak)
+        floor = max(floor, search.resident_interior_bound.best_bound(chosen.peak))
         search.fit(max(budget, floor))
         chosen = search.best(budget)
     chosen = search.prune(chosen, chosen.peak if budget is None else budget)
-    sizes = chosen.written.sizes
+    written = chosen.written
     return Recomputation(
-        chosen.written.program,
-        {var: size for var, size in sizes.items() if var not in terms.results},
-        chosen.written.copies,
-        search.point(chosen),
-        tuple(search.point(trial) for trial in search.curve()),
-        budget,
-        bound,
-        floor,
+        program=written.program,
+        # The search also plans graph outputs, which the planner excludes.
+        sizes={var: size for var, size in written.sizes.items() if var not in terms.results},
+        copies=written.copies,
+        chosen=search.point(chosen),
+        curve=tuple(search.point(trial) for trial in search.curve()),
+        budget=budget,
+        bound=bound,
+        resident_bound=floor,
     )
 
 
@@ -145,6 +154,11 @@ class _Search:
         resident_interior_bound: the same under the sharing that counts outputs.
         floor: a lower bound of intermediates and outputs together.
         is_large: whether only few orders are tried.
+        _terms: what is planned, outputs included.
+        _total_work: the work of the program without copies.
+        _first: the program as it is in the file.
+        _trials: all programs that were written and measured.
+        _solvers: the solver of each order that was tried, by the order's name.
     """
 
     def __init__(
@@ -163,7 +177,7 @@ class _Search:
         self.resident_interior_bound = Bound(program, replace(self._terms, sizes=terms.sizes))
         self.floor = resident_bound(self.resident_interior_bound, terms)
         self._trials = [self._first]
-        self._solvers: dict[str, Solver] = {"file": solver}
+        self._solvers: dict[str, Solver] = {_FILE: solver}
         self.is_large = len(program.body.ops) > _LARGE
 
     def best(self, budget: int) -> Trial:
@@ -177,7 +191,11 @@ class _Search:
         """
         pruned = without_needless_copies(trial, self._program, self._terms, budget)
         self._trials.append(pruned)
-        equal = [t for t in self._trials if (t.peak, t.work) == (pruned.peak, pruned.work)]
+        equal = [
+            other
+            for other in self._trials
+            if (other.peak, other.work) == (pruned.peak, pruned.work)
+        ]
         return min(equal, key=lambda candidate: len(candidate.written.copies))
 
     def point(self, trial: Trial) -> Point:
@@ -195,7 +213,7 @@ class _Search:
         return curve
 
     def fit(self, budget: int) -> None:
-        """Add trials for a budget from several orders, until one needs no copies."""
+        """Add trials for a budget from several orders; stop if an order alone meets it."""
         self._try_best_order()
         if self._fits_without_work(budget):
             return
@@ -208,7 +226,7 @@ class _Search:
         self._try_order_of_best(budget)
 
     def descend(self) -> None:
-        """Add trials for falling budgets from each order."""
+        """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, from each order."""
         budgets = [max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES]
         self._try_best_order()
         for name in self._orders():
@@ -225,37 +243,55 @@ class _Search:
 
         No copies are searched from this order.
         """
-        if "alone" not in self._solvers:
+        if _BEST_WITHOUT_COPIES not in self._solvers:
             ordered = self._ordered(self._program, self._terms, DEFAULT_WORK)
-            self._solvers["alone"] = Solver(ordered, self._terms)
-            self._trials.append(self._solvers["alone"].unchanged())
+            solver = Solver(ordered, self._terms)
+            self._solvers[_BEST_WITHOUT_COPIES] = solver
+            self._trials.append(solver.unchanged())
 
     def _try_order(self, name: str) -> None:
         """Add an order without copies, unless it was tried."""
         if name not in self._solvers:
-            self._solvers[name] = Solver(self._orders()[name](), self._terms)
+            program_in_order = self._orders()[name]
+            self._solvers[name] = Solver(program_in_order(), self._terms)
             self._trials.append(self._solvers[name].unchanged())
 
     def _fits_without_work(self, budget: int) -> bool:
+        """Whether a trial without copies meets a budget."""
         best = self.best(budget)
         return best.peak <= budget and not best.work
 
     def _promising_orders(self) -> list[str]:
+        """Return the names of the orders to search from: all, or of a large program the last."""
         names = list(self._orders())
         return names[-1:] if self.is_large else names
 
     def _orders(self) -> dict[str, Callable[[], Program]]:
-        """Return the orders to start from by name, the most promising one last."""
-        ordered = {"ordered": lambda: self._ordered(self._program, self._terms)}
-        light = {
+        """Return the orders to start from, the most promising one last.
+
+        Each name is mapped to a function that computes the program in that order, as some take
+        long.
+        """
+        light_orders: dict[str, Callable[[], Program]] = {
             f"light {share}": partial(self._light_order, share) for share in _LIGHT_SHARES
         }
+        ordered = partial(self._ordered, self._program, self._terms)
         if self.is_large:
-            return ordered | dict(list(light.items())[-1:])
-        return {"file": lambda: self._program} | ordered | {"tidy": self._tidied} | light
+            name, light_order = list(light_orders.items())[-1]
+            return {_ORDERED: ordered, name: light_order}
+        return {
+            _FILE: lambda: self._program,
+            _ORDERED: ordered,
+            _TIDY: self._tidied,
+            **light_orders,
+        }
 
     def _try_budget(self, name: str, budget: int) -> None:
-        """Add trials for a budget from one order, directly and by way of half the excess."""
+        """Add trials for a budget from one order, which was tried without copies before.
+
+        One search first meets the budget halfway between the order's peak and ``budget``, and
+        goes on from there. The other, which huge programs are spared, starts from no drops.
+        """
         solver = self._solvers[name]
         schedule = solver.without_drops()
         halfway = (int(schedule.live.max(initial=0)) + budget) // 2
@@ -277,13 +313,14 @@ class _Search:
         terms = replace(self._terms, sizes=best.written.sizes)
         ordered = self._ordered(best.written.program, terms)
         self._trials.append(best.in_order(ordered, terms))
-        self._solvers["again"] = Solver(
+        self._solvers[_ORDER_OF_BEST] = Solver(
             _originals_in_order(self._program, ordered), self._terms
         )
-        self._try_budget("again", budget)
+        self._try_budget(_ORDER_OF_BEST, budget)
 
     def _tidied(self) -> Program:
-        return tidy(self._solvers["ordered"].values.program, self._weights(()))
+        """Return the tidied form of the best order, which was tried before."""
+        return tidy(self._solvers[_ORDERED].values.program, self._bytes_except(()))
 
     def _light_order(self, max_share: float) -> Program:
         """Return the best order if values that would be dropped weigh nothing.
@@ -291,21 +328,25 @@ class _Search:
         Args:
             max_share: the size of the largest such value as a share of the first peak.
         """
-        values = self._solvers["file"].values
+        values = self._solvers[_FILE].values
         light_values = {
             value
             for value, accesses in enumerate(values.accesses)
-            if values.work[value] >= 0
+            if values.can_recompute(value)
             and values.sizes[value] <= max_share * self._first.peak
             and self._has_long_gap(accesses)
         }
         light_vars = {var for var, value in values.value_of.items() if value in light_values}
         sizes = {var: size for var, size in self._terms.sizes.items() if var not in light_vars}
         ordered = self._ordered(self._program, replace(self._terms, sizes=sizes))
-        return tidy(ordered, self._weights(light_vars))
+        return tidy(ordered, self._bytes_except(light_vars))
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
-        """Whether a value waits for the backward part or, without one, for many ops."""
+        """Whether a value is likely to be dropped, given the places where it is accessed.
+
+        In a training step: the forward part makes it and the backward part reads it. Else: two
+        successive accesses are at least 1 / `_LONG_GAP` of the program apart.
+        """
         ops = self._program.body.ops
         if self._phases.kind == "test":
             min_gap = max(len(ops) // _LONG_GAP, 2)
@@ -313,7 +354,7 @@ class _Search:
         parts = [self._phases.part(ops[place]) for place in accesses]
         return parts[0] == "forward" and "backward" in parts
 
-    def _weights(self, light_vars: Collection[VarId]) -> dict[VarId, int]:
+    def _bytes_except(self, light_vars: Collection[VarId]) -> dict[VarId, int]:
         """Return the bytes of all planned vars except ``light_vars``."""
         sizes = self._terms.sizes
         return {var: bytes_of(sizes, var) for var in sizes if var not in light_vars}
@@ -321,7 +362,7 @@ class _Search:
     def _ordered(
         self, program: Program, terms: PlannedVars, work: int = _ORDER_WORK
     ) -> Program:
-        """Return a program in the best order found with a limited number of search steps."""
+        """Return a program in the best order that ``work`` search steps find."""
         return best_order(
             program,
             terms.sizes,
@@ -332,7 +373,10 @@ class _Search:
 
 
 def _originals_in_order(program: Program, ordered: Program) -> Program:
-    """Return a program's ops in the order in which they, or copies of them, first run."""
+    """Return ``program`` with its ops in the order of ``ordered``, which may have copies.
+
+    An op is where it or a copy of it first runs there.
+    """
     first_place: dict[int, int] = {}
     for place, op in enumerate(ordered.body.ops):
         first_place.setdefault(op.source, place)
@@ -340,11 +384,17 @@ def _originals_in_order(program: Program, ordered: Program) -> Program:
 
 
 def _knee(curve: list[Trial]) -> Trial:
-    """Return the point farthest below the line from the first to the last (Kneedle, 2011)."""
+    """Return the knee of a curve of rising work and falling peak (Kneedle, 2011).
+
+    It is the trial farthest below the line from the first to the last: with the largest
+    difference of saved peak and added work, each as a share of the whole curve's.
+    """
     first, last = curve[0], curve[-1]
-    work = max(last.work - first.work, 1)
-    peak = max(first.peak - last.peak, 1)
-    return max(
-        curve,
-        key=lambda trial: (first.peak - trial.peak) / peak - (trial.work - first.work) / work,
-    )
+    work_range = max(last.work - first.work, 1)
+    peak_range = max(first.peak - last.peak, 1)
+
+    def distance_below_line(trial: Trial) -> float:
+        saved_share = (first.peak - trial.peak) / peak_range
+        return saved_share - (trial.work - first.work) / work_range
+
+    return max(curve, key=distance_below_line)

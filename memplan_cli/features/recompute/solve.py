@@ -40,6 +40,9 @@ _MAX_ROUNDS = 12
 _HUGE = 8_000
 """Ops from which on half as many rounds are made."""
 
+_FIXED_SIZES = "1"
+"""The unit of buffers whose sizes are numbers; recomputation refuses all other sizes."""
+
 _STAGE_ROUNDS = 2
 """Programs that are written and measured for a budget on the way to a smaller one."""
 
@@ -66,21 +69,22 @@ class Trial:
         return max(self.peak, budget), self.work, self.peak
 
     def in_order(self, program: Program, terms: PlannedVars) -> Trial:
-        """Return the trial with its ops in the order of ``program``."""
+        """Return the trial of ``program``, which has the same ops in another order."""
         peak = int(live_at(program, terms).max(initial=0))
         return replace(self, written=replace(self.written, program=program), peak=peak)
 
 
 def live_at(program: Program, terms: PlannedVars) -> NDArray[np.int64]:
     """Return the most bytes live during each op of the top block."""
-    _, arenas = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
+    _, buffers_by_unit = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
     op_steps = [step for step in steps(program) if step.block is program.body]
     ticks = max((step.end for step in op_steps), default=0) + 1
-    change = np.zeros(ticks + 1, np.int64)
-    for buffer in arenas.get("1", ()):
+    change = np.zeros(ticks + 1, np.int64)  # of the live bytes, at each tick
+    for buffer in buffers_by_unit.get(_FIXED_SIZES, ()):
         change[buffer.live.start] += buffer.size
         change[min(buffer.live.end, ticks)] -= buffer.size
     starts = [step.start for step in op_steps]
+    # An op with subgraphs lasts several ticks: take the maximum up to the next op's start.
     return np.maximum.reduceat(np.cumsum(change), starts) if starts else change[:0]
 
 
@@ -89,6 +93,8 @@ class Solver:
 
     Attributes:
         values: the values of the program.
+        _terms: what is planned and pinned, and which tensors share memory.
+        _live: most bytes live during each op, without copies.
     """
 
     def __init__(self, program: Program, terms: PlannedVars) -> None:
@@ -110,14 +116,17 @@ class Solver:
         return self._write(self.without_drops())
 
     def solve(self, budget: int, schedule: DropSchedule) -> list[Trial]:
-        """Return the programs tried on the way to a budget; changes the schedule to the last."""
+        """Return the programs tried on the way to a budget, in order.
+
+        Changes the schedule to that of the last program.
+        """
         return self._solve(budget, schedule, _MAX_ROUNDS // (2 if self.is_huge else 1))
 
     def descend(self, budgets: Iterable[int], schedule: DropSchedule) -> list[Trial]:
         """Return the programs tried for falling budgets, each search from where the last ended.
 
         Drops that pay off for a large budget mostly do for a smaller one, so the programs lie
-        on the curve of memory and work. Changes the schedule to the last.
+        on the curve of memory and work. Changes the schedule to that of the last program.
         """
         return [
             trial
@@ -126,6 +135,11 @@ class Solver:
         ]
 
     def _solve(self, budget: int, schedule: DropSchedule, rounds: int) -> list[Trial]:
+        """Choose drops, write and measure in turn, until a program meets the budget.
+
+        Then undo drops that the measured bytes leave room for. Ends after ``rounds`` programs,
+        or if no further drop helps. Changes the schedule.
+        """
         trials: list[Trial] = []
         while len(trials) < rounds:
             taken = GreedyChooser(schedule, budget).run()
@@ -140,9 +154,13 @@ class Solver:
         return trials
 
     def _write(self, schedule: DropSchedule) -> Trial:
-        """Write and measure the program of a schedule; sets the schedule to what was measured."""
+        """Write and measure the program of a schedule, and set the schedule to what is measured.
+
+        Copies may turn out not to be needed, and results of copies may be written in place.
+        """
         written = write_copies(self.values, schedule.recomputed_at, self._terms.sizes)
         terms = replace(self._terms, sizes=written.sizes, results={})
+        # A copy is at the place of the op before which it runs; the higher need counts.
         live = np.zeros(len(self._live), np.int64)
         places = np.asarray(written.places, np.int64)
         np.maximum.at(live, places, live_at(written.program, terms))
@@ -151,6 +169,7 @@ class Solver:
 
 
 def _work_of_copies(written: RecomputedProgram) -> int:
+    """Return the work that the copies of a program add."""
     variables = written.program.vars
     return sum(op_cost(op, variables).work for op in written.copies)
 
@@ -158,7 +177,10 @@ def _work_of_copies(written: RecomputedProgram) -> int:
 def without_needless_copies(
     trial: Trial, base: Program, terms: PlannedVars, budget: int
 ) -> Trial:
-    """Return a trial without copies that its peak does not need, tried with most work first.
+    """Return a trial without the copies that its peak does not need.
+
+    Copies are removed one by one, those with most work first, and each time the peak is
+    measured. The trial is returned as it is if that would take too long.
 
     Args:
         trial: a program with copies.
@@ -171,6 +193,7 @@ def without_needless_copies(
     if len(copies) * len(trial.written.program.body.ops) > _PRUNING_WORK:
         return trial
     variables = trial.written.program.vars
+    # A copy that makes an original tensor stands in for its original, which was dropped.
     for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
         if base.vars.keys().isdisjoint(filter(None, copy.outputs)):
             trial = _without_if_fits(trial, copy, terms, max_peak)
@@ -185,8 +208,8 @@ def _without_if_fits(trial: Trial, copy: Op, terms: PlannedVars, max_peak: int) 
     own_terms = PlannedVars(written.sizes, terms.pinned, terms.aliasing)
     peak = int(live_at(written.program, own_terms).max(initial=0))
     work = _work_of_copies(written)
-    needs_more_for_nothing = work >= trial.work and peak > trial.peak
-    if peak > max_peak or needs_more_for_nothing:
+    is_worse = work >= trial.work and peak > trial.peak
+    if peak > max_peak or is_worse:
         return trial
     return Trial(written, peak, work)
 
@@ -194,11 +217,12 @@ def _without_if_fits(trial: Trial, copy: Op, terms: PlannedVars, max_peak: int) 
 def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | None:
     """Return the program whose ops read an earlier op with the same source instead of a copy.
 
-    None if there is no such op, or if it lacks an output of the copy.
+    None if there is no such op, if it lacks an output of the copy, or if the copy makes a
+    graph output. Other copies that are unused then are removed too.
     """
     program = written.program
     ops = program.body.ops
-    place = next((i for i, op in enumerate(ops) if op.outputs == copy.outputs), None)
+    place = next((index for index, op in enumerate(ops) if op.outputs == copy.outputs), None)
     if place is None or copy.bodies or set(copy.outputs) & set(program.body.outputs):
         return None
     earlier = next(
@@ -206,7 +230,11 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
     )
     if earlier is None:
         return None
-    names = {new: old for new, old in zip(copy.outputs, earlier.outputs, strict=True) if new}
+    names = {
+        copied: original
+        for copied, original in zip(copy.outputs, earlier.outputs, strict=True)
+        if copied
+    }
     if not all(names.values()):
         return None
     remaining = [

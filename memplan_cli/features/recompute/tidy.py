@@ -36,7 +36,20 @@ def _in_order(program: Program, order: list[int]) -> Program:
 
 
 class _Pass(ABC):
-    """Emits all ops in the order of the program, except that ops near the last may go first."""
+    """Puts ops into a new order: that of the program, except that some ops go before their turn.
+
+    When an op is emitted, its neighbours may go next, then theirs, and so on. A subclass says
+    which ops are neighbours and which may go.
+
+    Attributes:
+        dataflow: producers and consumers of the top block.
+        graph_outputs: the graph outputs, which stay live to the end.
+        weights: the bytes of the vars that count.
+        order: the indices of the ops that were emitted so far.
+        is_emitted: whether each op was emitted.
+        remaining_consumers: for each var how many of its consumers were not emitted yet.
+        is_movable: whether each op may run at another place at all.
+    """
 
     def __init__(self, program: Program, weights: Mapping[VarId, int]) -> None:
         self.dataflow = program.dataflow
@@ -47,11 +60,15 @@ class _Pass(ABC):
         self.remaining_consumers = {
             var: len(consumers) for var, consumers in self.dataflow.consumers.items()
         }
-        """For each var, how many consumers are not emitted yet."""
         self.is_movable = repeatable(program)
 
     def run(self, turns: Iterable[int]) -> list[int]:
-        """Return all ops in the order in which they were emitted."""
+        """Emit all ops and return their order; may be called once.
+
+        Args:
+            turns: the indices of all ops, in the order in which they are emitted if no op goes
+                before its turn.
+        """
         for index in turns:
             stack = [index]
             while stack:
@@ -63,16 +80,18 @@ class _Pass(ABC):
 
     @abstractmethod
     def _neighbours(self, index: int) -> Iterable[int]:
-        """Return ops that may follow an op, the first choice last."""
+        """Return the ops that are tried after an op was emitted, the first to try last."""
 
     @abstractmethod
     def _may_go_first(self, index: int) -> bool:
         """Whether an op may be emitted before its turn."""
 
     def _output_bytes(self, index: int) -> int:
+        """Return the bytes that an op makes."""
         return sum(self.weights.get(var, 0) for var in self.dataflow.ops[index].outputs)
 
     def _emit(self, index: int) -> None:
+        """Append an op to the order."""
         self.is_emitted[index] = True
         self.order.append(index)
         for var in self.dataflow.reads[index]:
@@ -80,9 +99,10 @@ class _Pass(ABC):
 
 
 class _MoveDown(_Pass):
-    """Emits ops from last to first; a producer may go directly before its first consumer.
+    """Emits ops from last to first, so that a producer may run directly before its first consumer.
 
-    It goes if keeping its inputs until there costs no more than its outputs.
+    A producer goes if running it that late keeps at most as many bytes of its inputs live for
+    longer as it makes itself. The order has to be reversed at the end.
     """
 
     def _neighbours(self, index: int) -> Iterable[int]:
@@ -91,6 +111,11 @@ class _MoveDown(_Pass):
         return (producer for producer in producers if producer is not None)
 
     def _may_go_first(self, index: int) -> bool:
+        """Whether an op may run right before its first consumer.
+
+        Its consumers must have been emitted. An input is kept longer if it has no consumer
+        among the emitted ops, which run later.
+        """
         outputs = [var for var in self.dataflow.ops[index].outputs if var]
         has_consumers_left = any(self.remaining_consumers.get(var, 0) for var in outputs)
         if not self.is_movable[index] or has_consumers_left:
@@ -108,13 +133,13 @@ class _MoveDown(_Pass):
 
 
 class _MoveUp(_Pass):
-    """Emits ops from first to last; an op may go once it is ready.
+    """Emits ops from first to last; an op that frees memory may go as soon as it is ready.
 
     It goes if it is the last consumer of at least as many bytes as it makes.
     """
 
     def _neighbours(self, index: int) -> Iterable[int]:
-        """Return ops that may be ready now, or the last consumer of something now."""
+        """Return ops that may have become ready, or the last consumer of a var, by this op."""
         candidates = {
             consumer
             for var in self.dataflow.ops[index].outputs
@@ -129,6 +154,7 @@ class _MoveUp(_Pass):
         return sorted(candidates, reverse=True)
 
     def _may_go_first(self, index: int) -> bool:
+        """Whether an op is ready and frees at least as many bytes as it makes."""
         if self.is_emitted[index] or not self.is_movable[index]:
             return False
         producers = (self.dataflow.producer.get(var) for var in self.dataflow.reads[index])

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Values:
     """The values of a program. Tuples are indexed by value.
 
+    A value is a var of the top block together with all its views, named by its number. A place
+    is the index of an op in the top block.
+
     Attributes:
         program: the program.
         value_of: the value of each var that an op of the top block makes.
@@ -33,7 +36,8 @@ class Values:
         made_at: the place of the producer.
         accesses: the places where the value is made and read, in order.
         inputs: the values that the producer reads.
-        work: work of running the producer once more; -1 if it must not run twice.
+        work: work of running the producer once more; -1 if it must not run twice
+        (`can_recompute`).
         is_sole_output: whether the producer makes nothing else.
         sibling_bytes: bytes of the producer's other required outputs, which a copy makes too.
     """
@@ -53,6 +57,10 @@ class Values:
         """The producers and consumers of the top block."""
         return self.program.dataflow
 
+    def can_recompute(self, value: int) -> bool:
+        """Whether the producer of a value may run more than once."""
+        return self.work[value] >= 0
+
 
 def find_values(
     program: Program,
@@ -67,24 +75,27 @@ def find_values(
     dataflow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
     root_of = _view_roots(program, sizes, kept_vars, aliasing)
-    number: dict[VarId, int] = {}
+    value_of_root: dict[VarId, int] = {}
     for op in program.body.ops:
         for var in op.outputs:
             if root_of.get(var) == var:
-                number[var] = len(number)
-    value_of = {var: number[root] for var, root in root_of.items()}
-    accesses: list[dict[int, None]] = [{dataflow.producer[var]: None} for var in number]
+                value_of_root[var] = len(value_of_root)
+    value_of = {var: value_of_root[root] for var, root in root_of.items()}
+    # The dicts are ordered sets of places.
+    accesses: list[dict[int, None]] = [
+        {dataflow.producer[root]: None} for root in value_of_root
+    ]
     for place, op in enumerate(program.body.ops):
         for var in (*dataflow.reads[place], *op.outputs):
             if var in value_of:
                 accesses[value_of[var]][place] = None
-    made_at = tuple(dataflow.producer[var] for var in number)
+    made_at = tuple(dataflow.producer[root] for root in value_of_root)
     producers = [dataflow.ops[place] for place in made_at]
     is_repeatable = repeatable(program)
     return Values(
         program=program,
         value_of=value_of,
-        sizes=tuple(bytes_of(sizes, var) for var in number),
+        sizes=tuple(bytes_of(sizes, root) for root in value_of_root),
         made_at=made_at,
         accesses=tuple(tuple(places) for places in accesses),
         inputs=tuple(
@@ -101,7 +112,8 @@ def find_values(
         ),
         is_sole_output=tuple(sum(map(bool, op.outputs)) == 1 for op in producers),
         sibling_bytes=tuple(
-            _sibling_bytes(op, var, sizes) for op, var in zip(producers, number, strict=True)
+            _sibling_bytes(op, root, sizes)
+            for op, root in zip(producers, value_of_root, strict=True)
         ),
     )
 
@@ -120,16 +132,19 @@ def _view_roots(
 ) -> dict[VarId, VarId]:
     """Map each var that may be dropped to the first var of its chain of views.
 
-    A view has the size of what it shows; else it is a root of its own.
+    For ``a -> Reshape -> b -> Reshape -> c`` all three are mapped to ``a``. A view with
+    another size than its input, or with an input that is kept, is the first of a chain itself.
     """
     root_of: dict[VarId, VarId] = {}
     for op in program.body.ops:
         for position, var in enumerate(op.outputs):
             if not var or var in kept_vars:
                 continue
-            base = op.inputs[0] if position == 0 and aliasing.is_view(op) else None
-            is_view = base in root_of and var in sizes and sizes.get(base) == sizes[var]
-            root_of[var] = root_of[base] if is_view and base is not None else var
+            root_of[var] = var
+            if position == 0 and aliasing.is_view(op):
+                base = op.inputs[0]
+                if base in root_of and var in sizes and sizes.get(base) == sizes[var]:
+                    root_of[var] = root_of[base]
     return root_of
 
 

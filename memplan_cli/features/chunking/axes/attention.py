@@ -36,22 +36,28 @@ _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3
 
 
-def _attention(node: Node) -> tuple[Split, ...]:
+def _attention_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of the standard Attention along batches, heads and query rows."""
     query = node.input_shape(_QUERY)
     if query is None or node.input_shape(_KEY) is None:
         return ()
-    return (_batches(node, query[0]), *_heads(node), *_queries(node))
+    return (
+        _attention_batch_split(node, query[0]),
+        *_attention_head_splits(node),
+        *_attention_query_splits(node),
+    )
 
 
-def _batches(node: Node, count: int) -> Split:
+def _attention_batch_split(node: Node, count: int) -> Split:
+    """Return the split along ``count`` batches; the mask may lack the batch axis."""
     batched = (_QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LENGTHS)
     inputs = {position: AxisMap(0) for position in batched if node.input_shape(position)}
     outputs = {position: AxisMap(0) for position, shape in enumerate(node.outputs) if shape}
-    return node.split(count, {**inputs, _MASK: _mask_axis(node, 0, 1)}, outputs)
+    return node.split(count, {**inputs, _MASK: _mask_axis_map(node, 0, 1)}, outputs)
 
 
-def _heads(node: Node) -> tuple[Split, ...]:
-    """Split along the heads of keys, each with its group of query heads.
+def _attention_head_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the heads of keys, each with its group of query heads.
 
     Heads are axis 1 of ``[B, H, S, D]``, and blocks of the last axis of ``[B, S, H * D]``.
     """
@@ -75,7 +81,7 @@ def _heads(node: Node) -> tuple[Split, ...]:
             position: AxisMap(2, shape[2] // key_heads) for position, shape in shapes.items()
         }
         output = AxisMap(2, node.output_shape[2] // key_heads)
-    inputs[_MASK] = _mask_axis(node, 1, group)
+    inputs[_MASK] = _mask_axis_map(node, 1, group)
     outputs = {
         0: output,
         _PRESENT_KEY: AxisMap(1),
@@ -93,8 +99,8 @@ def _head_counts(node: Node) -> tuple[int, int]:
     return node.int_attribute("q_num_heads", 0), node.int_attribute("kv_num_heads", 0)
 
 
-def _queries(node: Node) -> tuple[Split, ...]:
-    """Split along the query rows.
+def _attention_query_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the query rows.
 
     With ``is_causal`` the kernel counts rows from the first of its input, so each chunk gets
     the causal mask of its own rows as an input instead (`_attention_edit`). That needs a free
@@ -107,12 +113,12 @@ def _queries(node: Node) -> tuple[Split, ...]:
     if is_causal and any(node.outputs[_SCORES:]):
         return ()
     rows = len(query) - 2
-    inputs = {_QUERY: AxisMap(rows), _MASK: _mask_axis(node, 2, 1)}
+    inputs = {_QUERY: AxisMap(rows), _MASK: _mask_axis_map(node, 2, 1)}
     outputs = {0: AxisMap(rows), _SCORES: AxisMap(2)}
     return (node.split(query[rows], inputs, outputs, Role.QUERIES),)
 
 
-def _mask_axis(node: Node, axis: int, scale: int) -> AxisMap | None:
+def _mask_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     """Return the mask's slice for an axis of ``[batch, heads, queries, keys]``.
 
     None if the mask is omitted or broadcast along the axis.
@@ -124,7 +130,11 @@ def _mask_axis(node: Node, axis: int, scale: int) -> AxisMap | None:
 
 
 def _attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Replace ``is_causal`` by a mask for query rows, or the numbers of heads for heads."""
+    """Return what a chunk has in place of ``is_causal`` or of the numbers of heads.
+
+    A chunk of query rows of a causal attention gets a mask. A chunk of heads gets its numbers
+    of heads, if these are attributes (inputs of rank 3).
+    """
     if split.role is Role.QUERIES and node.int_attribute("is_causal", 0):
         keys = (node.input_shape(_KEY) or ())[-2]
         return ChunkEdit({"is_causal": 0}, masks={_MASK: CausalMask(chunk, keys)})
@@ -139,22 +149,32 @@ def _attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     )
 
 
-def _projecting_attention(node: Node) -> tuple[Split, ...]:
-    """Split com.microsoft.Attention along batches; past keys and values are one tensor."""
-    data, mask = node.input_shape(0) or (0,), node.input_shape(3)
+# Positions of com.microsoft.Attention.
+_DATA, _MASK_INDEX, _PAST, _BIAS = 0, 3, 4, 5
+
+
+def _projecting_attention_splits(node: Node) -> tuple[Split, ...]:
+    """Return the split of com.microsoft.Attention along batches.
+
+    Past keys and values are one tensor ``[2, batch, ...]``; the present ones too.
+    """
+    data, mask = node.input_shape(_DATA) or (0,), node.input_shape(_MASK_INDEX)
     if mask is not None and mask[0] != data[0]:
         return ()
     inputs = {
-        0: AxisMap(0),
-        3: AxisMap(0),
-        4: AxisMap(1),
-        5: _bias_axis(node.input_shape(5), 0),
+        _DATA: AxisMap(0),
+        _MASK_INDEX: AxisMap(0),
+        _PAST: AxisMap(1),
+        _BIAS: _bias_axis_map(node.input_shape(_BIAS), 0),
     }
     return (node.split(data[0], inputs, {0: AxisMap(0), 1: AxisMap(1)}),)
 
 
-def _bias_axis(shape: Dims | None, axis: int, scale: int = 1) -> AxisMap | None:
-    """Return the slice of a bias ``[batch, heads, queries, keys]``; None if it is broadcast."""
+def _bias_axis_map(shape: Dims | None, axis: int, scale: int = 1) -> AxisMap | None:
+    """Return the map of a bias ``[batch, heads, queries, keys]`` along one of its axes.
+
+    None if it is omitted or broadcast along the axis.
+    """
     return AxisMap(axis, scale) if shape is not None and shape[axis] > 1 else None
 
 
@@ -163,31 +183,40 @@ _MHA_BIAS, _MHA_PADDING, _MHA_SCORES_BIAS, _MHA_PAST_KEY, _MHA_PAST_VALUE = 3, 4
 _MHA_CACHE_INDIRECTION = 9
 
 
-def _multi_head(node: Node) -> tuple[Split, ...]:
-    """Split com.microsoft.MultiHeadAttention; with packed inputs along batches only."""
+def _multi_head_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of com.microsoft.MultiHeadAttention.
+
+    They are along batches, heads and query rows; if queries, keys or values are packed into one
+    input, or with beam search (a cache indirection), along batches only.
+    """
     query, key, value = (node.input_shape(position) for position in (_QUERY, _KEY, _VALUE))
     padding = node.input_shape(_MHA_PADDING)
     if query is None or (padding is not None and padding[0] != query[0]):
         return ()
     batched = (_QUERY, _KEY, _VALUE, _MHA_PADDING, _MHA_PAST_KEY, _MHA_PAST_VALUE)
     inputs: dict[int, AxisMap | None] = {position: AxisMap(0) for position in batched}
-    inputs[_MHA_SCORES_BIAS] = _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 0)
-    batches = _batch_split(node, query[0], inputs)
+    inputs[_MHA_SCORES_BIAS] = _bias_axis_map(node.input_shape(_MHA_SCORES_BIAS), 0)
+    batches = _fused_batch_split(node, query[0], inputs)
     is_packed = len(query) != 3 or key is None or value is None
     if is_packed or node.input_shape(_MHA_CACHE_INDIRECTION) is not None:
         return (batches,)
-    heads = _multi_head_heads(node, {_QUERY: query, _KEY: key or (), _VALUE: value or ()})
-    return batches, *heads, *_multi_head_queries(node, query)
+    heads = _multi_head_head_splits(
+        node, {_QUERY: query, _KEY: key or (), _VALUE: value or ()}
+    )
+    return batches, *heads, *_multi_head_query_splits(node, query)
 
 
-def _batch_split(node: Node, count: int, inputs: Mapping[int, AxisMap | None]) -> Split:
+def _fused_batch_split(node: Node, count: int, inputs: Mapping[int, AxisMap | None]) -> Split:
     """Return a split along batches, which are axis 0 of every output."""
     outputs = {position: AxisMap(0) for position, shape in enumerate(node.outputs) if shape}
     return node.split(count, inputs, outputs)
 
 
-def _multi_head_heads(node: Node, shapes: Mapping[int, Dims]) -> tuple[Split, ...]:
-    """Split along the heads, unless one bias input holds those of queries, keys and values."""
+def _multi_head_head_splits(node: Node, shapes: Mapping[int, Dims]) -> tuple[Split, ...]:
+    """Return the splits along the heads; none if the op has a bias of queries, keys and values.
+
+    That bias is one tensor of which a chunk of heads would need three slices.
+    """
     heads = node.int_attribute("num_heads", 0)
     if heads < 1 or shapes[_QUERY][2] % heads or node.input_shape(_MHA_BIAS) is not None:
         return ()
@@ -195,22 +224,22 @@ def _multi_head_heads(node: Node, shapes: Mapping[int, Dims]) -> tuple[Split, ..
         position: AxisMap(2, shape[2] // heads) if len(shape) == 3 else AxisMap(1)
         for position, shape in shapes.items()
     }
-    inputs[_MHA_SCORES_BIAS] = _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 1)
+    inputs[_MHA_SCORES_BIAS] = _bias_axis_map(node.input_shape(_MHA_SCORES_BIAS), 1)
     inputs |= {_MHA_PAST_KEY: AxisMap(1), _MHA_PAST_VALUE: AxisMap(1)}
     output = AxisMap(2, node.output_shape[2] // heads)
     outputs = {0: output, 1: AxisMap(1), 2: AxisMap(1), 3: AxisMap(1)}
     return (node.split(heads, inputs, outputs),)
 
 
-def _multi_head_queries(node: Node, query: Dims) -> tuple[Split, ...]:
-    """Split along the query rows, unless ``unidirectional`` masks them by position."""
+def _multi_head_query_splits(node: Node, query: Dims) -> tuple[Split, ...]:
+    """Return the splits along the query rows, unless ``unidirectional`` masks them by position."""
     if node.int_attribute("unidirectional", 0):
         return ()
     padding = node.input_shape(_MHA_PADDING) or ()
     inputs = {
         _QUERY: AxisMap(1),
         _MHA_PADDING: AxisMap(1) if len(padding) == 3 and padding[1] > 1 else None,
-        _MHA_SCORES_BIAS: _bias_axis(node.input_shape(_MHA_SCORES_BIAS), 2),
+        _MHA_SCORES_BIAS: _bias_axis_map(node.input_shape(_MHA_SCORES_BIAS), 2),
     }
     outputs = {0: AxisMap(1), 3: AxisMap(2)}
     return (node.split(query[1], inputs, outputs, Role.QUERIES),)
@@ -221,8 +250,8 @@ _GQA_PAST_KEY, _GQA_PAST_VALUE, _GQA_LENGTHS = 3, 4, 5
 _GQA_POSITIONS, _GQA_SCORES_BIAS, _GQA_HEAD_SINK = 9, 10, 11
 
 
-def _grouped_query(node: Node) -> tuple[Split, ...]:
-    """Split com.microsoft.GroupQueryAttention along batches and key heads.
+def _grouped_query_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of com.microsoft.GroupQueryAttention along batches and key heads.
 
     Its causal mask counts rows from the first, so query rows are not split.
     """
@@ -237,8 +266,8 @@ def _grouped_query(node: Node) -> tuple[Split, ...]:
     positions = node.input_shape(_GQA_POSITIONS)
     if positions and positions[0] == query[0]:
         inputs[_GQA_POSITIONS] = AxisMap(0)
-    inputs[_GQA_SCORES_BIAS] = _bias_axis(bias, 0)
-    batches = _batch_split(node, query[0], inputs)
+    inputs[_GQA_SCORES_BIAS] = _bias_axis_map(bias, 0)
+    batches = _fused_batch_split(node, query[0], inputs)
     if key is None:
         return (batches,)
     group = query_heads // key_heads
@@ -249,7 +278,7 @@ def _grouped_query(node: Node) -> tuple[Split, ...]:
         _VALUE: AxisMap(2, width),
         _GQA_PAST_KEY: AxisMap(1),
         _GQA_PAST_VALUE: AxisMap(1),
-        _GQA_SCORES_BIAS: _bias_axis(bias, 1, group),
+        _GQA_SCORES_BIAS: _bias_axis_map(bias, 1, group),
         _GQA_HEAD_SINK: AxisMap(0, group),
     }
     outputs = {
@@ -261,8 +290,8 @@ def _grouped_query(node: Node) -> tuple[Split, ...]:
     return batches, node.split(key_heads, inputs, outputs)
 
 
-def _fused_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Replace the numbers of heads in a chunk of heads."""
+def _fused_attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the numbers of heads of a chunk of heads, which replace the op's; else no edit."""
     output, count = split.outputs[0], chunk[1] - chunk[0]
     if output is None or output.axis != 2:
         return ChunkEdit()
@@ -273,14 +302,14 @@ def _fused_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 
 
 RULES: Mapping[str, SplitRule] = {
-    "Attention": _attention,
-    f"{MICROSOFT}.Attention": _projecting_attention,
-    f"{MICROSOFT}.GroupQueryAttention": _grouped_query,
-    f"{MICROSOFT}.MultiHeadAttention": _multi_head,
+    "Attention": _attention_splits,
+    f"{MICROSOFT}.Attention": _projecting_attention_splits,
+    f"{MICROSOFT}.GroupQueryAttention": _grouped_query_splits,
+    f"{MICROSOFT}.MultiHeadAttention": _multi_head_splits,
 }
 
 EDITS: Mapping[str, EditRule] = {
     "Attention": _attention_edit,
-    f"{MICROSOFT}.GroupQueryAttention": _fused_edit,
-    f"{MICROSOFT}.MultiHeadAttention": _fused_edit,
+    f"{MICROSOFT}.GroupQueryAttention": _fused_attention_edit,
+    f"{MICROSOFT}.MultiHeadAttention": _fused_attention_edit,
 }

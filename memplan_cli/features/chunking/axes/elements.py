@@ -28,8 +28,8 @@ _DATA, _INDICES, _UPDATES = 0, 1, 2
 """Inputs of the operators that index."""
 
 
-def _elementwise(node: Node) -> tuple[Split, ...]:
-    """Split along every axis of the output; inputs that are broadcast along it stay whole."""
+def _elementwise_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along every output axis; inputs that are broadcast along it stay whole."""
     output = node.output_shape
     return tuple(
         node.split(
@@ -48,22 +48,22 @@ def _elementwise(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _elementwise_first_input(node: Node) -> tuple[Split, ...]:
-    """Split as an elementwise operator whose further inputs are parameters and stay whole."""
-    return tuple(_with_first_input_only(split) for split in _elementwise(node))
+def _elementwise_first_input_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of an elementwise operator whose further inputs are whole parameters."""
+    return tuple(_with_first_input_only(split) for split in _elementwise_splits(node))
 
 
 def _with_first_input_only(split: Split) -> Split:
-    """Return a split that slices no input but the first."""
+    """Return the split with all inputs whole but the first."""
     return split._replace(inputs=(split.inputs[0], *(None for _ in split.inputs[1:])))
 
 
-def _reshape(node: Node) -> tuple[Split, ...]:
-    """Split along the outermost axis of each group of axes that a reshape merges or divides.
+def _reshape_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the first axis of each group that a reshape merges or divides.
 
     ``[2, 8, 64] -> [16, 64]`` has the groups ``[2, 8] -> [16]`` and ``[64] -> [64]``. The
-    first gives 2 chunks: one element of the input axis and 8 of the output axis each. The
-    second gives 64.
+    first can be cut into 2 chunks, each of one element of the input axis and 8 of the output
+    axis; the second into 64.
     """
     data, output = node.data_shape, node.output_shape
     if 0 in data or 0 in output or prod(data) != prod(output):
@@ -95,13 +95,16 @@ def _outermost_axes(data: Dims, output: Dims) -> Iterator[tuple[int, int]]:
                 output_count *= output[output_axes.pop(0)] if output_axes else 1
 
 
-def _squeeze(node: Node) -> tuple[Split, ...]:
-    """Split as a reshape if axes are given; else Squeeze would drop an axis cut to 1 as well."""
+def _squeeze_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of a reshape if the op has axes.
+
+    Without axes Squeeze drops all axes of length 1: in a chunk of length 1 also the sliced one.
+    """
     has_axes = node.ints_attribute("axes") is not None or node.input_shape(1) is not None
-    return _reshape(node) if has_axes else ()
+    return _reshape_splits(node) if has_axes else ()
 
 
-def _chunk_shape(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+def _target_shape_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     """Replace the target shape (input 1) by the shape of the chunk."""
     written = split.outputs[0]
     shape = list(node.output_shape)
@@ -111,8 +114,8 @@ def _chunk_shape(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     return ChunkEdit(constants={1: tuple(shape)})
 
 
-def _transpose(node: Node) -> tuple[Split, ...]:
-    """Split along every axis."""
+def _transpose_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along every axis."""
     rank = len(node.output_shape)
     permutation = node.ints_attribute("perm") or tuple(reversed(range(rank)))
     return tuple(
@@ -121,8 +124,8 @@ def _transpose(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _all_inputs_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Split all inputs and outputs along every axis of the first input except ``axes``."""
+def _splits_of_all_inputs_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Return the splits along every axis except ``axes``, which slice all inputs and outputs."""
     data = node.data_shape
     excluded = {axis % len(data) for axis in axes}
     return tuple(
@@ -136,25 +139,34 @@ def _all_inputs_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
     )
 
 
-def _first_input_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Split the first input and all outputs along every axis except ``axes``."""
-    return tuple(_with_first_input_only(split) for split in _all_inputs_except(node, axes))
+def _splits_of_first_input_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Return the splits along every axis except ``axes``, which slice no input but the first."""
+    return tuple(
+        _with_first_input_only(split) for split in _splits_of_all_inputs_except(node, axes)
+    )
 
 
-def _concat(node: Node) -> tuple[Split, ...]:
-    return _all_inputs_except(node, (node.int_attribute("axis", 1),))
+def _concat_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not concatenated."""
+    return _splits_of_all_inputs_except(node, (node.int_attribute("axis", 1),))
 
 
-def _split_operator(node: Node) -> tuple[Split, ...]:
-    return _first_input_except(node, (node.int_attribute("axis", 0),))
+def _split_operator_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of the operator Split along the axes that it does not divide."""
+    return _splits_of_first_input_except(node, (node.int_attribute("axis", 0),))
 
 
-def _top_k(node: Node) -> tuple[Split, ...]:
-    return _first_input_except(node, (node.int_attribute("axis", -1),))
+def _top_k_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not sorted."""
+    return _splits_of_first_input_except(node, (node.int_attribute("axis", -1),))
 
 
-def _slice(node: Node) -> tuple[Split, ...]:
-    """Split along the axes that are not sliced; not at all if the sliced axes are no constants."""
+def _slice_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not sliced.
+
+    None are returned if the sliced axes are known only at run time. Without axes Slice slices
+    the first ones, as many as it has starts.
+    """
     axes = node.ints_attribute("axes")
     starts = node.ints_attribute("starts")
     count = len(starts) if starts is not None else (node.input_shape(1) or (0,))[0]
@@ -162,30 +174,39 @@ def _slice(node: Node) -> tuple[Split, ...]:
         if 3 not in node.constants:
             return ()
         axes = tuple(int(axis) for axis in node.constants[3])
-    return _first_input_except(node, range(count) if axes is None else axes)
+    return _splits_of_first_input_except(node, range(count) if axes is None else axes)
 
 
-def _pad(node: Node) -> tuple[Split, ...]:
-    """Split along the axes that are not padded; not at all if the padding is no constant."""
+def _pad_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not padded.
+
+    None are returned if the padding is known only at run time, or if its axes are an input.
+    """
     rank = len(node.output_shape)
     pads = node.ints_attribute("pads") or node.constants.get(1)
     if not pads or node.input_shape(3) is not None or len(pads) != 2 * rank:
         return ()
     padded = (axis for axis in range(rank) if pads[axis] or pads[axis + rank])
-    return _first_input_except(node, padded)
+    return _splits_of_first_input_except(node, padded)
 
 
-def _cumsum(node: Node) -> tuple[Split, ...]:
+def _cumsum_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not summed; none if ``axis`` is no constant."""
     axis = node.constants.get(1)
-    return _first_input_except(node, (int(axis[0]),)) if axis else ()
+    return _splits_of_first_input_except(node, (int(axis[0]),)) if axis else ()
 
 
-def _trilu(node: Node) -> tuple[Split, ...]:
-    return _first_input_except(node, (-1, -2))
+def _trilu_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along all axes but those of the matrices, the last two."""
+    return _splits_of_first_input_except(node, (-1, -2))
 
 
-def _gather(node: Node) -> tuple[Split, ...]:
-    """Split along the indices, with the data whole, or along axes that are not indexed."""
+def _gather_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes of the indices, and along data axes that are not gathered.
+
+    In the first the data stays whole. Axis ``gathered`` of the data is replaced in the output by
+    all axes of the indices.
+    """
     data, indices = node.data_shape, node.input_shape(_INDICES) or ()
     gathered = node.int_attribute("axis", 0) % len(data)
     shift = len(indices) - 1
@@ -205,8 +226,8 @@ def _gather(node: Node) -> tuple[Split, ...]:
     return *by_index, *by_data
 
 
-def _gather_elements(node: Node) -> tuple[Split, ...]:
-    """Split along every axis; along the indexed one the data stays whole."""
+def _gather_elements_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along every axis; along the indexed one the data stays whole."""
     indexed = node.int_attribute("axis", 0) % len(node.output_shape)
     return tuple(
         node.split(
@@ -218,8 +239,8 @@ def _gather_elements(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _scatter_elements(node: Node) -> tuple[Split, ...]:
-    """Split along the axes that are not indexed and that the indices cover completely."""
+def _scatter_elements_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not indexed, if the indices cover all of them."""
     data, indices = node.data_shape, node.input_shape(_INDICES) or ()
     indexed = node.int_attribute("axis", 0) % len(data)
     return tuple(
@@ -234,23 +255,23 @@ def _scatter_elements(node: Node) -> tuple[Split, ...]:
 
 
 RULES: Mapping[str, SplitRule] = {
-    **{row.qualified_name: _elementwise for row in OPERATORS if row.is_elementwise},
-    "CastLike": _elementwise_first_input,
-    "Dropout": _elementwise_first_input,
-    "Expand": _elementwise,
-    **dict.fromkeys(("Reshape", "Flatten", "Unsqueeze"), _reshape),
-    "Squeeze": _squeeze,
-    "Transpose": _transpose,
-    "Concat": _concat,
-    "Split": _split_operator,
-    "Slice": _slice,
-    "Pad": _pad,
-    "CumSum": _cumsum,
-    "TopK": _top_k,
-    "Trilu": _trilu,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "ScatterElements": _scatter_elements,
+    **{row.qualified_name: _elementwise_splits for row in OPERATORS if row.is_elementwise},
+    "CastLike": _elementwise_first_input_splits,
+    "Dropout": _elementwise_first_input_splits,
+    "Expand": _elementwise_splits,
+    **dict.fromkeys(("Reshape", "Flatten", "Unsqueeze"), _reshape_splits),
+    "Squeeze": _squeeze_splits,
+    "Transpose": _transpose_splits,
+    "Concat": _concat_splits,
+    "Split": _split_operator_splits,
+    "Slice": _slice_splits,
+    "Pad": _pad_splits,
+    "CumSum": _cumsum_splits,
+    "TopK": _top_k_splits,
+    "Trilu": _trilu_splits,
+    "Gather": _gather_splits,
+    "GatherElements": _gather_elements_splits,
+    "ScatterElements": _scatter_elements_splits,
 }
 
-EDITS: Mapping[str, EditRule] = {"Expand": _chunk_shape, "Reshape": _chunk_shape}
+EDITS: Mapping[str, EditRule] = {"Expand": _target_shape_edit, "Reshape": _target_shape_edit}

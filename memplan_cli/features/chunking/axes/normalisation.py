@@ -24,8 +24,8 @@ _SINGLE_AXIS_OPSET = 13
 """The opset since which Softmax normalises one axis; before, it is all axes from ``axis`` on."""
 
 
-def _same_shape_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Split along axes of the first input.
+def _splits_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Return the splits along axes of the first input.
 
     Further inputs are broadcast to the first one. Outputs that lack the axis (statistics) stay
     whole.
@@ -49,40 +49,42 @@ def _same_shape_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
 
 
 def _same_axis(data: Dims, output: Dims, axis: int) -> AxisMap | None:
-    """Return the axis of an output if it has the rank and the length of the data there."""
+    """Return the map of an output that has the axis too; None if its rank or length differs."""
     is_kept = len(output) == len(data) and output[axis] == data[axis]
     return AxisMap(axis) if is_kept else None
 
 
-def _softmax(node: Node) -> tuple[Split, ...]:
-    """Split along the axes that are not normalised."""
+def _softmax_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not normalised."""
     rank = len(node.data_shape)
     is_single_axis = node.opset >= _SINGLE_AXIS_OPSET
     axis = node.int_attribute("axis", -1 if is_single_axis else 1)
     axis += rank if axis < 0 else 0
     after = range(axis + 1, rank) if is_single_axis else ()
-    return _same_shape_along(node, (*range(axis), *after))
+    return _splits_along(node, (*range(axis), *after))
 
 
-def _before_axis(node: Node) -> tuple[Split, ...]:
-    """Split a normalisation of all axes from ``axis`` on."""
+def _splits_before_axis(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes before ``axis``; all others are normalised together."""
     rank = len(node.data_shape)
     axis = node.int_attribute("axis", -1)
-    return _same_shape_along(node, range(axis + rank if axis < 0 else axis))
+    return _splits_along(node, range(axis + rank if axis < 0 else axis))
 
 
-def _before_last_axis(node: Node) -> tuple[Split, ...]:
-    return _same_shape_along(node, range(len(node.data_shape) - 1))
+def _splits_before_last_axis(node: Node) -> tuple[Split, ...]:
+    """Return the splits along all axes but the last, which is normalised."""
+    return _splits_along(node, range(len(node.data_shape) - 1))
 
 
-def _except_axis(node: Node) -> tuple[Split, ...]:
+def _splits_except_axis(node: Node) -> tuple[Split, ...]:
+    """Return the splits along all axes but ``axis``, which is normalised."""
     rank = len(node.data_shape)
     normalised = node.int_attribute("axis", -1) % rank
-    return _same_shape_along(node, (axis for axis in range(rank) if axis != normalised))
+    return _splits_along(node, (axis for axis in range(rank) if axis != normalised))
 
 
-def _first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
-    """Split the first input and output along their first axes: samples, then channels."""
+def _splits_along_first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
+    """Return the splits along the first ``count`` axes: samples, then channels."""
     data, output = node.data_shape, node.output_shape
     return tuple(
         node.split(data[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
@@ -90,28 +92,32 @@ def _first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
     )
 
 
-def _instance_normalisation(node: Node) -> tuple[Split, ...]:
-    """Split along samples and channels, each channel with its own scale and shift."""
+def _instance_normalisation_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples and channels, each channel with its own scale and shift."""
     channels = (node.input_shape(0) or (0, 0))[1]
     inputs = {0: AxisMap(1), 1: AxisMap(0), 2: AxisMap(0)}
-    return *_first_axes(node, count=1), node.split(channels, inputs, {0: AxisMap(1)})
+    return *_splits_along_first_axes(node, count=1), node.split(
+        channels, inputs, {0: AxisMap(1)}
+    )
 
 
-def _group_normalisation(node: Node) -> tuple[Split, ...]:
-    """Split along samples and groups of channels.
+def _group_normalisation_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples and groups of channels.
 
     Scale and shift have one element per channel or, in older opsets, per group.
     """
     groups = node.int_attribute("num_groups", 0)
     channels = (node.input_shape(0) or (0, 0))[1]
     if groups < 1 or channels % groups:
-        return _first_axes(node, count=1)
+        return _splits_along_first_axes(node, count=1)
     parameters = {
         position: AxisMap(0, (node.input_shape(position) or (0,))[0] // groups)
         for position in (1, 2)
     }
     data = AxisMap(1, channels // groups)
-    return *_first_axes(node, count=1), node.split(groups, {0: data, **parameters}, {0: data})
+    return *_splits_along_first_axes(node, count=1), node.split(
+        groups, {0: data, **parameters}, {0: data}
+    )
 
 
 def _group_normalisation_edit(_node: Node, split: Split, chunk: Range) -> ChunkEdit:
@@ -122,8 +128,8 @@ def _group_normalisation_edit(_node: Node, split: Split, chunk: Range) -> ChunkE
     return ChunkEdit({"num_groups": chunk[1] - chunk[0]})
 
 
-def _batch_normalisation(node: Node) -> tuple[Split, ...]:
-    """Split an inference BatchNormalization along every axis but the channels."""
+def _batch_normalisation_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of an inference BatchNormalization along every axis but the channels."""
     if node.int_attribute("training_mode", 0) or len(node.outputs) > 1:
         return ()
     return tuple(
@@ -133,19 +139,25 @@ def _batch_normalisation(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _reduction(node: Node) -> tuple[Split, ...]:
-    """Split along the axes that are not reduced."""
+def _reduction_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not reduced."""
     reduced = reduced_axes(node)
-    return () if reduced is None else _along_remaining_axes(node, reduced)
+    return () if reduced is None else _splits_along_remaining_axes(node, reduced)
 
 
-def _arg_reduction(node: Node) -> tuple[Split, ...]:
-    """Split ArgMax or ArgMin along the other axes."""
-    return _along_remaining_axes(node, {node.int_attribute("axis", 0) % len(node.data_shape)})
+def _arg_reduction_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of ArgMax or ArgMin along the axes that are not reduced."""
+    return _splits_along_remaining_axes(
+        node, {node.int_attribute("axis", 0) % len(node.data_shape)}
+    )
 
 
-def _along_remaining_axes(node: Node, reduced: Collection[int]) -> tuple[Split, ...]:
-    """Split along the axes that remain, which move to the left unless ``keepdims`` is set."""
+def _splits_along_remaining_axes(node: Node, reduced: Collection[int]) -> tuple[Split, ...]:
+    """Return the splits along the axes that are not reduced.
+
+    Without ``keepdims`` they move to the left: axis 2 of ``[8, 16, 64]`` becomes axis 1 if axis 1
+    is reduced.
+    """
     data = node.data_shape
     remaining = [axis for axis in range(len(data)) if axis not in reduced]
     keeps_dims = len(node.output_shape) == len(data)
@@ -175,18 +187,20 @@ def _family_names(family: Family) -> tuple[str, ...]:
 
 
 RULES: Mapping[str, SplitRule] = {
-    **dict.fromkeys(_family_names(Family.SOFTMAX), _softmax),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _before_axis),
-    "SimplifiedLayerNormalization": _before_axis,
-    f"{MICROSOFT}.SkipLayerNormalization": _before_last_axis,
-    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _before_last_axis,
-    "LpNormalization": _except_axis,
-    "BatchNormalization": _batch_normalisation,
-    "InstanceNormalization": _instance_normalisation,
-    "GroupNormalization": _group_normalisation,
-    **dict.fromkeys(_family_names(Family.GLOBAL_POOLING), partial(_first_axes, count=2)),
-    **dict.fromkeys(_family_names(Family.REDUCTION), _reduction),
-    **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction),
+    **dict.fromkeys(_family_names(Family.SOFTMAX), _softmax_splits),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _splits_before_axis),
+    "SimplifiedLayerNormalization": _splits_before_axis,
+    f"{MICROSOFT}.SkipLayerNormalization": _splits_before_last_axis,
+    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _splits_before_last_axis,
+    "LpNormalization": _splits_except_axis,
+    "BatchNormalization": _batch_normalisation_splits,
+    "InstanceNormalization": _instance_normalisation_splits,
+    "GroupNormalization": _group_normalisation_splits,
+    **dict.fromkeys(
+        _family_names(Family.GLOBAL_POOLING), partial(_splits_along_first_axes, count=2)
+    ),
+    **dict.fromkeys(_family_names(Family.REDUCTION), _reduction_splits),
+    **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction_splits),
 }
 
 EDITS: Mapping[str, EditRule] = {"GroupNormalization": _group_normalisation_edit}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.axes.split import Dims, Node, Split, SplitRule
 
 
-def _matmul(node: Node) -> tuple[Split, ...]:
-    """Split ``[batch, M, K] x [batch, K, N]`` along batches, M and N."""
+def _matmul_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N."""
     left, right = node.input_shape(0), node.input_shape(1)
     if left is None or right is None or len(left) < 2:
         return ()
@@ -30,14 +30,14 @@ def _matmul(node: Node) -> tuple[Split, ...]:
     right_columns = len(right) - (2 if node.int_attribute("transB", 0) else 1)
     output, last = node.output_shape, len(node.output_shape) - 1
     return (
-        *_batches(node, (left, right)),
+        *_batch_splits(node, (left, right)),
         node.split(output[-2], {0: AxisMap(left_rows)}, {0: AxisMap(last - 1)}, Role.ROWS),
         node.split(output[-1], {1: AxisMap(right_columns)}, {0: AxisMap(last)}, Role.COLUMNS),
     )
 
 
-def _batches(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
-    """Split along every batch axis of the output; operands broadcast along it stay whole."""
+def _batch_splits(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
+    """Return the splits along every batch axis; operands broadcast along it stay whole."""
     output = node.output_shape
     return [
         node.split(
@@ -52,15 +52,18 @@ def _batches(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
     ]
 
 
-def _fused_matmul(node: Node) -> tuple[Split, ...]:
-    """Split as MatMul, unless the batch axes are transposed too."""
+def _fused_matmul_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of a MatMul; none if the batch axes are transposed too."""
     if node.int_attribute("transBatchA", 0) or node.int_attribute("transBatchB", 0):
         return ()
-    return _matmul(node)
+    return _matmul_splits(node)
 
 
-def _gemm(node: Node) -> tuple[Split, ...]:
-    """Split ``A B + C`` along the rows of A and the columns of B; C is sliced along with them."""
+def _gemm_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of ``A B + C`` along the rows of A and along the columns of B.
+
+    C is sliced along with them, except where it is broadcast.
+    """
     output = node.output_shape
     rows = AxisMap(1 if node.int_attribute("transA", 0) else 0)
     columns = AxisMap(0 if node.int_attribute("transB", 0) else 1)
@@ -73,8 +76,8 @@ def _gemm(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _einsum(node: Node) -> tuple[Split, ...]:
-    """Split along each index of the result: ``bik,bjk->bij`` along b, i and j.
+def _einsum_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along each index of the result: b, i and j of ``bik,bjk->bij``.
 
     Equations without ``->``, with an ellipsis, or with an index twice in one term are not
     split.
@@ -112,8 +115,8 @@ def _is_broadcast_index(node: Node, terms: list[str], index: str, dim: int) -> b
 
 
 RULES: Mapping[str, SplitRule] = {
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Einsum": _einsum,
-    f"{MICROSOFT}.FusedMatMul": _fused_matmul,
+    "MatMul": _matmul_splits,
+    "Gemm": _gemm_splits,
+    "Einsum": _einsum_splits,
+    f"{MICROSOFT}.FusedMatMul": _fused_matmul_splits,
 }

@@ -78,8 +78,8 @@ def _windows(node: Node) -> list[_Window]:
     return windows
 
 
-def _tiles(node: Node) -> tuple[Split, ...]:
-    """Split along each spatial axis; tiles read overlapping ranges of the input."""
+def _tile_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along each spatial axis; tiles read overlapping ranges of the input."""
     output, summand = node.output_shape, node.input_shape(_SUMMAND)
     return tuple(
         node.split(
@@ -92,67 +92,82 @@ def _tiles(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _first_axes(node: Node, count: int) -> tuple[Split, ...]:
-    """Split the first input and output along samples and, with ``count`` 2, channels."""
+def _splits_along_first_axes(node: Node, count: int) -> tuple[Split, ...]:
+    """Return the splits along the first axes: samples and, if ``count`` is 2, channels."""
     return tuple(
         node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
         for axis in range(count)
     )
 
 
-def _convolution(node: Node) -> tuple[Split, ...]:
-    """Split along samples and tiles; the summand of a fused convolution is sliced likewise."""
+def _convolution_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples and tiles.
+
+    The summand of a fused convolution is sliced like the output.
+    """
     summand = broadcast_axis(node.input_shape(_SUMMAND), node.output_shape, 0)
     inputs = {0: AxisMap(0), _SUMMAND: summand}
-    return (node.split(node.data_shape[0], inputs, {0: AxisMap(0)}), *_tiles(node))
+    return (node.split(node.data_shape[0], inputs, {0: AxisMap(0)}), *_tile_splits(node))
 
 
-def _transposed_convolution(node: Node) -> tuple[Split, ...]:
-    return _first_axes(node, 1)
+def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
+    """Return the split along samples."""
+    return _splits_along_first_axes(node, 1)
 
 
-def _pooling(node: Node) -> tuple[Split, ...]:
-    """Split along samples, channels and tiles.
+def _pooling_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples, channels and tiles.
 
     Not with MaxPool's second output, whose indices count elements of the whole tensor.
     """
     if len(node.outputs) > 1:
         return ()
-    return (*_first_axes(node, 2), *_pooling_tiles(node))
+    return (*_splits_along_first_axes(node, 2), *_pooling_tile_splits(node))
 
 
-def _blocked_pooling(node: Node) -> tuple[Split, ...]:
-    """Split a pooling in the blocked channel layout: not along channels."""
-    return (*_first_axes(node, 1), *_pooling_tiles(node))
+def _blocked_pooling_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of a pooling in the blocked channel layout: samples and tiles."""
+    return (*_splits_along_first_axes(node, 1), *_pooling_tile_splits(node))
 
 
-def _pooling_tiles(node: Node) -> tuple[Split, ...]:
-    """Split along tiles, unless a last window that is rounded up may exceed the padding."""
-    return () if node.int_attribute("ceil_mode", 0) else _tiles(node)
+def _pooling_tile_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along tiles; none with ``ceil_mode``.
+
+    There the last window may reach beyond the padding.
+    """
+    return () if node.int_attribute("ceil_mode", 0) else _tile_splits(node)
 
 
-def _depth_to_space(node: Node) -> tuple[Split, ...]:
-    """Split along samples, rows and columns; each input row becomes ``blocksize`` rows."""
+def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples, rows and columns.
+
+    Each input row or column becomes ``blocksize`` of them.
+    """
     block = node.int_attribute("blocksize", 1)
     spatial = (
         node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis, block)})
         for axis in (2, 3)
     )
-    return (*_first_axes(node, 1), *spatial)
+    return (*_splits_along_first_axes(node, 1), *spatial)
 
 
-def _space_to_depth(node: Node) -> tuple[Split, ...]:
-    """Split along samples, rows and columns; ``blocksize`` input rows become one row."""
+def _space_to_depth_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples, rows and columns.
+
+    ``blocksize`` input rows or columns become one.
+    """
     block = node.int_attribute("blocksize", 1)
     spatial = (
         node.split(node.output_shape[axis], {0: AxisMap(axis, block)}, {0: AxisMap(axis)})
         for axis in (2, 3)
     )
-    return (*_first_axes(node, 1), *spatial)
+    return (*_splits_along_first_axes(node, 1), *spatial)
 
 
-def _layout_change(node: Node) -> tuple[Split, ...]:
-    """Split a change from or to the blocked channel layout along every axis but the channels.
+def _layout_change_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of a change from or to the blocked channel layout.
+
+    They are along every axis but the channels.
 
     With ``channels_last`` the other layout is NHWC, so its spatial axes come one earlier.
     """
@@ -173,8 +188,8 @@ def _layout_change(node: Node) -> tuple[Split, ...]:
     return tuple(splits)
 
 
-def _tile_padding(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Replace the padding: a tile is padded only where its halo reaches beyond the input."""
+def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the padding of a tile: only where its halo reaches beyond the input."""
     windows = _windows(node)
     before = [window.pads[0] for window in windows]
     after = [window.pads[1] for window in windows]
@@ -214,8 +229,8 @@ def _is_power_of_two(scale: float) -> bool:
     return scale == int(scale) and int(scale) & (int(scale) - 1) == 0
 
 
-def _resize(node: Node) -> tuple[Split, ...]:
-    """Split along unchanged axes, axes whose elements are repeated, and interpolated axes.
+def _resize_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along axes that are unchanged, repeated or interpolated.
 
     A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
     3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
@@ -248,8 +263,8 @@ def _resize(node: Node) -> tuple[Split, ...]:
     return tuple(splits)
 
 
-def _resized_chunk(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Replace the target sizes (input 3), and tell what the halo adds to the output."""
+def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the target sizes of a chunk (input 3) and the surplus that its halo adds."""
     read, written = split.inputs[0], split.outputs[0]
     if read is None or written is None:
         return ChunkEdit()
@@ -266,23 +281,23 @@ _POOLS = ("MaxPool", "AveragePool")
 """Not LpPool (other bits for a single sample), nor the blocked AveragePool (for tiles)."""
 
 RULES: Mapping[str, SplitRule] = {
-    "Conv": _convolution,
-    "ConvTranspose": _transposed_convolution,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    **dict.fromkeys(_POOLS, _pooling),
-    "Resize": _resize,
-    f"{MICROSOFT}.FusedConv": _convolution,
-    f"{NCHWC}.Conv": _convolution,
-    f"{NCHWC}.MaxPool": _blocked_pooling,
-    f"{NCHWC}.ReorderInput": _layout_change,
-    f"{NCHWC}.ReorderOutput": _layout_change,
+    "Conv": _convolution_splits,
+    "ConvTranspose": _transposed_convolution_splits,
+    "DepthToSpace": _depth_to_space_splits,
+    "SpaceToDepth": _space_to_depth_splits,
+    **dict.fromkeys(_POOLS, _pooling_splits),
+    "Resize": _resize_splits,
+    f"{MICROSOFT}.FusedConv": _convolution_splits,
+    f"{NCHWC}.Conv": _convolution_splits,
+    f"{NCHWC}.MaxPool": _blocked_pooling_splits,
+    f"{NCHWC}.ReorderInput": _layout_change_splits,
+    f"{NCHWC}.ReorderOutput": _layout_change_splits,
 }
 
 EDITS: Mapping[str, EditRule] = {
-    "Conv": _tile_padding,
-    **dict.fromkeys(_POOLS, _tile_padding),
-    f"{MICROSOFT}.FusedConv": _tile_padding,
-    **{f"{NCHWC}.{kind}": _tile_padding for kind in ("Conv", "MaxPool")},
-    "Resize": _resized_chunk,
+    "Conv": _tile_padding_edit,
+    **dict.fromkeys(_POOLS, _tile_padding_edit),
+    f"{MICROSOFT}.FusedConv": _tile_padding_edit,
+    **{f"{NCHWC}.{kind}": _tile_padding_edit for kind in ("Conv", "MaxPool")},
+    "Resize": _resize_edit,
 }
