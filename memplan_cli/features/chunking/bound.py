@@ -1,7 +1,7 @@
 """A lower bound of the live peak for all choices of regions.
 
-A need is a set of tensors that are whole and live at once. An op that stays whole has its inputs and outputs live at once. An op in chunks has live at
-once
+A need is a set of tensors that are whole and live at once. An op that is not in chunks needs
+all its inputs and outputs. An op in chunks needs
 
 - at its first chunk: inputs that every chunk reads whole, and inputs that their producer cannot
   make in slices along the axis of the split;

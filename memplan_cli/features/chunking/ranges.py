@@ -71,7 +71,7 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
 
 
 def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
-    """Return the ``count + 1`` bounds of an output's chunks, as ``[0, 6, 12, 18]`` for 3 of 18 rows.
+    """Return the ``count + 1`` bounds of an output's chunks: ``[0, 6, 12, 18]`` for 3 of 18 rows.
 
     The axis is divided into equal blocks, and chunks consist of whole blocks. The number of
     blocks is the greatest that divides the axis and the extents of all splits, so that a block

@@ -338,7 +338,7 @@ class _Cut:
         self.network.edge(leaves, enters, INFINITE)
 
     def add_unmakeable(self, value: int) -> None:
-        """Add an edge from the source to a value: it cannot be made, so it or values made of it are live."""
+        """Add an edge from the source to a value: it cannot be made, only kept."""
         self.network.edge(SOURCE, self._gate(value).enters, INFINITE)
 
     def _gate(self, value: int) -> _Gate:

@@ -1,4 +1,4 @@
-"""Candidates of a plan in which values are computed again, in the form in which planning calls them."""
+"""Candidates of a plan in which values are computed again, as planning calls for them."""
 
 from __future__ import annotations
 
