@@ -15,7 +15,7 @@ from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.recompute.checkpoints import CheckpointedProgram, recompute_segments
-from memplan_cli.ordering.terms import PlannedVars
+from memplan_cli.ordering.records import PlannedVars
 
 BACKWARD = ("gd", "gc", "gb", "ga")
 
