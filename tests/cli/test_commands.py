@@ -434,5 +434,5 @@ def test_dims_of_an_optional_input_are_named_where_no_option_binds_them(
         v = OptionalGetElement(o)  h = Exp(v)  y = Add(h, x) }"""
     (tmp_path / "opt.onnx").write_bytes(parse(text).SerializeToString())
     result = run("report", "opt.onnx", *_AGAIN, "--budget", "50%")
-    failed(result, "not M, N", "no option says these")
+    failed(result, "not M, N", "no option sets these sizes")
     assert "--run" not in result.stderr

@@ -82,8 +82,9 @@ class _Needs:
     def _of_split(self, op: Op, split: Split) -> Need:
         """Return the need of an op's first chunk or of its last one, whichever is larger.
 
-        The first chunk needs the inputs that are whole, the last one also what is whole of the
-        outputs (see the top of this file).
+        Both need the inputs that every chunk reads whole. The first chunk also needs inputs
+        that their producer cannot make in slices, the last chunk outputs that some consumer
+        cannot read in slices.
         """
         whole_inputs: list[VarId] = []
         unsliceable_inputs: list[VarId] = []

@@ -245,7 +245,10 @@ def _is_log_softmax(node: Node | None, axis: int) -> bool:
 
 
 def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether an op is a ScatterElements that adds one element to each row (the last axis)."""
+    """Whether an op is a ScatterElements that adds one element to each row (the last axis).
+
+    Its indices must be int64, as the copy compares them with int64 column numbers.
+    """
     indices, output = node.input_shape(1) or (), node.output_shape
     return (
         qualified_name(node.op) == "ScatterElements"

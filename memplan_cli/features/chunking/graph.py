@@ -218,9 +218,9 @@ class Graph:
         rows = {var: row for row, var in enumerate(producer)}
         return _LiveSpans(
             rows,
-            np.array([producer[var] for var in rows], np.int64),
-            np.array([self._last_use(var) for var in rows], np.int64),
-            np.array([self.bytes(var) for var in rows], np.int64),
+            starts=np.array([producer[var] for var in rows], np.int64),
+            stops=np.array([self._last_use(var) for var in rows], np.int64),
+            sizes=np.array([self.bytes(var) for var in rows], np.int64),
         )
 
     def _last_use(self, var: VarId) -> int:
@@ -267,8 +267,10 @@ def run_at_first_use(program: Program) -> Program:
     region before their use.
     """
     dataflow = program.dataflow
-    # Sort keys: the op before which an op runs, 0 if it is moved there or 1 if it is this op.
-    places = [(index, 1, index) for index in range(len(dataflow.ops))]
+    places = [
+        _Place(position=index, is_unmoved=True, op_index=index)
+        for index in range(len(dataflow.ops))
+    ]
     for index in reversed(range(len(dataflow.ops))):
         op = dataflow.ops[index]
         consumers = [
@@ -276,13 +278,27 @@ def run_at_first_use(program: Program) -> Program:
         ]
         if not consumers or op.is_random or op.bodies:
             continue
-        first_use = min(places[reader] for reader in consumers)[0]
+        first_use = min(places[reader] for reader in consumers).position
         if all(
             _is_live_until(dataflow, var, first_use, without=index)
             for var in dataflow.reads[index]
         ):
-            places[index] = first_use, 0, index
-    return program.with_ops(dataflow.ops[index] for *_, index in sorted(places))
+            places[index] = _Place(position=first_use, is_unmoved=False, op_index=index)
+    return program.with_ops(dataflow.ops[place.op_index] for place in sorted(places))
+
+
+class _Place(NamedTuple):
+    """Where an op runs; places are compared as tuples.
+
+    Attributes:
+        position: the index at which the op runs.
+        is_unmoved: whether the op has this index itself; ops moved there run before it.
+        op_index: the op.
+    """
+
+    position: int
+    is_unmoved: bool
+    op_index: int
 
 
 def _is_live_until(dataflow: Dataflow, var: VarId, op_index: int, *, without: int) -> bool:

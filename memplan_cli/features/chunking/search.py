@@ -327,10 +327,10 @@ class Search:
         """
         self.budget = budget
         for _ in range(_MAX_STEPS):
-            following = self._step(state) if state.peak > budget else None
-            if following is None:
+            next_state = self._step(state) if state.peak > budget else None
+            if next_state is None:
                 break
-            state = following
+            state = next_state
         return state
 
     def _step(self, state: State) -> State | None:
@@ -355,16 +355,16 @@ class Search:
         for trial in sorted(
             trials, key=lambda trial: (max(trial.peak, self.budget), trial.work)
         ):
-            following = self.write_state(trial.choices)
-            if following is None or following.peak > state.peak:
+            next_state = self.write_state(trial.choices)
+            if next_state is None or next_state.peak > state.peak:
                 continue
-            number = len(trial.choices) - 1
-            remaining = max(following.region_peak(number), following.op_peak(state.peak_op))
-            if remaining < state.peak:
-                choice = trial.choices[-1]
+            # The choice of the trial is the last one.
+            number, choice = len(trial.choices) - 1, trial.choices[-1]
+            new_peak = max(next_state.region_peak(number), next_state.op_peak(state.peak_op))
+            if new_peak < state.peak:
                 result = _PatternResult(choice.count, trial.peak)
                 self._pattern_results[self._pattern(choice.region)] = result
-                return following
+                return next_state
         return None
 
     def _trials(self, state: State) -> Iterator[_Trial]:

@@ -194,7 +194,7 @@ class _Source(Enum):
     """One more copy of it runs there, and is used there only."""
 
 
-class _InputPlan(NamedTuple):
+class _CopyInput(NamedTuple):
     """One input of a copy, with how it gets into memory.
 
     Attributes:
@@ -238,7 +238,7 @@ class _Candidate:
     gap: Gap
     gain: int
     work: int
-    inputs: list[_InputPlan] = field(default_factory=list)
+    inputs: list[_CopyInput] = field(default_factory=list)
     transient_bytes: int = 0
 
     @property
@@ -382,14 +382,14 @@ class GreedyChooser:
             if needed in visited:
                 continue
             visited.add(needed)
-            plan = self._plan_input(needed, gap.end)
-            candidate.inputs.append(plan)
-            candidate.gain -= plan.loss
-            candidate.work += plan.work
-            if plan.runs_copy:
+            copy_input = self._choose_source(needed, gap.end)
+            candidate.inputs.append(copy_input)
+            candidate.gain -= copy_input.loss
+            candidate.work += copy_input.work
+            if copy_input.runs_copy:
                 stack.extend(values.inputs[needed])
                 transient_bytes += values.sizes[needed] + values.sibling_bytes[needed]
-            additional_copies += plan.source is _Source.RECOMPUTED
+            additional_copies += copy_input.source is _Source.RECOMPUTED
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if additional_copies > self._max_chain or is_below_floor:
                 return None
@@ -398,7 +398,7 @@ class GreedyChooser:
         candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
-    def _plan_input(self, needed: int, place: int) -> _InputPlan:
+    def _choose_source(self, needed: int, place: int) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy.
 
         An input that is not in memory there is kept or hoisted if the bytes above the budget
@@ -408,10 +408,10 @@ class GreedyChooser:
         schedule, values = self.schedule, self.schedule.values
         gap = schedule.gap_around(needed, place)
         if gap is None:
-            return _InputPlan(needed, _Source.AVAILABLE)
+            return _CopyInput(needed, _Source.AVAILABLE)
         is_after_last_access = gap.end == _NEVER
         if not is_after_last_access and gap.end not in schedule.recomputed_at[needed]:
-            return _InputPlan(needed, _Source.AVAILABLE)
+            return _CopyInput(needed, _Source.AVAILABLE)
         if is_after_last_access:
             start, stop = gap.start + 1, place + 1  # kept from its last access until here
         else:
@@ -420,10 +420,10 @@ class GreedyChooser:
         work = values.work[needed]
         is_cheaper_than_copy = loss <= work * self.price
         if not is_after_last_access and is_cheaper_than_copy:
-            return _InputPlan(needed, _Source.HOISTED, start, stop, loss=loss)
+            return _CopyInput(needed, _Source.HOISTED, start, stop, loss=loss)
         if is_cheaper_than_copy or not values.can_recompute(needed):
-            return _InputPlan(needed, _Source.KEPT, start, stop, loss=loss)
-        return _InputPlan(needed, _Source.RECOMPUTED, work=work)
+            return _CopyInput(needed, _Source.KEPT, start, stop, loss=loss)
+        return _CopyInput(needed, _Source.RECOMPUTED, work=work)
 
     def _added_excess(self, start: int, end: int, size: int) -> int:
         """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
@@ -441,21 +441,23 @@ class GreedyChooser:
         value, (start, end) = candidate.value, candidate.gap
         schedule.recomputed_at[value].add(end)
         schedule.add_live(start + 1, end, -values.sizes[value])
-        for plan in candidate.inputs:
-            schedule.add_access(plan.value, end)
-            schedule.add_live(plan.start, plan.stop, values.sizes[plan.value])
-            if plan.source is _Source.HOISTED:
-                schedule.recomputed_at[plan.value].discard(plan.stop)
-            if plan.runs_copy:
-                schedule.recomputed_at[plan.value].add(end)
+        for copy_input in candidate.inputs:
+            schedule.add_access(copy_input.value, end)
+            schedule.add_live(
+                copy_input.start, copy_input.stop, values.sizes[copy_input.value]
+            )
+            if copy_input.source is _Source.HOISTED:
+                schedule.recomputed_at[copy_input.value].discard(copy_input.stop)
+            if copy_input.runs_copy:
+                schedule.recomputed_at[copy_input.value].add(end)
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes
         self._push_gaps_around(value, end)
-        for plan in candidate.inputs:
+        for copy_input in candidate.inputs:
             # The gaps before and after an additional copy have no memory to free.
-            if plan.source is not _Source.RECOMPUTED:
-                self._push_gaps_around(plan.value, end)
+            if copy_input.source is not _Source.RECOMPUTED:
+                self._push_gaps_around(copy_input.value, end)
 
     def _push_gaps_around(self, value: int, place: int) -> None:
         """Push the candidates of the gaps before and after an access of a value to the heap."""

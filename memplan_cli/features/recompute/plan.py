@@ -71,7 +71,7 @@ def _require_numbers(task: PlanningTask) -> None:
         return
     hint = sizing_options(input_shapes(task.program), symbols)
     if task.settings.run and hint == RUN_OPTION:  # a run did not show these sizes
-        hint = "no option says these: no tensor that is an input has them, and no run told"
+        hint = "no option sets these sizes: no input has them, and a run did not show them"
     raise SettingsError(
         f"--recompute auto needs sizes that are numbers, not {', '.join(sorted(symbols))}",
         hint=hint,

@@ -325,6 +325,9 @@ class _Search:
     def _light_order(self, max_share: float) -> Program:
         """Return the best order if values that would be dropped weigh nothing.
 
+        These are values with a long gap (`_has_long_gap`): their sizes are left out of the
+        search for the order.
+
         Args:
             max_share: the size of the largest such value as a share of the first peak.
         """

@@ -245,7 +245,7 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
 
 
 def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> None:
-    """Set copies that nothing reads any more to None, from the last to the first."""
+    """Replace copies in ``ops`` that nothing reads any more by None, from the last to the first."""
     graph_outputs = set(written.program.body.outputs)
     readers = Counter(var for op in ops if op is not None for var in all_reads(op))
     copies = {op.outputs for op in written.copies}
