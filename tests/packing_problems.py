@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.pieces import Piece, height_of, reduce
-from memplan_cli.packing.portfolio import cheapest
+from memplan_cli.packing.skyline import best_sweep
 
 
 @st.composite
@@ -82,7 +82,7 @@ def heaviest(problem: Problem) -> Piece:
 
 
 def start_of(piece: Piece) -> BestPlacement:
-    placement = cheapest(piece, piece.load)
+    placement = best_sweep(piece, piece.load)
     return BestPlacement(placement, height_of(piece, placement), piece.load)
 
 

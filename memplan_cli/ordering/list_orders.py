@@ -62,9 +62,11 @@ def _post_order(backward: Edges, forward: Edges) -> Order:
 def greedy(graph: TaskGraph) -> Order:
     """Return the order that always runs the ready op after which the fewest bytes are live.
 
-    Of equal ones the op whose step needs least runs first. O(accesses x log ops): each tensor
-    keeps the sum of the numbers of the ops that still have to access it. When one op remains,
-    the sum is its number, and only the queue entry of that op changes.
+    Of several such ops, the one whose step needs least runs first.
+
+    O(accesses x log ops): each tensor has the sum of the numbers of the ops that still have to
+    access it. When one op remains, the sum is the number of that op, and only its queue entry
+    changes.
     """
     queue = _ForwardQueue(graph)
     order: Order = []
@@ -153,6 +155,11 @@ class _BackwardQueue:
 
     An op is pushed again when its change gets lower; an entry with another change than
     ``change[op]`` is out of date.
+
+    Attributes:
+        change: for each op, by how much scheduling it next (before all scheduled ops) raises the
+            live bytes.
+        done: for each op, whether it is scheduled.
     """
 
     def __init__(self, graph: TaskGraph) -> None:

@@ -77,9 +77,10 @@ _TOO_LONG = "the search that proved it has no witness of a sensible size"
 def nested_witness(
     block: Block, facts: StorageFacts, bound: int
 ) -> tuple[OrderProof, tuple[BlockProof, ...]]:
-    """Return the witness that no order of a program has a peak below ``bound``.
+    """Return the witness that no order of a program has a peak below ``bound``, and its subgraphs'.
 
-    Also returns the proofs of subgraphs that the witness rests on, innermost first.
+    The second value holds the proofs of the subgraphs whose bounds the witness uses, innermost
+    first; it is empty if the main graph alone suffices or nothing is found.
 
     Args:
         block: The program's main graph, in the planned order.
@@ -429,7 +430,7 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
             inputs = sum(
                 facts.numbers[var] for var in body.inputs if facts.roots.get(var) == var
             )
-            bodies.append(SubgraphMemory(inputs, 0, 0, bound))
+            bodies.append(SubgraphMemory(inputs, peak=0, results=0, bound=bound))
             if bound > largest.bound:
                 largest = _BodyBound(body.path, bound)
         step_bytes[index] = least_step_bytes(op, facts, bodies)

@@ -37,17 +37,17 @@ class WorkBudget:
         return _Part(self, min(work, self.remaining))
 
     def allow(self, work: int) -> Callable[[int], bool]:
-        """Return a function that a search calls with its total work so far, to learn if it may go on.
+        """Return ``keep_going(work_so_far)``, by which a search reports its total work.
 
-        Each call spends the work since the last one from this budget. The function returns
-        False once ``work`` units are reached or the deadline has passed.
+        Each call spends the work since the call before from this budget. It returns whether the
+        search may continue: False from ``work`` units on, or once the deadline has passed.
         """
         remaining_at_start = self.remaining
         limit = min(work, remaining_at_start)
 
-        def keep_going(done: int) -> bool:
-            self.spend(done - (remaining_at_start - self.remaining))
-            return done < limit and self.in_time
+        def keep_going(work_so_far: int) -> bool:
+            self.spend(work_so_far - (remaining_at_start - self.remaining))
+            return work_so_far < limit and self.in_time
 
         return keep_going
 

@@ -2,9 +2,10 @@
 
 An allocator is a function ``Problem -> Layout`` and a row of `ALLOCATORS`. The modules:
 
-    pieces            division of a problem into independent pieces; all below work on a piece
-    greedy, skyline   fast methods that place each buffer once
-    portfolio         all methods in turn, until the height is proved or the work is spent
+    pieces            division of a problem into independent pieces, which are packed one by one
+    greedy            baselines: each buffer is placed once, by size or by start
+    skyline           fast and mostly optimal: the lowest valley is filled first
+    portfolio         skyline, then the searches below, until the height is proved or the work spent
     search/           exact branch and bound for one piece
     bottleneck        exact search of the few large buffers, the others placed around them
     ejection_chains   local search that moves the buffers above a capacity
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.greedy import GREEDY_ALLOCATORS, naive
+from memplan_cli.packing.greedy import best_fit_by_start, greedy_by_size, naive
 from memplan_cli.packing.pools import level0, level1
-from memplan_cli.packing.portfolio import exact, portfolio
+from memplan_cli.packing.portfolio import portfolio
 from memplan_cli.packing.skyline import skyline
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ ALLOCATORS: Mapping[str, Allocator] = {
     "naive": naive,
     "level0": level0,
     "level1": level1,
-    **GREEDY_ALLOCATORS,
+    "greedy-size": greedy_by_size,
+    "best-fit-start": best_fit_by_start,
     "skyline": skyline,
-    "exact": exact,
     "portfolio": portfolio,
 }
 """All allocators by name. No layout of any of them is lower than the portfolio's."""

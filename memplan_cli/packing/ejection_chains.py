@@ -152,6 +152,7 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
     # Powers by square roots alone, which are the same to the last bit on all machines.
     priority = np.sqrt(size * np.sqrt(np.sqrt(size))) * np.sqrt(end - start)
     count, sections = len(column), len(piece.loads)
+    # Sorted by priority, which is a valid heap.
     waiting = np.flatnonzero(offset < 0)
     waiting_heap = np.zeros(count, np.int64)
     waiting_heap[: len(waiting)] = waiting[np.lexsort((waiting, -priority[waiting]))]

@@ -1,25 +1,23 @@
 """Greedy allocation: place each buffer once, in some order, and never move it.
 
-By size with first fit is the greedy memory planner of TensorFlow Lite (Pisarchyk and Lee,
-"Efficient memory management for deep neural net inference", 2020). By area, by length and by load
-are variations of it. By start with best fit is what the allocator of a runtime does.
+The allocators of this module are baselines; the portfolio does not use them. `greedy_by_size` is the
+greedy memory planner of TensorFlow Lite (Pisarchyk and Lee, "Efficient memory management for deep
+neural net inference", 2020). `best_fit_by_start` is what the allocator of a runtime does. `naive`
+does not reuse memory: it is the baseline of all savings.
 
-`naive` does not reuse memory: all buffers are stacked. It is the baseline of all savings.
+`bottleneck` uses the orders too.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import BufferId, Layout, Problem, align
 from memplan_cli.packing.pieces import layout_of, reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan_cli.packing.pieces import Piece, Placement
 
 BufferOrder = Callable[["Piece"], Sequence[int]]
@@ -39,16 +37,11 @@ def by_size(piece: Piece) -> list[int]:
 
 def by_area(piece: Piece) -> list[int]:
     """Order buffers by size times number of sections, the largest first."""
-    return sorted(
-        range(len(piece.size)), key=lambda i: (-piece.size[i] * _length(piece, i), i)
-    )
-
-
-def by_length(piece: Piece) -> list[int]:
-    """Order buffers by number of sections, the longest first."""
-    return sorted(
-        range(len(piece.size)), key=lambda i: (-_length(piece, i), -piece.size[i], i)
-    )
+    area = [
+        size * (end - start)
+        for size, start, end in zip(piece.size, piece.start, piece.end, strict=True)
+    ]
+    return sorted(range(len(piece.size)), key=lambda i: (-area[i], i))
 
 
 def by_load(piece: Piece) -> list[int]:
@@ -67,10 +60,6 @@ def by_start(piece: Piece) -> list[int]:
 def by_end(piece: Piece) -> list[int]:
     """Order buffers by end, the last first, as if time ran backwards."""
     return sorted(range(len(piece.size)), key=lambda i: (-piece.end[i], -piece.size[i], i))
-
-
-def _length(piece: Piece, index: int) -> int:
-    return piece.end[index] - piece.start[index]
 
 
 def lowest_gap(gaps: Sequence[Gap]) -> int:
@@ -106,29 +95,21 @@ def place_in_order(piece: Piece, order: Iterable[int], choose_gap: GapChoice) ->
     return tuple(offsets)
 
 
+def greedy_by_size(problem: Problem) -> Layout:
+    """Return the layout by falling size, each buffer in the lowest gap."""
+    return _place_problem(problem, by_size, lowest_gap)
+
+
+def best_fit_by_start(problem: Problem) -> Layout:
+    """Return the layout by start, each buffer in the smallest gap."""
+    return _place_problem(problem, by_start, smallest_gap)
+
+
 def _place_problem(problem: Problem, order: BufferOrder, choose_gap: GapChoice) -> Layout:
     """Return the layout in which each piece of a problem is placed in one order."""
     reduction = reduce(problem)
     placements = [place_in_order(p, order(p), choose_gap) for p in reduction.pieces]
     return layout_of(reduction, placements)
-
-
-GREEDY_METHODS: Mapping[str, tuple[BufferOrder, GapChoice]] = {
-    "greedy-size": (by_size, lowest_gap),
-    "greedy-area": (by_area, lowest_gap),
-    "greedy-length": (by_length, lowest_gap),
-    "greedy-load": (by_load, lowest_gap),
-    "best-fit-start": (by_start, smallest_gap),
-    "best-fit-end": (by_end, smallest_gap),
-    "first-fit-start": (by_start, lowest_gap),
-}
-"""Order and choice of gap of each greedy method, in the order in which the portfolio tries them."""
-
-GREEDY_ALLOCATORS: Mapping[str, Callable[[Problem], Layout]] = {
-    name: partial(_place_problem, order=order, choose_gap=choose_gap)
-    for name, (order, choose_gap) in GREEDY_METHODS.items()
-}
-"""The greedy methods as allocators of whole problems."""
 
 
 def naive(problem: Problem) -> Layout:

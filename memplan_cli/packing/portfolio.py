@@ -1,7 +1,7 @@
 """Portfolio of all packing methods: the lowest layout found, and whether it is proved optimal.
 
-Each piece of a problem is packed by itself. The cheap methods come first; the first that reaches
-the lower bound ends the work. A piece that stays above the bound is lowered:
+Each piece of a problem is packed by itself. The skyline sweeps come first; mostly one of them
+reaches the lower bound, which ends the work. A piece that stays above the bound is lowered:
 
     quickly      exact search at the bound, bottleneck subsets, ejection chains; about a second
     thoroughly   exact search of all capacities with the remaining work, or ejection chains for
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.greedy import GREEDY_METHODS, naive, place_in_order
+from memplan_cli.packing.greedy import naive
 from memplan_cli.packing.pieces import height_of, layout_of, reduce
 from memplan_cli.packing.pools import level0, level1
 from memplan_cli.packing.skyline import best_sweep
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 DEFAULT_WORK = 1_500_000_000
 """Units of work of the search, see `Budget`: some ten seconds."""
-
-QUADRATIC_BUFFERS = 300
-"""Buffers of the largest piece for which greedy methods, which compare all pairs of buffers, are
-quicker than loading the search."""
 
 SEARCHED_BUFFERS = 6_000
 """Buffers of the largest piece that is searched exactly; every step examines all of them."""
@@ -84,7 +80,7 @@ def portfolio(
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     reduction = reduce(problem)
-    placements = [cheapest(piece, reduction.load) for piece in reduction.pieces]
+    placements = [best_sweep(piece, reduction.load) for piece in reduction.pieces]
     layout = layout_of(reduction, placements)
     if layout.proved:
         return layout
@@ -100,30 +96,6 @@ def portfolio(
         )
         best = min([layout, *pool_layouts], key=lambda candidate: candidate.height)
     return replace(best, proved=best.height <= bound)
-
-
-def exact(problem: Problem) -> Layout:
-    """Return the layout of the search, which begins with the result of the cheap methods."""
-    reduction = reduce(problem)
-    placements = [cheapest(piece, reduction.load) for piece in reduction.pieces]
-    layout, bound = _lower_pieces(reduction, placements, Budget(DEFAULT_WORK), silent)
-    return replace(layout, proved=layout.height <= bound)
-
-
-def cheapest(piece: Piece, goal: int) -> Placement:
-    """Return the lowest placement of the cheap methods, or the first within ``goal`` units.
-
-    These are the skyline sweeps, and for small pieces the greedy methods.
-    """
-    best = best_sweep(piece, goal)
-    if len(piece.size) <= QUADRATIC_BUFFERS:
-        for order, choose_gap in GREEDY_METHODS.values():
-            if height_of(piece, best) <= goal:
-                break
-            placement = place_in_order(piece, order(piece), choose_gap)
-            if height_of(piece, placement) < height_of(piece, best):
-                best = placement
-    return best
 
 
 def _lower_pieces(

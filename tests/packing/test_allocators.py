@@ -81,7 +81,7 @@ def test_a_proved_height_is_the_least_there_is(problem: Problem) -> None:
 
 @settings(many, max_examples=3 * EXAMPLES)
 @given(problem=st.one_of(tiny_problems(), full_problems()))
-def test_the_search_says_yes_exactly_when_there_is_a_layout(problem: Problem) -> None:
+def test_the_search_answers_yes_exactly_if_a_layout_exists(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
         searcher = Searcher(piece)  # which remembers failures from one capacity to the next
         for capacity in range(piece.load - 1, piece.load + 3):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.packing_instances import square, thinned
 from memplan_cli.core.problem import (
@@ -24,11 +23,11 @@ from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_
 from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.ejection_chains import lowered_by_chains
 from memplan_cli.packing.pieces import NOWHERE, arena_offsets, layout_of, reduce
-from memplan_cli.packing.portfolio import cheapest
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.search.state import OVERFLOWED, new_state
 from memplan_cli.packing.search.state import WORK as WORK_LEFT
+from memplan_cli.packing.skyline import best_sweep
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -55,7 +54,9 @@ def test_a_training_step_of_few_large_and_many_small_buffers_reaches_its_bound()
     assert found.proved
 
 
-def test_a_training_step_of_thousands_of_alike_buffers_comes_within_a_ten_thousandth() -> None:
+def test_a_training_step_of_thousands_of_similar_buffers_is_within_a_ten_thousandth_of_the_bound() -> (
+    None
+):
     problem = read("training_recurrent.csv.gz")
     found = portfolio(problem)
     assert violations(problem, found) == ()
@@ -63,7 +64,7 @@ def test_a_training_step_of_thousands_of_alike_buffers_comes_within_a_ten_thousa
     assert found.height < 64 * start_of(heaviest(problem)).height
 
 
-def test_a_window_with_two_full_sections_is_filled_by_asking_first_where_tries_ended() -> None:
+def test_a_window_with_two_full_sections_is_filled_with_sections_weighed_by_failures() -> None:
     piece = heaviest(read("training_window.csv.gz"))
     answer, placement = Searcher(piece).fit(piece.load, Budget(50_000_000))
     assert answer is Answer.YES
@@ -84,7 +85,7 @@ def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Prob
     for piece in reduce(problem).pieces:
         for subset in bottleneck_subsets(piece):
             inner = subset.reduction
-            placements = [cheapest(part, part.load) for part in inner.pieces]
+            placements = [best_sweep(part, part.load) for part in inner.pieces]
             offsets = subset.unfold(piece, arena_offsets(inner, placements))
             inside = [i for i in range(len(piece.size)) if offsets[i] >= 0]
             assert sorted(i for bundle in subset.members for i in bundle) == inside
@@ -103,7 +104,7 @@ def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Prob
             assert violations(chosen, Layout(at, height)) == ()
 
 
-def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
+def test_one_of_the_subsets_is_the_whole_piece() -> None:
     piece = heaviest(square(60, 1))
     assert any(
         sum(map(len, subset.members)) == len(piece.size)
@@ -113,7 +114,7 @@ def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
 
 @settings(deadline=None, max_examples=24)
 @given(problem=full_problems())
-def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
+def test_lowered_placements_are_safe_and_never_taller(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
         start = start_of(piece)
         for lower in (lowered_by_subsets, lowered_by_chains):
@@ -122,7 +123,7 @@ def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
             assert is_safe(piece, found)
 
 
-def test_filling_leaves_what_is_placed_and_takes_the_lowest_gap() -> None:
+def test_filling_keeps_placed_buffers_and_uses_the_lowest_gap() -> None:
     start, end, size = (
         np.array(column) for column in ((0, 0, 1, 1), (2, 1, 2, 2), (2, 1, 1, 3))
     )
@@ -132,55 +133,17 @@ def test_filling_leaves_what_is_placed_and_takes_the_lowest_gap() -> None:
     assert height == 6
 
 
-BOXES = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.booleans()),
-    min_size=1,
-    max_size=9,
-)
-
-
-@given(BOXES)
-def test_filling_is_first_fit_among_all_that_lie_there(
-    boxes: list[tuple[int, int, int, bool]],
-) -> None:
-    start, length, size, there = (np.array(column) for column in zip(*boxes, strict=True))
-    end, count = start + length, len(boxes)
-
-    def lowest_gap(buffer: int, offset: list[int]) -> int:
-        beside = [
-            other
-            for other in range(count)
-            if offset[other] >= 0 and start[other] < end[buffer] and start[buffer] < end[other]
-        ]
-        at = 0
-        while any(at < offset[o] + size[o] and offset[o] < at + size[buffer] for o in beside):
-            at += 1
-        return at
-
-    wanted = [NOWHERE] * count
-    for buffer in np.flatnonzero(there):
-        wanted[buffer] = lowest_gap(int(buffer), wanted)
-    offset = np.array(wanted)
-    for buffer in np.flatnonzero(~there):
-        wanted[buffer] = lowest_gap(int(buffer), wanted)
-    stacked = np.argsort(offset, kind="stable")
-    height = fill(start, end, size, offset, stacked, np.arange(count))
-    assert offset.tolist() == wanted
-    assert height == max(w + s for w, s in zip(wanted, size, strict=True))
-    assert [wanted[each] for each in stacked] == sorted(wanted)
-
-
 @pytest.mark.parametrize("frames", range(2, 9))
-def test_a_search_ends_before_its_stack_does(frames: int) -> None:
-    """Compiled loops write wherever an index says: what lies behind a stack must stay as it was."""
+def test_a_search_stops_before_its_stack_overflows(frames: int) -> None:
+    """Compiled loops check no index: memory behind the stack of frames must stay unchanged."""
     problem = square(40, seed=3)
     searcher = Searcher(heaviest(problem))
     board, capacity = searcher.arrays, heaviest(problem).load
-    room = new_state(
+    initial = new_state(
         board, np.zeros(1 << 19, np.uint64), np.ones(len(board.load), np.int64), 9999
     )
-    memory = np.full((frames + 6, room.frames.shape[1]), -77, np.int64)
-    state = room._replace(frames=memory[:frames])
+    memory = np.full((frames + 6, initial.frames.shape[1]), -77, np.int64)
+    state = initial._replace(frames=memory[:frames])
     state.registers[WORK_LEFT] = 1 << 20
     mode = search(board, state, capacity, np.arange(len(board.size)), 0, 0)
     assert (memory[frames:] == -77).all()

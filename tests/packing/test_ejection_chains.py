@@ -22,9 +22,7 @@ from memplan_cli.packing.pieces import NOWHERE, Piece, height_of, reduce
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
 
-def test_the_waiting_buffer_of_highest_priority_comes_first_and_a_chain_can_be_undone() -> (
-    None
-):
+def test_waiting_buffers_are_popped_by_priority_and_a_chain_can_be_undone() -> None:
     piece = heaviest(square(200, 1))
     start = start_of(piece)
     state = new_state(piece, np.array(start.placement), start.height)
@@ -54,7 +52,7 @@ def test_a_lowered_placement_is_safe_with_any_amount_of_work(
 
 @settings(deadline=None, max_examples=24)
 @given(problem=problems(), placed=st.integers(0, 14))
-def test_a_completed_placement_is_safe_and_as_tall_as_was_asked(
+def test_a_completed_placement_is_safe_and_within_the_bound(
     problem: Problem, placed: int
 ) -> None:
     for piece in reduce(problem).pieces:

@@ -28,13 +28,13 @@ ODD = Problem(
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_what_has_no_bytes_or_no_time_has_an_offset_too(name: str) -> None:
+def test_every_allocator_places_buffers_without_bytes_or_time(name: str) -> None:
     found = ALLOCATORS[name](ODD)
     assert set(found.offsets) == {each.id for each in ODD.buffers}
     assert violations(ODD, found) == ()
 
 
-def test_what_has_no_time_is_in_no_piece() -> None:
+def test_buffers_without_bytes_or_time_are_in_no_piece() -> None:
     found = reduce(ODD)
     assert sorted(found.weightless) == ["never", "never again", "none"]
     assert [sorted(piece.ids) for piece in found.pieces] == [["a", "b"], ["later"]]

@@ -1,4 +1,4 @@
-"""What is filled in, and how buffers are kept in order, against the plain way to do it."""
+"""Filling of gaps by first fit, against a reference; and the cache of compiled loops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lowest(piece: Piece, offsets: list[int], index: int) -> int:
 
 @settings(deadline=None, max_examples=60)
 @given(problem=problems(), data=st.data())
-def test_each_buffer_is_filled_in_at_its_lowest_place(
+def test_fill_places_each_buffer_at_its_lowest_free_offset(
     problem: Problem, data: st.DataObject
 ) -> None:
     for piece in reduce(problem).pieces:
@@ -65,7 +65,7 @@ def test_each_buffer_is_filled_in_at_its_lowest_place(
         )
 
 
-def test_a_loop_without_a_cache_is_not_kept_whatever_lies_here(
+def test_a_function_without_a_cache_folder_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loop() -> None:

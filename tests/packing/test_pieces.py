@@ -34,7 +34,7 @@ def test_a_buffer_that_starts_where_another_ends_does_not_overlap_it() -> None:
     }
 
 
-def test_sizes_are_divided_by_what_they_have_in_common() -> None:
+def test_sizes_are_divided_by_their_greatest_common_divisor() -> None:
     found = reduce(problem((0, 2, 96), (1, 3, 64)))
     assert (found.unit, found.pieces[0].size) == (32, (3, 2))
 
@@ -59,6 +59,6 @@ def test_a_layout_as_short_as_the_load_is_proved() -> None:
     assert not layout_of(found, [(0, 3)]).proved
 
 
-def test_nothing_to_place_takes_nothing() -> None:
+def test_an_empty_problem_has_a_proved_height_of_zero() -> None:
     layout = layout_of(reduce(problem()), [])
     assert (layout.height, layout.proved) == (0, True)

@@ -27,7 +27,7 @@ def test_a_slot_is_reused_as_often_as_its_buffer_dies() -> None:
     assert slots(pool_levels(problem)[0]) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_buffers_are_served_by_start_and_by_name_where_they_start_together() -> None:
+def test_buffers_get_slots_by_start_and_then_by_id() -> None:
     problem = Problem((buffer("z", (1, 2), 8), buffer("b", (0, 1), 8), buffer("a", (0, 1), 8)))
     assert list(slots(pool_levels(problem)[0]).items()) == [("a", 0), ("b", 1), ("z", 0)]
 

@@ -42,7 +42,7 @@ UNREACHABLE = problem(
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6), st.integers(1, 100)), min_size=1)
 )
-def test_sweeps_place_what_has_at_most_two_live_at_the_bound(
+def test_sweeps_reach_the_bound_if_at_most_two_buffers_are_live(
     steps: list[tuple[int, int, int]],
 ) -> None:
     free = [0, 0]
@@ -89,7 +89,7 @@ def test_a_height_above_the_bound_is_proved_by_searching_to_the_end() -> None:
     assert (found.height, lower_bound(UNREACHABLE)) == (8, 7)
 
 
-def test_a_height_that_only_an_unproved_piece_forces_is_not_proved() -> None:
+def test_the_height_of_an_unproved_piece_is_not_proved_by_another_piece() -> None:
     hard = square(500, 0)
     end = max(b.live.end for b in hard.buffers)
     # A piece later in time that could be searched to the end at the height of the first.
@@ -137,13 +137,13 @@ def test_no_time_means_no_search_but_still_a_layout() -> None:
     assert found.height > lower_bound(given)
 
 
-def test_enough_stops_the_search() -> None:
+def test_the_search_stops_at_the_target_height() -> None:
     given = square(300, 1)
     easy = portfolio(given, work=0).height
     assert portfolio(given, target_height=easy).height == easy
 
 
-def test_progress_is_told_before_the_search() -> None:
+def test_progress_is_reported_before_the_search() -> None:
     told: list[str] = []
     portfolio(square(300, 1), progress=told.append)
     assert told[-1].startswith("searching for a lower layout of")

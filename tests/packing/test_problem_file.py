@@ -92,13 +92,13 @@ def test_a_fault_is_reported_with_its_line(
     assert str(caught.value).startswith(f"{given}:{line}: ")
 
 
-def test_bytes_that_are_no_text_are_reported_with_their_line(given: Path) -> None:
+def test_bytes_that_are_not_utf8_are_reported_with_their_line(given: Path) -> None:
     given.write_bytes(PAIR.encode() + b"\xff\xfe,1,2,3\n")
     with pytest.raises(ModelError, match=r"given.csv:4: .*can't decode"):
         read_problem(given)
 
 
-def test_a_missing_file_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_model_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="No such file"):
         read_problem(tmp_path / "none.csv")
 
@@ -116,7 +116,7 @@ def test_an_endless_line_takes_no_memory(given: Path) -> None:
     assert peak < 1 << 20
 
 
-def test_what_is_written_is_the_problem_and_its_offsets(given: Path, tmp_path: Path) -> None:
+def test_the_csv_written_has_the_problem_and_its_offsets(given: Path, tmp_path: Path) -> None:
     problem = read_problem(given)
     out = tmp_path / "out.csv"
     packed = PackingResult(problem, Layout({b.id: 7 for b in problem.buffers}, 99), 96, 0.0)
@@ -143,7 +143,7 @@ def test_a_layout_that_is_not_safe_is_refused(
         pack(read_problem(given))
 
 
-def test_json_is_what_the_contract_says(given: Path) -> None:
+def test_json_has_the_keys_of_the_contract(given: Path) -> None:
     result = memplan("pack", str(given), "--format", "json")
     found = json.loads(result.stdout)
     assert found.pop("seconds") >= 0
@@ -183,7 +183,7 @@ def test_capacity_decides_the_exit_code(
     assert ("(no layout fits)" in result.stdout) == (code == 1), "96 is proved"
 
 
-def test_what_was_not_found_is_not_said_to_be_impossible(tmp_path: Path) -> None:
+def test_a_capacity_that_was_not_reached_is_not_reported_as_impossible(tmp_path: Path) -> None:
     given = tmp_path / "square.csv"
     rows = [f"{b.id},{b.live.start},{b.live.end},{b.size}" for b in square(300, 1).buffers]
     given.write_text("\n".join(["id,lower,upper,size", *rows]))

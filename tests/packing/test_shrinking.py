@@ -1,4 +1,4 @@
-"""Which heights the search is asked for, against a search that knows what fits."""
+"""The capacities that `shrink` and `try_bound` try, with a searcher that knows the least height."""
 
 from __future__ import annotations
 
@@ -22,22 +22,29 @@ WORK = 1_000_000
 
 @dataclass
 class CapacityOracle:
-    """Fits whatever is not below the least height, and notes what it was asked for."""
+    """A searcher that answers YES from the least height on, and records the capacities tried.
+
+    Attributes:
+        least: The least height.
+        answer_below: The answer for smaller capacities.
+        work: Units of work charged for each answer.
+        tried: The capacities tried.
+    """
 
     least: int
-    below: Answer = Answer.NO
-    takes: int = 1
+    answer_below: Answer = Answer.NO
+    work: int = 1
     piece: Piece = field(
         default_factory=lambda: Piece((BufferId("a"),), (0,), (1,), (1,), (1,))
     )
-    asked: list[int] = field(default_factory=list)
+    tried: list[int] = field(default_factory=list)
 
     def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
-        self.asked.append(capacity)
-        budget.charge(min(self.takes, budget.work))
+        self.tried.append(capacity)
+        budget.charge(min(self.work, budget.work))
         if capacity >= self.least:
             return Answer.YES, (capacity - 1,)
-        return self.below, ()
+        return self.answer_below, ()
 
 
 def start(height: int, bound: int) -> BestPlacement:
@@ -50,15 +57,15 @@ def shrunk(
     return shrink(cast("Searcher", oracle), best, Budget(work, target_height=enough))
 
 
-def are_sensible(asked: Sequence[int], best: BestPlacement, oracle: CapacityOracle) -> bool:
-    """Whether each height asked for is below what was found and not below the bound."""
+def are_sensible(tried: Sequence[int], best: BestPlacement, oracle: CapacityOracle) -> bool:
+    """Return whether each capacity tried is below the height found so far and not below the bound."""
     height, bound = best.height, best.bound
-    for capacity in asked:
+    for capacity in tried:
         if not bound <= capacity < height:
             return False
         if capacity >= oracle.least:
             height = capacity
-        elif oracle.below is Answer.NO:
+        elif oracle.answer_below is Answer.NO:
             bound = capacity + 1
     return True
 
@@ -72,45 +79,45 @@ def test_the_least_height_is_found_by_halving(
     best = start(bound + gap, bound)
     found = shrunk(oracle, best)
     assert found.height == oracle.least
-    assert are_sensible(oracle.asked, best, oracle)
+    assert are_sensible(oracle.tried, best, oracle)
     # What is within a thousandth of the height is asked for one by one.
-    assert len(oracle.asked) <= 16 + (bound + gap) // 1000
+    assert len(oracle.tried) <= 16 + (bound + gap) // 1000
     if below is Answer.NO and gap:
         assert found.bound <= oracle.least
 
 
-def test_what_is_ruled_out_raises_the_bound_by_no_more_than_that() -> None:
+def test_a_refuted_capacity_raises_the_bound_by_one_unit() -> None:
     assert (
         try_bound(cast("Searcher", CapacityOracle(60)), start(100, 40), Budget(WORK)).bound
         == 41
     )
 
 
-def test_what_is_enough_is_asked_for_first_and_then_nothing() -> None:
+def test_the_target_height_is_tried_first_and_alone_if_it_is_reached() -> None:
     oracle = CapacityOracle(30)
     assert shrunk(oracle, start(100, 10), enough=50).height == 50
-    assert oracle.asked == [50]
+    assert oracle.tried == [50]
 
 
-def test_the_bound_is_asked_for_before_what_lies_between() -> None:
+def test_the_bound_is_tried_before_capacities_between_it_and_the_height() -> None:
     oracle = CapacityOracle(10)
     assert shrunk(oracle, start(100, 10)).height == 10
-    assert oracle.asked == [10]
+    assert oracle.tried == [10]
 
 
 @pytest.mark.parametrize(("height", "enough", "work"), [(10, 0, 9), (50, 50, 9), (50, 0, 0)])
-def test_nothing_is_asked_for_where_nothing_is_to_gain_or_no_work_is_left(
+def test_nothing_is_tried_at_the_bound_or_the_target_or_without_work(
     height: int, enough: int, work: int
 ) -> None:
     oracle, best = CapacityOracle(10), start(height, 10)
     assert shrunk(oracle, best, enough=enough, work=work) == best
-    assert oracle.asked == []
+    assert oracle.tried == []
 
 
-def test_a_budget_that_is_spent_ends_it() -> None:
-    oracle = CapacityOracle(10, Answer.UNKNOWN, takes=WORK)
+def test_shrinking_ends_with_its_budget() -> None:
+    oracle = CapacityOracle(10, Answer.UNKNOWN, work=WORK)
     budget = Budget(WORK)
     found = shrink(cast("Searcher", oracle), start(10_000, 9), budget)
     assert budget.is_over()
     assert found.bound == 9
-    assert len(oracle.asked) < 20
+    assert len(oracle.tried) < 20

@@ -48,12 +48,12 @@ def test_slots_of_the_least_sizes_are_found_for_growing_buffers() -> None:
     assert cost(CHAIN, found) == 7
 
 
-def test_what_is_known_and_at_the_bound_is_the_answer() -> None:
+def test_a_known_assignment_at_the_bound_is_returned() -> None:
     known = [5, 9, 5, 9]
     assert best_slots(CHAIN, known) is known
 
 
-def test_without_work_first_fit_is_what_is_left() -> None:
+def test_without_work_only_first_fit_is_tried() -> None:
     assert cost(CHAIN, best_slots(CHAIN, [0, 1, 2, 3], work=0)) == 7
 
 
@@ -72,7 +72,7 @@ def test_best_fit_takes_the_tightest_or_the_largest_slot() -> None:
     assert list(tight.missed) == list(large.missed) == []
 
 
-def test_what_found_no_slot_comes_first_in_the_next_round() -> None:
+def test_buffers_without_a_slot_come_first_in_the_next_round() -> None:
     buffers = spans((0, 2, 2), (1, 3, 2), (2, 5, 1), (3, 4, 2))
     strategy = slots_module.WITH_PRIORITIES["by size"]
     costs = [cost(buffers, slots) for slots in with_priorities(buffers, strategy, [2, 2], 2)]
