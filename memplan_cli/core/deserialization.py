@@ -230,7 +230,7 @@ def _computed_keys(record_class: TypeHint) -> tuple[Key, ...]:
 
 @cache
 def _reader(type_hint: TypeHint) -> Reader:
-    """Return the reader of values of a type."""
+    """Return the function that checks a JSON value of a type and converts it."""
     generic = _GENERIC_READERS.get(get_origin(type_hint))
     if generic is not None:
         return generic(get_args(type_hint))

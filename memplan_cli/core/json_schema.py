@@ -110,7 +110,9 @@ class _Definitions:
     def _properties(
         self, record_class: TypeHint, tree: KeyTree, descriptions: Mapping[str, str]
     ) -> Json:
-        """Return the schema of the object of a record, or of one of its nested objects.
+        """Return the schema of a record's JSON object, or of an object nested in it by dotted keys.
+
+        Keys of the past are marked as deprecated. Other keys than those in ``tree`` are refused.
 
         Args:
             record_class: the class of the record.
@@ -240,7 +242,10 @@ def _summary(record_class: TypeHint) -> str:
 
 
 def _field_descriptions(record_class: TypeHint) -> Mapping[str, str]:
-    """Return the description of each field in the ``Attributes`` sections of a class and its bases."""
+    """Return field -> its description in the docstring of a class or of its bases.
+
+    Descriptions are read from ``Attributes`` sections in Google style: ``    name, name: text``.
+    """
     descriptions: dict[str, str] = {}
     for base in reversed(record_class.__mro__):
         _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")

@@ -155,7 +155,7 @@ def slot_violations(
     """Return the rules that an assignment of buffers to slots breaks; empty if it is safe.
 
     Two buffers in one slot must not be live at the same tick. A slot is as large as its largest
-    buffer, and the sizes of all slots must add up to ``height``.
+    buffer, and the aligned sizes of all slots must add up to ``height``.
 
     Args:
         problem: the buffers to be placed.
@@ -183,7 +183,7 @@ def slot_violations(
 
 
 def _repeated(ids: Iterable[BufferId]) -> Iterator[BufferId]:
-    """Yield every id that occurred before."""
+    """Yield an id for each of its occurrences after the first."""
     seen: set[BufferId] = set()
     for identity in ids:
         if identity in seen:

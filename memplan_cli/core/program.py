@@ -257,7 +257,10 @@ def blocks(block: Block) -> Iterator[Block]:
 
 
 def captures(block: Block) -> tuple[VarId, ...]:
-    """Return the outer vars that a block or a block nested in it reads, in order of their use."""
+    """Return the vars of outer blocks that a block, or a block nested in it, reads.
+
+    They are in order of their first use. Outputs that are vars of outer blocks count as reads.
+    """
     defined: set[VarId] = set()
     read: dict[VarId, None] = {}
     for inner in blocks(block):

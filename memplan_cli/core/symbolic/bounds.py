@@ -300,10 +300,11 @@ class _ProductBounds:
     def _of_even_pieces(
         self, dividend: Polynomial, divisor: Polynomial, others: Atoms, denominator: Atoms
     ) -> list[Fraction]:
-        """Return a bound of ``ceiling(a/ceiling(a/b)) * others / denominator`` by ``b``.
+        """Return an upper bound of ``ceiling(dividend/divisor) * others / denominator``.
 
-        That is the length of the pieces if ``a`` is divided evenly into as few pieces of at most
-        ``b`` as possible. No bound is returned for another divisor.
+        It applies if the divisor is ``ceiling(dividend/b)``. That is the number of pieces when
+        ``dividend`` elements are divided into pieces of at most ``b``, so the evenly divided pieces
+        are at most ``b`` long. Otherwise the list is empty.
         """
         if len(divisor) != 1:
             return []
@@ -317,7 +318,7 @@ class _ProductBounds:
 
 
 def _cancelled(numerator: Atoms, denominator: Atoms) -> tuple[Atoms, Atoms]:
-    """Return a fraction without common factors, both parts sorted."""
+    """Return the numerator and denominator of a fraction without common factors, sorted."""
     remaining_numerator, remaining_denominator = list(numerator), []
     for atom in denominator:
         if atom in remaining_numerator:
