@@ -60,9 +60,7 @@ SHARE_NOTHING = Aliasing(frozenset(), {})
 """Levels 0 and 1: every var has storage of its own."""
 
 SHARE_SAFELY = Aliasing(
-    _VIEWS,
-    {each.qualified_name: each.in_place for each in OPERATORS if each.in_place},
-    _BRANCHES,
+    _VIEWS, {each.name: each.in_place for each in OPERATORS if each.in_place}, _BRANCHES
 )
 """Level 2: views, results in place, branches."""
 

@@ -79,23 +79,24 @@ def remarks(kind: str) -> dict[str, list[CodeBlock]]:
 
 
 def extended_copy(folder: Path, *files: str) -> Path:
-    """Return a copy of the package in which the guide's lines for some files are added.
+    """Return a copy of the package in which the guide's changes of some files are made.
 
     A block with the remark ``adds to FILE after TEXT`` goes below the first line of the file that
-    begins with the text.
+    begins with the text; one with ``replaces in FILE TEXT`` replaces that line.
     """
     for name in ("memplan_cli", "configs"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
         )
     for block in BLOCKS:
-        remark = re.fullmatch(r"adds to (\S+) after (.+)", block.remark)
-        if remark is None or remark[1] not in files:
+        remark = re.fullmatch(r"(adds to|replaces in) (\S+) (?:after )?(.+)", block.remark)
+        if remark is None or remark[2] not in files:
             continue
-        path, anchor = folder / remark[1], remark[2]
+        path, anchor = folder / remark[2], remark[3]
         lines = path.read_text().splitlines(keepends=True)
         index = next(i for i, line in enumerate(lines) if line.strip().startswith(anchor))
-        lines.insert(index + 1, block.text)
+        start = index if remark[1] == "replaces in" else index + 1
+        lines[start : index + 1] = [block.text]
         path.write_text("".join(lines))
     return folder
 
@@ -210,10 +211,15 @@ def test_planning_tries_a_scheduler_of_the_table(
     assert report.orders["newest_first"] >= live
 
 
-def test_an_operator_with_a_row_is_written_over_its_input(tmp_path: Path) -> None:
-    copy = extended_copy(tmp_path, "memplan_cli/core/operators.py")
+def test_an_operator_with_the_trait_is_written_over_its_input(tmp_path: Path) -> None:
+    copy = extended_copy(
+        tmp_path, "memplan_cli/core/operators.py", "memplan_cli/checking/operators.py"
+    )
     script = str(EXAMPLES / "operator_trait.py")
     assert (run_in(ROOT, script), run_in(copy, script)) == ("131072 bytes\n", "65536 bytes\n")
+    onnx.save(example("operator_trait").MODEL, tmp_path / "model.onnx")
+    run_in(copy, "-m", "memplan_cli", "optimize", "model.onnx", "--no-validate")
+    assert "pass" in run_in(copy, "-m", "memplan_cli", "validate", "model.memplan.onnx")
 
 
 def test_the_rewritten_model_has_the_same_outputs_and_needs_less(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a model with an operator that has no row in the registry of operators."""
+"""The plan of a model with an operator whose result is not written over its input."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from onnx import parser
 import memplan_cli
 
 MODEL = parser.parse_model("""
-    <ir_version: 10, opset_import: ["": 20, "example": 1]>
-    curved (float[64, 256] x) => (float[64, 256] y)
-    <float[64, 256] a, float[64, 256] b> {
+    <ir_version: 10, opset_import: ["": 20]>
+    normalized (float[64, 256] x) => (float[64, 256] y) {
         a = Exp(x)
-        b = example.Snake(a)
+        b = LpNormalization(a)
         y = Neg(b)
     }
 """)
