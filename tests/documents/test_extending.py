@@ -252,7 +252,7 @@ SETTING_FILES = (
     "memplan_cli/settings/keys.py",
     "memplan_cli/settings/settings.py",
     "memplan_cli/planning/notes.py",
-    "memplan_cli/cli/options.py",
+    "memplan_cli/cli/settings_options.py",
     "configs/default.yaml",
 )
 
