@@ -75,9 +75,8 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     """Return the inferred types of all tensors of a model and its subgraphs, by name."""
     light = _without_large_weights(model)
     for node in (node for graph in graphs(light.graph) for node in graph.node):
-        if (
-            node.op_type in _LIKE_THEIR_INPUT
-        ):  # no effect on other domains: they have no Identity
+        # In other domains this has no effect: they have no Identity.
+        if node.op_type in _LIKE_THEIR_INPUT:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
     inferred = infer_shapes(light.SerializeToString())

@@ -49,7 +49,10 @@ def gather(call: Call) -> Gradients:
 
 
 def _with_one_index_axis(call: Call, axis: int) -> str:
-    """Return dY of a Gather with the axes of the index, which are any number, as one at ``axis``."""
+    """Return dY of a Gather along ``axis`` in the shape of X, but with -1 in place of its dim at ``axis``.
+
+    dY has the axes of the index there, of which there may be none or several.
+    """
     tape, x = call.tape, call.input(0)
     dims = tape.shape(x)
     before, after = dims[:axis], dims[axis + 1 :]

@@ -262,7 +262,7 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
 
 
 def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
-    """Return nodes for the forward node's outputs 1 and 2.
+    """Return forward nodes that compute the new running mean and variance, unless they are omitted outputs.
 
     New running statistic = old momentum + that of the batch (1 - momentum).
     """
