@@ -72,7 +72,7 @@ def range_settings(
         MemplanError: the model does not load, or has no dim of a name.
     """
     from memplan_cli.features.serving.loads import predict_sizes
-    from memplan_cli.features.serving.settings import choose
+    from memplan_cli.features.serving.settings import choose_settings
 
     refuse_run(settings, "--measure" if timeout is not None else "")
     service, notes = service_of(Path(model), settings, timeout or DEFAULT_TIMEOUT)
@@ -81,7 +81,7 @@ def range_settings(
     if timeout is not None:
         serving = measured_settings(service)
     else:
-        serving = choose(predict_sizes(service), service.extent.count, service.base)
+        serving = choose_settings(predict_sizes(service), service.extent.count, service.base)
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     notes = (*notes, *sampling_notes(serving))
     return RangeSettings(serving, dict(service.extent.bounds), notes)
@@ -90,20 +90,18 @@ def range_settings(
 def measured_settings(service: Service) -> ServingSettings:
     """Choose settings with measured workspaces of kernels, and confirm their bound by a run."""
     from memplan_cli.features.serving.loads import measure_sizes
-    from memplan_cli.features.serving.settings import choose
-    from memplan_cli.features.serving.soak import confirmed
+    from memplan_cli.features.serving.settings import choose_settings
+    from memplan_cli.features.serving.soak import confirm_bound
 
-    serving = choose(measure_sizes(service), service.extent.count, service.base)
-    return confirmed(service, serving)
+    serving = choose_settings(measure_sizes(service), service.extent.count, service.base)
+    return confirm_bound(service, serving)
 
 
 def sampling_notes(serving: ServingSettings) -> tuple[str, ...]:
     """Return the note that not every size was simulated; empty if every one was."""
     if serving.exhaustive:
         return ()
-    simulated = (
-        f"{serving.looked_at} of {serving.sizes} sizes were simulated, the corners among them"
-    )
+    simulated = f"{serving.simulated_sizes} of {serving.sizes} sizes were simulated, the corners among them"
     return (f"{simulated}: the bound is of these",)
 
 

@@ -52,8 +52,8 @@ def soak(
     Raises:
         MemplanError: the model does not run here, or has no dim of a name.
     """
-    from memplan_cli.features.serving.sizes import requests as request_sizes
-    from memplan_cli.features.serving.soak import Requests, Soak, configurations, serve
+    from memplan_cli.features.serving.sizes import request_sizes
+    from memplan_cli.features.serving.soak import RequestSequence, Soak, configurations, serve
 
     progress = progress or silent
     with model_paths(model) as files:
@@ -65,20 +65,20 @@ def soak(
         order = request_sizes(service.extent, sequence, requests, seed)
         progress("serving requests")
         limit = min(seconds, _SERVING_SHARE * timeout)
-        courses = serve(service, Requests(order, limit), configurations(serving))
+        runs = serve(service, RequestSequence(order, limit), configurations(serving))
         fewer = [
-            f"{course.name}: {course.requests} requests in its time"
-            for course in courses[1:]
-            if course.requests < courses[0].requests
+            f"{run.name}: {run.requests} requests in its time"
+            for run in runs[1:]
+            if run.requests < runs[0].requests
         ]
         result = Soak(
             model=str(files.path),
             bounds=service.extent.bounds,
             sequence=sequence,
             seed=seed,
-            asked=requests,
+            requested=requests,
             serving=serving,
-            courses=courses,
+            runs=runs,
             notes=(*notes, *sampling_notes(serving), *fewer),
         )
         return files.without_folder(result)

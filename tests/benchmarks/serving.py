@@ -31,7 +31,7 @@ from onnx import TensorProto, helper
 from memplan_cli.api.request_range import service_of
 from memplan_cli.api.soak import soak
 from memplan_cli.features.serving.report import SOAK
-from memplan_cli.features.serving.soak import Requests, serve
+from memplan_cli.features.serving.soak import RequestSequence, serve
 from memplan_cli.settings.settings import Settings
 
 from .chunking_models import Writer
@@ -266,9 +266,9 @@ def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
     settings = Settings(bounds=case.bounds)
     found = soak(path, settings, requests=case.requests, seconds=case.seconds, timeout=timeout)
     service, _ = service_of(path, settings, timeout)
-    largest = Requests((service.extent.largest,) * _ALONE, case.seconds)
-    courses = serve(service, largest, {one.name: one.settings for one in found.courses})
-    alone = {one.name: one.highest for one in courses}
+    largest = RequestSequence((service.extent.largest,) * _ALONE, case.seconds)
+    runs = serve(service, largest, {run.name: run.settings for run in found.runs})
+    alone = {run.name: run.highest for run in runs}
     return {**json.loads(SOAK["json"](found)), "alone": alone}
 
 

@@ -15,10 +15,20 @@ from allocation_traces import traces
 from builders import read
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.features.serving.loads import PLAIN, SampledSizes, with_further_sizes
-from memplan_cli.features.serving.settings import ONE_REGION, SHRUNK, choose
-from memplan_cli.features.serving.sizes import SEQUENCES, Extent, Point, fit_formulas, requests
-from memplan_cli.features.serving.soak import CHOSEN, Course, Soak, rooms
+from memplan_cli.features.serving.loads import (
+    NO_MEMORY_PATTERN,
+    SampledSizes,
+    fit_formulas,
+    with_further_sizes,
+)
+from memplan_cli.features.serving.settings import ONE_REGION, SHRUNK, choose_settings
+from memplan_cli.features.serving.sizes import SEQUENCES, Extent, Point, request_sizes
+from memplan_cli.features.serving.soak import (
+    CHOSEN,
+    ConfigurationRun,
+    Soak,
+    enlarged_candidates,
+)
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,
@@ -72,9 +82,9 @@ def test_an_exact_arena_that_shrinks_holds_what_its_worst_run_alone_holds(
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_every_sequence_is_seeded_within_bounds_and_has_the_largest_size(name: str) -> None:
     extent = Extent({"seq": (16, 64), "batch": (1, 8)})
-    found = requests(extent, name, 50, seed=3)
-    assert found == requests(extent, name, 50, seed=3)
-    assert found != requests(extent, name, 50, seed=4)
+    found = request_sizes(extent, name, 50, seed=3)
+    assert found == request_sizes(extent, name, 50, seed=3)
+    assert found != request_sizes(extent, name, 50, seed=4)
     assert extent.largest in found
     assert len(found) == 50
     assert all(1 <= batch <= 8 and 16 <= seq <= 64 for batch, seq in found)
@@ -82,10 +92,12 @@ def test_every_sequence_is_seeded_within_bounds_and_has_the_largest_size(name: s
 
 def test_growing_grows_shrinking_shrinks_and_alternating_does_both_in_turn() -> None:
     extent = Extent({"batch": (1, 100)})
-    growing = [prod(point) for point in requests(extent, "growing", 20, 0)]
+    growing = [prod(point) for point in request_sizes(extent, "growing", 20, 0)]
     assert growing == sorted(growing)
-    assert [prod(point) for point in requests(extent, "shrinking", 20, 0)] == growing[::-1]
-    alternating = [prod(point) for point in requests(extent, "alternating", 20, 0)]
+    assert [prod(point) for point in request_sizes(extent, "shrinking", 20, 0)] == growing[
+        ::-1
+    ]
+    alternating = [prod(point) for point in request_sizes(extent, "alternating", 20, 0)]
     assert all(large >= small for large, small in zip(*[iter(alternating)] * 2, strict=True))
 
 
@@ -123,43 +135,50 @@ def test_requests_of_further_sizes_are_those_that_a_simulation_of_each_gives() -
     whole = SampledSizes({point: replace(base, dims=extent.dims(point)) for point in every})
     found = with_further_sizes(first, extent)
     assert found.count == extent.count
-    assert sorted(t.steps for t in found.first_requests(PLAIN)) == sorted(
-        t.steps for t in whole.first_requests(PLAIN)
+    assert sorted(t.steps for t in found.first_requests(NO_MEMORY_PATTERN)) == sorted(
+        t.steps for t in whole.first_requests(NO_MEMORY_PATTERN)
     )
 
 
 def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
     extent = Extent({"batch": (1, 8), "seq": (8, 256)})
-    found = choose(served(extent), extent.count)
-    heights = {one.name: one.highest for one in found.candidates}
+    found = choose_settings(served(extent), extent.count)
+    heights = {one.name: one.held for one in found.candidates}
     assert found.chosen.name.startswith(ONE_REGION)
-    assert found.live <= (found.chosen.bound or 0) <= heights[SHRUNK] < heights["exact growth"]
+    assert (
+        found.live_bytes
+        <= (found.chosen.bound or 0)
+        <= heights[SHRUNK]
+        < heights["exact growth"]
+    )
     assert not found.exhaustive
 
 
 def test_what_is_bounded_is_confirmed_in_the_order_of_the_bounds() -> None:
     extent = Extent({"batch": (1, 8), "seq": (8, 256)})
-    found = rooms(choose(served(extent), extent.count))
+    found = enlarged_candidates(choose_settings(served(extent), extent.count))
     bounds = [one.chosen.bound or 0 for one in found]
     assert bounds == sorted(bounds)
     assert len({one.chosen.name for one in found}) > 1
     assert all(one.chosen in one.candidates for one in found)
 
 
-def course(name: str, held: int | None, digest: str = "a") -> Course:
-    return Course(name, RuntimeSettings(), 1, (), None, held, 1.0, 1.0, 1.0, {"0": digest})
+def course(name: str, held: int | None, digest: str = "a") -> ConfigurationRun:
+    return ConfigurationRun(
+        name, RuntimeSettings(), 1, (), None, held, 1.0, 1.0, 1.0, {"0": digest}
+    )
 
 
 def test_a_soak_fails_where_the_bound_is_exceeded_or_outputs_differ() -> None:
     extent = Extent({"batch": (1, 8), "seq": (8, 16)})
-    serving = choose(served(extent), extent.count)
+    serving = choose_settings(served(extent), extent.count)
     bound = serving.chosen.bound or 0
     kept = (course("defaults", None), course(CHOSEN, bound))
     found = Soak("model.onnx", extent.bounds, "random", 0, 1, serving, kept)
     assert found.passed
-    above = replace(found, courses=(kept[0], course(CHOSEN, bound + 256)))
+    above = replace(found, runs=(kept[0], course(CHOSEN, bound + 256)))
     assert above.exceeded
     assert not above.passed
-    other = replace(found, courses=(kept[0], course(CHOSEN, bound, "b")))
-    assert other.unequal == (CHOSEN,)
+    other = replace(found, runs=(kept[0], course(CHOSEN, bound, "b")))
+    assert other.differing == (CHOSEN,)
     assert not other.passed

@@ -68,7 +68,7 @@ def settings(
     from memplan_cli.api.models.binding import refuse_run
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.request_range import range_settings
-    from memplan_cli.features.serving.report import RANGE_SETTINGS
+    from memplan_cli.features.serving.report import RANGE_SETTINGS, RangeSettingsReport
     from memplan_cli.reporting.commands.settings import SETTINGS
 
     if tune:
@@ -88,7 +88,8 @@ def settings(
         ranged = range_settings(
             model, with_bounds(binding, bounds), timeout if measure else None
         )
-        text = RANGE_SETTINGS[form](ranged.serving, ranged.bounds, ranged.notes, str(model))
+        result = RangeSettingsReport(str(model), ranged.bounds, ranged.serving, ranged.notes)
+        text = RANGE_SETTINGS[form](result)
     else:
         check = None
         if measure or tune:

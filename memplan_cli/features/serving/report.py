@@ -1,13 +1,14 @@
-"""Requests of changing size, as documents: the settings for all of them, and a soak."""
+"""Reports on requests of changing size: settings for a range of sizes, and the soak test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.serialization import SORTED, to_json
+from memplan_cli.core.serialization import SORTED, Keys, to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.features.serving.settings import ServingSettings
-    from memplan_cli.features.serving.soak import Course, Soak
+    from memplan_cli.features.serving.soak import ConfigurationRun, Soak
 
-_SPARK = 24
+_SPARKLINE_WIDTH = 24
 """Characters of a curve in a table."""
 
 _DEFINITIONS = (
@@ -40,145 +41,140 @@ _STYLE = (
 
 
 def bounds_text(bounds: Bounds) -> str:
-    """Return bounds as people write them: ``batch=1..8, seq=16..512``."""
+    """Return bounds as text, in the form of the command line: ``batch=1..8, seq=16..512``."""
     return ", ".join(f"{name}={low}..{high}" for name, (low, high) in sorted(bounds.items()))
 
 
 def bound_text(serving: ServingSettings) -> str:
-    """Say in one sentence what the arena holds at most."""
-    live = f"one request needs at most {format_size(serving.live)}"
+    """Return a clause that states the bound of the arena and the largest need of one request."""
+    live = f"one request needs at most {format_size(serving.live_bytes)}"
     bound = serving.chosen.bound
     if bound is None:
         return f"no bound of the arena is known for any sequence of requests; {live}"
     return f"the arena holds at most {format_size(bound)} for any sequence of requests; {live}"
 
 
-def _candidates(serving: ServingSettings) -> doc.Table:
+def _candidates_table(serving: ServingSettings) -> doc.Table:
+    """Return all candidates: those with a bound first, then by the bytes held in simulation."""
     rows = tuple(
         (
-            one.name,
-            format_size(one.highest),
-            "-" if one.bound is None else format_size(one.bound),
-            "chosen" if one is serving.chosen else "",
+            candidate.name,
+            format_size(candidate.held),
+            _size_or_dash(candidate.bound),
+            "chosen" if candidate is serving.chosen else "",
         )
-        for one in sorted(serving.candidates, key=lambda one: (one.bound is None, one.highest))
+        for candidate in sorted(serving.candidates, key=lambda c: (c.bound is None, c.held))
     )
     titles = doc.columns("candidate", ">held, simulated", ">bound", "")
     return doc.Table(titles, rows)
 
 
-def settings_text(
-    serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
-) -> str:
-    """Return the session as Python, what its arena holds at most as comments on top."""
-    table = draw_document(doc.Document("", (_candidates(serving),)), "text").splitlines()
-    comments = (f"for {bounds_text(bounds)}: {bound_text(serving)}", *notes, *table)
-    lines = [f"# {comment}".rstrip() for comment in comments]
-    snippet = settings_snippet(serving.chosen.settings, model).splitlines()
-    return draw_document(doc.Document("", (doc.Code((*lines, *snippet)),)), "text")
-
-
 @dataclass(frozen=True, slots=True)
-class RangeSettings:
+class RangeSettingsReport:
     """The runtime options with which a model needs the least memory for all sizes in bounds.
 
     Attributes:
         model: the model's file.
-        provider: ONNX Runtime's name of the execution provider.
         bounds: the smallest and the largest number of each dimension.
-        settings: the options.
-        serving: what the arena is predicted to hold.
+        serving: the chosen settings, and what the arena is predicted to hold.
         notes: remarks for the user.
+        provider: ONNX Runtime's name of the execution provider.
     """
 
+    json_keys: ClassVar[Keys] = (
+        "model",
+        "provider",
+        "bounds",
+        ("settings", "serving.chosen.settings"),
+        "serving",
+        "notes",
+    )
+
     model: str
-    provider: str
     bounds: Bounds = field(metadata=SORTED)
-    settings: RuntimeSettings
     serving: ServingSettings
     notes: tuple[str, ...]
+    provider: str = CPU
+
+    @property
+    def comments(self) -> tuple[str, ...]:
+        """The lines that precede the settings in source code: the bounds, the arena, the notes."""
+        return (f"for {bounds_text(self.bounds)}: {bound_text(self.serving)}", *self.notes)
 
 
-def settings_json(
-    serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
+def _python_text(result: RangeSettingsReport) -> str:
+    """Return Python code that creates the session, after comments with all candidates."""
+    candidates = doc.Document("", (_candidates_table(result.serving),))
+    table = draw_document(candidates, "text").splitlines()
+    comments = [f"# {comment}".rstrip() for comment in (*result.comments, *table)]
+    snippet = settings_snippet(result.serving.chosen.settings, result.model).splitlines()
+    return draw_document(doc.Document("", (doc.Code((*comments, *snippet)),)), "text")
+
+
+def _native_text(
+    result: RangeSettingsReport, snippet: Callable[[RuntimeSettings, str, str], str]
 ) -> str:
-    """Return the settings as JSON."""
-    result = RangeSettings(model, CPU, bounds, serving.chosen.settings, serving, notes)
-    return json_text(to_json(result))
+    """Return C or C++ code that creates the session, after comments."""
+    comments = "".join(f"// {comment}\n" for comment in result.comments)
+    return comments + snippet(result.serving.chosen.settings, result.model, result.provider)
 
 
-def _native(
-    snippet: Callable[[RuntimeSettings, str, str], str],
-) -> Callable[[ServingSettings, Bounds, tuple[str, ...], str], str]:
-    """Return what renders settings for a range as code of another language, notes on top."""
-
-    def rendered(
-        serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
-    ) -> str:
-        said = (f"for {bounds_text(bounds)}: {bound_text(serving)}", *notes)
-        comments = "".join(f"// {note}\n" for note in said)
-        return comments + snippet(serving.chosen.settings, model, CPU)
-
-    return rendered
-
-
-RANGE_SETTINGS: Mapping[
-    str, Callable[[ServingSettings, Bounds, tuple[str, ...], str], str]
-] = {
-    "text": settings_text,
-    "json": settings_json,
-    "c": _native(c_snippet),
-    "cpp": _native(cpp_snippet),
+RANGE_SETTINGS: Mapping[str, Callable[[RangeSettingsReport], str]] = {
+    "text": _python_text,
+    "json": lambda result: json_text(to_json(result)),
+    "c": partial(_native_text, snippet=c_snippet),
+    "cpp": partial(_native_text, snippet=cpp_snippet),
 }
+"""Format of ``memplan settings --bounds`` -> renderer."""
 
 
-def soaked(found: Soak) -> doc.Document:
-    """Return the verdict, and what each configuration took."""
-    served = found.courses[0].requests
-    fewer = f" of {found.asked}" if served < found.asked else ""
-    about = f"{served}{fewer} requests, {found.sequence}, seed {found.seed}"
+def soak_document(soak: Soak) -> doc.Document:
+    """Return the verdict of a soak test, and the memory and time of each configuration."""
+    requested = f" of {soak.requested}" if soak.served < soak.requested else ""
+    subject = f"{soak.served}{requested} requests, {soak.sequence}, seed {soak.seed}"
     return doc.Document(
-        (doc.Name(found.model), f", {bounds_text(found.bounds)}: {about}"),
+        (doc.Name(soak.model), f", {bounds_text(soak.bounds)}: {subject}"),
         (
-            *_verdicts(found),
-            doc.Paragraph(bound_text(found.serving)),
-            _courses(found),
+            *_verdicts(soak),
+            doc.Paragraph(bound_text(soak.serving)),
+            _runs_table(soak),
             doc.Paragraph(_DEFINITIONS, "soft"),
-            *(doc.Note("note", note) for note in found.notes),
+            *(doc.Note("note", note) for note in soak.notes),
         ),
     )
 
 
-def _verdicts(found: Soak) -> Iterator[doc.Block]:
-    for name in found.unequal:
+def _verdicts(soak: Soak) -> Iterator[doc.Block]:
+    """Yield the errors of a soak test, or that it passed."""
+    for name in soak.differing:
         yield doc.Note("error", f"outputs differ between the defaults and: {name}")
-    bound = found.serving.chosen.bound
-    if found.exceeded and found.held is not None and bound is not None:
-        seen, most = format_size(found.held), format_size(bound)
-        yield doc.Note("error", f"the arena held {seen}, above its bound of {most}")
-    if found.passed:
-        kept = (
-            ""
-            if bound is None or found.held is None
-            else ", and the arena stayed within its bound"
+    bound = soak.serving.chosen.bound
+    is_bound_checked = bound is not None and soak.held is not None
+    if soak.exceeded:
+        held = _size_or_dash(soak.held)
+        yield doc.Note(
+            "error", f"the arena held {held}, above its bound of {_size_or_dash(bound)}"
         )
-        yield doc.Paragraph(f"The outputs are the same{kept}.", "verdict")
+    if soak.passed:
+        within = ", and the arena stayed within its bound" if is_bound_checked else ""
+        yield doc.Paragraph(f"The outputs are the same{within}.", "verdict")
 
 
-def _courses(found: Soak) -> doc.Table:
-    most = max((one.growth or 0 for one in found.courses), default=0)
+def _runs_table(soak: Soak) -> doc.Table:
+    """Return memory, times and a curve of private memory, a row for each configuration."""
+    max_growth = max((run.growth or 0 for run in soak.runs), default=0)
     rows = tuple(
         (
-            one.name,
-            _known(one.growth),
-            _known(one.highest),
-            _known(one.held),
-            f"{one.median:.2f}",
-            f"{one.slowest:.2f}",
-            f"{one.effort:.2f}",
-            _spark(one, most),
+            run.name,
+            _size_or_dash(run.growth),
+            _size_or_dash(run.highest),
+            _size_or_dash(run.held),
+            f"{run.median_ms:.2f}",
+            f"{run.p99_ms:.2f}",
+            f"{run.cpu_ms:.2f}",
+            _sparkline(run, max_growth),
         )
-        for one in found.courses
+        for run in soak.runs
     )
     titles = doc.columns(
         "settings",
@@ -193,39 +189,35 @@ def _courses(found: Soak) -> doc.Table:
     return doc.Table(titles, rows)
 
 
-def _known(size: int | None) -> str:
+def _size_or_dash(size: int | None) -> str:
+    """Return a size as text, or a dash if it is unknown."""
     return "-" if size is None else format_size(size)
 
 
-def _points(course: Course) -> tuple[tuple[int, int], ...]:
-    return tuple((sample.request, max(sample.private, 0)) for sample in course.samples)
+def _private_curve(run: ConfigurationRun) -> tuple[tuple[int, int], ...]:
+    """Return the samples of private memory as pairs of request and bytes, negative ones as 0."""
+    return tuple((sample.request, max(sample.private, 0)) for sample in run.samples)
 
 
-def _spark(course: Course, most: int) -> str:
-    """Return private memory over the requests in one line, on the scale of all curves."""
-    columns = sampled_maxima(_points(course), course.requests, min(_SPARK, course.requests))
-    drawn_line = bar_lines([*columns, most], 1)
-    return drawn_line[0][: len(columns)] if drawn_line else ""
+def _sparkline(run: ConfigurationRun, max_growth: int) -> str:
+    """Return private memory over the requests as one line of bars; ``max_growth`` is a full bar."""
+    width = min(_SPARKLINE_WIDTH, run.requests)
+    maxima = sampled_maxima(_private_curve(run), run.requests, width)
+    # The last column sets the scale and is cut off.
+    lines = bar_lines([*maxima, max_growth], 1)
+    return lines[0][: len(maxima)] if lines else ""
 
 
-def _page(found: Soak) -> str:
-    """Return a page that needs nothing from any network, with a curve a configuration."""
-    document = soaked(found)
-    charts = (
-        block
-        for one in found.courses
-        for block in doc.section(
-            one.name,
-            doc.Chart(
-                _points(one),
-                one.requests,
-                0,
-                f"private memory over {one.requests} requests, at most {_known(one.growth)}",
-            ),
-        )
-    )
-    head, sections = draw(doc.Document("", (*document.blocks, *charts)))
-    title = f"{html(found.model)}: {html(bounds_text(found.bounds))}"
+def _soak_page(soak: Soak) -> str:
+    """Return a self-contained HTML page: the document, and a chart for each configuration."""
+    charts: list[doc.Block] = []
+    for run in soak.runs:
+        growth = _size_or_dash(run.growth)
+        caption = f"private memory over {run.requests} requests, at most {growth}"
+        chart = doc.Chart(_private_curve(run), run.requests, 0, caption)
+        charts += doc.section(run.name, chart)
+    head, sections = draw(doc.Document("", (*soak_document(soak).blocks, *charts)))
+    title = f"{html(soak.model)}: {html(bounds_text(soak.bounds))}"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style><h1>{title}</h1>{head}{sections}</html>\n"
@@ -233,7 +225,8 @@ def _page(found: Soak) -> str:
 
 
 SOAK: Mapping[str, Callable[[Soak], str]] = {
-    **renderers(soaked, "text"),
-    "json": lambda found: result_json("soak", found),
-    "html": _page,
+    **renderers(soak_document, "text"),
+    "json": lambda soak: result_json("soak", soak),
+    "html": _soak_page,
 }
+"""Format of ``memplan soak`` -> renderer."""

@@ -1,8 +1,9 @@
-"""Choice of the settings with which a serving process needs least memory, for requests of any size.
+"""Choose the settings with which a process that serves requests of any size needs least memory.
 
 An arena that grows keeps the regions that one sequence of sizes needed, and the next sequence finds
-holes of the wrong sizes. One region with room for every single request is empty again after each. So
-each request finds the arena in the same state, and the region bounds what is held in any sequence.
+holes of the wrong sizes. One region in which every single request fits is empty after each request.
+So each request finds the arena in the same state, and the size of the region is the most that the
+arena holds for any sequence of requests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
-from memplan_cli.features.serving.sizes import SEQUENCES, requests_among
+from memplan_cli.features.serving.loads import NO_MEMORY_PATTERN
+from memplan_cli.features.serving.sizes import SEQUENCES, request_sizes_among
 from memplan_cli.runtime.simulate.arena import UNLIMITED, ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.regions import (
     EXACT_UNSPLIT,
@@ -42,24 +44,24 @@ FEW_REGIONS = "a few regions for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
-_NO_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
-
-_EXACT = _NO_PATTERN.updated(
+_EXACT_GROWTH = NO_MEMORY_PATTERN.updated(
     RuntimeSettings(arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS)
 )
 
-HAND_MADE: Mapping[str, RuntimeSettings] = {
+MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
     DEFAULTS: RuntimeSettings(),
-    NO_ARENA: _NO_PATTERN.updated(RuntimeSettings(session={"enable_cpu_mem_arena": False})),
-    "pattern off": _NO_PATTERN,
-    "exact growth": _EXACT,
-    SHRUNK: _EXACT.updated(RuntimeSettings(run_config=_SHRINKING)),
+    NO_ARENA: NO_MEMORY_PATTERN.updated(
+        RuntimeSettings(session={"enable_cpu_mem_arena": False})
+    ),
+    "pattern off": NO_MEMORY_PATTERN,
+    "exact growth": _EXACT_GROWTH,
+    SHRUNK: _EXACT_GROWTH.updated(RuntimeSettings(run_config=_SHRINKING)),
 }
-"""Settings that users choose by hand, by name."""
+"""Common settings that users choose without a search, by name."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
 
-_REQUESTS = 48
+_SIMULATED_REQUESTS = 48
 """Requests of each simulated sequence."""
 
 
@@ -70,15 +72,15 @@ class Candidate:
     Attributes:
         name: the name of the settings.
         settings: the runtime's options.
-        highest: the most bytes held in the simulated sequences of requests.
-        bound: the most bytes held in any sequence; null: it depends on the sequence.
+        held: the most bytes held in the simulated sequences of requests.
+        bound: the most bytes held in any sequence; null if that depends on the sequence.
     """
 
-    json_keys: ClassVar[Keys] = ("name", ("held", "highest"), "bound")
+    json_keys: ClassVar[Keys] = ("name", "held", "bound")
 
     name: str
     settings: RuntimeSettings
-    highest: int
+    held: int
     bound: int | None = None
 
 
@@ -89,132 +91,170 @@ class ServingSettings:
     Attributes:
         chosen: the chosen candidate.
         candidates: all candidates.
-        live: the most bytes in use at once in the largest single request.
-        looked_at: how many sizes were simulated.
+        live_bytes: the most bytes in use at once in any single request.
+        simulated_sizes: how many sizes were simulated.
         sizes: how many sizes there are.
-        workspace: whether the workspace of kernels was measured and is included.
+        workspace_measured: whether the workspace of kernels was measured and is included.
     """
 
     json_keys: ClassVar[Keys] = (
         ("bound", "chosen.bound"),
-        ("live_peak", "live"),
+        ("live_peak", "live_bytes"),
         "sizes",
-        ("sizes_simulated", "looked_at"),
-        ("workspace_measured", "workspace"),
+        ("sizes_simulated", "simulated_sizes"),
+        "workspace_measured",
         ("chosen", "chosen.name"),
         "candidates",
     )
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]
-    live: int
-    looked_at: int
+    live_bytes: int
+    simulated_sizes: int
     sizes: int
-    workspace: bool
+    workspace_measured: bool
 
-    def in_regions(self, factor: float) -> ServingSettings:
-        """Return the settings with larger regions. The chosen candidate must have a bound."""
+    def with_larger_regions(self, factor: float) -> ServingSettings:
+        """Return the settings with regions that are larger by a factor.
+
+        The chosen candidate must have a bound. Its new bound is the bytes of the larger regions.
+        """
         arena = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0).enlarged(
             factor
         )
         settings = replace(self.chosen.settings, arena=arena.arena)
         return self._with_chosen(
-            replace(self.chosen, settings=settings, highest=arena.held, bound=arena.held)
+            replace(self.chosen, settings=settings, held=arena.held, bound=arena.held)
         )
 
     def unbounded(self) -> ServingSettings:
         """Choose, among the candidates without a bound, the one that holds least in the simulation."""
-        growing = [one for one in self.candidates if one.bound is None and one.settings.arena]
-        return self._with_chosen(min(growing, key=lambda one: one.highest))
+        growing = [
+            candidate
+            for candidate in self.candidates
+            if candidate.bound is None and candidate.settings.arena
+        ]
+        return self._with_chosen(min(growing, key=lambda candidate: candidate.held))
 
     def _with_chosen(self, chosen: Candidate) -> ServingSettings:
-        kept = (chosen if one.name == chosen.name else one for one in self.candidates)
-        return replace(self, chosen=chosen, candidates=tuple(kept))
+        """Return the settings with this choice, which replaces the candidate with its name."""
+        candidates = tuple(
+            chosen if candidate.name == chosen.name else candidate
+            for candidate in self.candidates
+        )
+        return replace(self, chosen=chosen, candidates=candidates)
 
     @property
     def exhaustive(self) -> bool:
         """Whether every size within the bounds was simulated."""
-        return self.looked_at == self.sizes
+        return self.simulated_sizes == self.sizes
 
 
-def choose(
-    served: SampledSizes, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
+def choose_settings(
+    sampled: SampledSizes, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
 ) -> ServingSettings:
-    """Return the settings with the lowest bound, or if none has one, that hold least in simulation.
+    """Return the settings with the lowest bound, or without any, those that hold least in simulation.
 
     Args:
-        served: the simulated sizes.
+        sampled: the sizes to simulate, with their executed graphs.
         sizes: number of sizes within the bounds.
         base: settings that must not change.
         seed: of the simulated sequences.
     """
-    candidates = tuple(_candidates(served, base or RuntimeSettings(), seed))
-    bounded = [one for one in candidates if one.bound is not None]
-    chosen = min(bounded or candidates, key=lambda one: one.bound or one.highest)
-    live = _largest_peak(served.loads(chosen.settings))
-    return ServingSettings(chosen, candidates, live, served.count, sizes, served.measured)
+    candidates = tuple(_candidates(sampled, base or RuntimeSettings(), seed))
+    bounded = [candidate for candidate in candidates if candidate.bound is not None]
+    chosen = min(
+        bounded or candidates, key=lambda candidate: candidate.bound or candidate.held
+    )
+    live_bytes = _largest_peak(sampled.traces(chosen.settings))
+    return ServingSettings(
+        chosen, candidates, live_bytes, sampled.count, sizes, sampled.workspace_measured
+    )
 
 
-def _candidates(served: SampledSizes, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
-    """Yield the hand-made settings and the bounded arenas, with and without buffer reuse."""
+def _candidates(
+    sampled: SampledSizes, base: RuntimeSettings, seed: int
+) -> Iterator[Candidate]:
+    """Yield the manual settings and the arenas with a bound, each with and without buffer reuse."""
     for reuse in (RuntimeSettings(), _REUSE_OFF):
         suffix = ", reuse off" if reuse.session else ""
-        loads = served.loads(base.updated(_NO_PATTERN).updated(reuse))
-        for name, settings in HAND_MADE.items():
-            if name == DEFAULTS and suffix:
-                continue
-            together = base.updated(settings).updated(reuse)
-            own = served.loads(together) if name == DEFAULTS else loads
-            yield Candidate(name + suffix, together, _highest(own, together, seed))
-        plain = base.updated(_NO_PATTERN).updated(reuse)
-        for name, choice in _bounded(served, plain, loads):
-            region = RuntimeSettings(arena=choice.arena, session_config=OWN_INITIALIZERS)
-            settings = plain.updated(region)
+        without_pattern = base.updated(NO_MEMORY_PATTERN).updated(reuse)
+        traces = sampled.traces(without_pattern)
+        for name, manual in MANUAL_SETTINGS.items():
+            settings = base.updated(manual).updated(reuse)
+            if name != DEFAULTS:
+                yield Candidate(name + suffix, settings, _most_held(traces, settings, seed))
+            elif (
+                not suffix
+            ):  # only the defaults plan a memory pattern: they have traces of their own
+                held = _most_held(sampled.traces(settings), settings, seed)
+                yield Candidate(name, settings, held)
+        for name, choice in _bounded_arenas(sampled, without_pattern, traces):
+            arena = RuntimeSettings(arena=choice.arena, session_config=OWN_INITIALIZERS)
+            settings = without_pattern.updated(arena)
             yield Candidate(name + suffix, settings, choice.held, choice.held)
 
 
-def _bounded(
-    served: SampledSizes, plain: RuntimeSettings, loads: Mapping[Point, SessionTraces]
+def _bounded_arenas(
+    sampled: SampledSizes, settings: RuntimeSettings, traces: Mapping[Point, SessionTraces]
 ) -> Iterator[tuple[str, ArenaChoice]]:
-    """Yield arenas that do not grow in any sequence of requests, with their names."""
-    every_size = partial(served.first_requests, plain)
-    size = shared_region(every_size, _largest_peak(loads))
-    if size is not None:
-        yield ONE_REGION, ArenaChoice(one_region(size), size)
-    largest = next(iter(served.loads(plain).values())).first
+    """Yield arenas that do not grow in any sequence of requests, with their names.
+
+    Args:
+        sampled: the sizes to simulate; each alone must fit.
+        settings: options of the session, besides those of the arena.
+        traces: the traces of the sampled sizes under these settings.
+    """
+    all_first_requests = partial(sampled.first_requests, settings)
+    region = shared_region(all_first_requests, _largest_peak(traces))
+    if region is not None:
+        yield ONE_REGION, ArenaChoice(one_region(region), region)
+    largest_request = next(iter(traces.values())).first
     several = shared_regions(
-        every_size, best_arena(largest), UNLIMITED if size is None else size
+        all_first_requests,
+        best_arena(largest_request),
+        UNLIMITED if region is None else region,
     )
     if several is not None:
         yield FEW_REGIONS, several
 
 
-def _largest_peak(loads: Mapping[Point, SessionTraces]) -> int:
-    """Return the most bytes in use at once in any single request, in whole chunks."""
-    return max(load.first.peak for load in loads.values())
+def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:
+    """Return the most bytes in use at once in any single request, in whole chunks of the arena."""
+    return max(trace.first.peak for trace in traces.values())
 
 
-def _highest(
-    loads: Mapping[Point, SessionTraces], settings: RuntimeSettings, seed: int
+def _most_held(
+    traces: Mapping[Point, SessionTraces], settings: RuntimeSettings, seed: int
 ) -> int:
-    """Return the most bytes that an arena holds over sequences of all kinds."""
+    """Return the most bytes that an arena holds over simulated sequences of every order.
+
+    Without an arena, that is the largest peak of a single request.
+    """
     if settings.session.get("enable_cpu_mem_arena") is False:
-        return _largest_peak(loads)
+        return _largest_peak(traces)
     arena = ArenaSettings.from_settings(settings.arena)
     after_run: AfterRun = "shrink" if settings.run_config else "keep"
-    points = tuple(loads)
-    orders = (requests_among(points, name, _REQUESTS, seed) for name in SEQUENCES)
+    sizes = tuple(traces)
+    sequences = (
+        request_sizes_among(sizes, order, _SIMULATED_REQUESTS, seed) for order in SEQUENCES
+    )
     return max(
-        simulate_arena(_traces(loads, order), arena, after_run=after_run).most_held
-        for order in orders
+        simulate_arena(
+            _traces_in_order(traces, sequence), arena, after_run=after_run
+        ).most_held
+        for sequence in sequences
     )
 
 
-def _traces(
-    loads: Mapping[Point, SessionTraces], order: tuple[Point, ...]
+def _traces_in_order(
+    traces: Mapping[Point, SessionTraces], sequence: tuple[Point, ...]
 ) -> Iterator[AllocationTrace]:
-    """Yield the trace of each request in turn. The first of each size traces a memory pattern."""
-    seen: set[Point] = set()
-    for point in order:
-        yield loads[point].later if point in seen else loads[point].first
-        seen.add(point)
+    """Yield the trace of each request of a sequence.
+
+    The first request of a size differs from later ones: it records the memory pattern.
+    """
+    served: set[Point] = set()
+    for size in sequence:
+        yield traces[size].later if size in served else traces[size].first
+        served.add(size)

@@ -1,4 +1,8 @@
-"""Soak test: many requests of changing size, served by one process for each configuration."""
+"""Serve requests of changing size, in one process for each configuration of the runtime.
+
+`serve` is used twice: by the soak test, which compares configurations, and by `confirm_bound`,
+which tests whether an arena keeps its predicted bound.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +22,44 @@ from memplan_cli.features.serving.settings import (
     SHRUNK,
     ServingSettings,
 )
-from memplan_cli.features.serving.sizes import SEQUENCES, requests
+from memplan_cli.features.serving.sizes import SEQUENCES, request_sizes
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.sizes import Point
 
 _SOAK_JOB = "memplan_cli.features.serving.soak_job:run"
 
-_SAMPLES = 200
+_MEMORY_SAMPLES = 200
 """Number of memory samples in each process."""
 
-_COMPARED = 16
-"""Requests whose outputs are compared between configurations."""
+_COMPARED_REQUESTS = 16
+"""Number of requests whose outputs are compared between configurations."""
 
 CHOSEN = "chosen"
 """The name of the chosen settings among the configurations."""
 
-_CONFIRMING, _CORNERS, _CONFIRMING_SECONDS = 24, 8, 60.0
-"""A confirmation: number of drawn sizes, number of corners, and seconds after which no request starts."""
+_CONFIRMING_DRAWS = 24
+"""Number of drawn sizes with which a bound is confirmed."""
 
-_SHARE = 0.9
-"""Share of the time limit for serving requests that another process has served already."""
+_CONFIRMING_CORNERS = 8
+"""Number of corners of the bounds with which a bound is confirmed."""
 
-_ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
+_CONFIRMING_SECONDS = 60.0
+"""Seconds after which no request of a confirmation starts."""
+
+_LATER_RUNS_SHARE = 0.9
+"""Share of the process's time limit in which later configurations serve what the first served."""
+
+_ENLARGEMENTS_OF_ONE_REGION = (1.0, 1.03, 1.08, 1.15, 1.3)
 """Sizes of one region to try, as multiples of the predicted size."""
 
-_LITTLE_ROOM = (1.0, 1.08)
+_ENLARGEMENTS_OF_SEVERAL_REGIONS = (1.0, 1.08)
 """Sizes of several regions to try. An additional region costs more than a factor."""
 
 _ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1, "inter_op_num_threads": 1})
@@ -70,21 +80,21 @@ _PAIRS = json_form(
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The memory and the time of one configuration for all requests.
+class ConfigurationRun:
+    """Memory and time of a process that served all requests under one configuration.
 
     Attributes:
         name: the name of the configuration.
         settings: the runtime's options.
         requests: how many were served.
-        samples: private memory over the requests; empty: unknown.
+        samples: private memory over the requests; empty if unknown.
         highest: the most resident bytes at any time, beyond those of the process with its
-            session; null: unknown.
-        held: the most bytes that the arena held after a request, without weights; null: the
+            session; null if unknown.
+        held: the most bytes that the arena held after a request, without weights; null if the
             arena is private to the session.
-        median: the median time of a request in milliseconds.
-        slowest: the 99th percentile of the same.
-        effort: the median processor time of a request in milliseconds.
+        median_ms: the median time of a request in milliseconds.
+        p99_ms: the 99th percentile of the time of a request in milliseconds.
+        cpu_ms: the median processor time of a request in milliseconds.
         digests: digests of the outputs of some requests, by number.
     """
 
@@ -94,9 +104,9 @@ class Course:
         "growth",
         "highest",
         "held",
-        ("milliseconds.median", "median"),
-        ("milliseconds.p99", "slowest"),
-        ("milliseconds.cpu", "effort"),
+        ("milliseconds.median", "median_ms"),
+        ("milliseconds.p99", "p99_ms"),
+        ("milliseconds.cpu", "cpu_ms"),
         "samples",
     )
 
@@ -106,22 +116,22 @@ class Course:
     samples: tuple[Sample, ...] = field(metadata=_PAIRS)
     highest: int | None
     held: int | None
-    median: float
-    slowest: float
-    effort: float
+    median_ms: float
+    p99_ms: float
+    cpu_ms: float
     digests: Mapping[str, str]
 
     @property
     def growth(self) -> int | None:
-        """Return the largest growth of private memory after a request."""
+        """The largest growth of private memory after a request; None if it was not sampled."""
         return max((sample.private for sample in self.samples), default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """The sizes of requests in turn, and the seconds after which no request starts."""
+class RequestSequence:
+    """The sizes of requests in the order of arrival, and the seconds after which none starts."""
 
-    order: tuple[Point, ...]
+    sizes: tuple[Point, ...]
     seconds: float
 
 
@@ -134,9 +144,9 @@ class Soak:
         bounds: the smallest and the largest number of each dimension of a request.
         sequence: the order of the requests.
         seed: the seed of their sizes.
-        asked: how many requests were asked for.
+        requested: how many requests were to be served.
         serving: the chosen settings, and what the arena is predicted to hold.
-        courses: the configurations, the runtime's defaults first.
+        runs: the configurations, the runtime's defaults first.
         notes: remarks for the user.
     """
 
@@ -145,13 +155,13 @@ class Soak:
         "bounds",
         "sequence",
         "seed",
-        ("requests.asked", "asked"),
+        ("requests.asked", "requested"),
         ("requests.served", "served"),
         "passed",
-        ("differences", "unequal"),
+        ("differences", "differing"),
         "exceeded",
         "serving",
-        ("configurations", "courses"),
+        ("configurations", "runs"),
         "notes",
     )
 
@@ -159,25 +169,33 @@ class Soak:
     bounds: Bounds = field(metadata=SORTED)
     sequence: Annotated[str, one_of(*SEQUENCES)]
     seed: int
-    asked: int
+    requested: int
     serving: ServingSettings
-    courses: tuple[Course, ...]
+    runs: tuple[ConfigurationRun, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def served(self) -> int:
-        """Return how many requests the first configuration served."""
-        return self.courses[0].requests
+        """The number of requests that the first configuration served."""
+        return self.runs[0].requests
 
     @property
-    def unequal(self) -> tuple[str, ...]:
-        """Return the configurations whose outputs differ from those of the defaults."""
-        return unequal(self.courses)
+    def differing(self) -> tuple[str, ...]:
+        """The configurations with outputs that differ from those of the first configuration."""
+        expected = self.runs[0].digests
+        return tuple(
+            run.name
+            for run in self.runs[1:]
+            if any(
+                run.digests[request] != expected[request]
+                for request in run.digests.keys() & expected
+            )
+        )
 
     @property
     def held(self) -> int | None:
-        """The most bytes that the arena held with the chosen settings."""
-        return next((one.held for one in self.courses if one.name == CHOSEN), None)
+        """The most bytes that the arena held with the chosen settings; None if unknown."""
+        return next((run.held for run in self.runs if run.name == CHOSEN), None)
 
     @property
     def exceeded(self) -> bool:
@@ -187,107 +205,118 @@ class Soak:
 
     @property
     def passed(self) -> bool:
-        """Whether all outputs are equal and the bound was kept."""
-        return not self.unequal and not self.exceeded
+        """Whether all outputs are equal and the bound was not exceeded."""
+        return not self.differing and not self.exceeded
 
 
 def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
-    """Return the settings to compare: the defaults, the chosen ones, and usual hand-made ones."""
-    known = {one.name: one.settings for one in serving.candidates}
-    others = {name: known[name] for name in (NO_ARENA, SHRUNK)}
-    return {DEFAULTS: known[DEFAULTS], CHOSEN: serving.chosen.settings, **others}
+    """Return the settings to compare: the defaults, the chosen ones, and usual manual ones."""
+    settings = {candidate.name: candidate.settings for candidate in serving.candidates}
+    return {
+        DEFAULTS: settings[DEFAULTS],
+        CHOSEN: serving.chosen.settings,
+        NO_ARENA: settings[NO_ARENA],
+        SHRUNK: settings[SHRUNK],
+    }
 
 
-def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
-    """Return the settings with regions in which requests at the corners fit when they are run.
+def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings:
+    """Return settings whose bound holds when requests of the extreme sizes are served.
 
     The order in which a kernel allocates workspace and outputs is unknown before a run, and it can
-    add or remove a hole.
+    add or remove a hole in a region. So `enlarged_candidates` are run until one keeps its bound. If
+    none does, the settings without a bound that hold least in simulation are returned.
     """
     if serving.chosen.bound is None:
         return serving
-    corners = (service.extent.largest, *service.extent.corners()[:_CORNERS])
-    drawn = requests(service.extent, "alternating", _CONFIRMING, 0)
-    wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
-    for fitted in rooms(serving):
-        (course,) = serve(service, wanted, {CHOSEN: fitted.chosen.settings})
-        if course.held is None or course.held <= (fitted.chosen.bound or 0):
-            return fitted
+    corners = (service.extent.largest, *service.extent.corners()[:_CONFIRMING_CORNERS])
+    drawn = request_sizes(service.extent, "alternating", _CONFIRMING_DRAWS, 0)
+    sequence = RequestSequence((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
+    for enlarged in enlarged_candidates(serving):
+        (run,) = serve(service, sequence, {CHOSEN: enlarged.chosen.settings})
+        if run.held is None or run.held <= (enlarged.chosen.bound or 0):
+            return enlarged
     return serving.unbounded()
 
 
-def rooms(serving: ServingSettings) -> list[ServingSettings]:
-    """Return every bounded candidate with regions of several sizes, the lowest bound first.
+def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
+    """Return each candidate with a bound at several sizes of its regions, the lowest bound first.
 
-    A candidate that is slightly better in the simulation may need a third more in a run, and then
-    another one that runs as predicted is better.
+    A candidate that is slightly better in simulation may need regions that are a third larger in a
+    run. Then another candidate that runs as predicted is better.
     """
-    found = [
-        replace(serving, chosen=one).in_regions(factor)
-        for one in serving.candidates
-        if one.bound is not None
-        for factor in (_ROOM if one.name.startswith(ONE_REGION) else _LITTLE_ROOM)
-    ]
-    return sorted(found, key=lambda one: one.chosen.bound or 0)
+    enlarged: list[ServingSettings] = []
+    for candidate in serving.candidates:
+        if candidate.bound is None:
+            continue
+        is_one_region = candidate.name.startswith(ONE_REGION)
+        factors = (
+            _ENLARGEMENTS_OF_ONE_REGION if is_one_region else _ENLARGEMENTS_OF_SEVERAL_REGIONS
+        )
+        chosen = replace(serving, chosen=candidate)
+        enlarged += [chosen.with_larger_regions(factor) for factor in factors]
+    return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
 
 
 def serve(
-    service: Service, wanted: Requests, configurations: Mapping[str, RuntimeSettings]
-) -> tuple[Course, ...]:
-    """Return how each configuration served the same requests, each in a process of its own.
+    service: Service,
+    sequence: RequestSequence,
+    configurations: Mapping[str, RuntimeSettings],
+) -> tuple[ConfigurationRun, ...]:
+    """Serve the same requests under each configuration, each in a process of its own.
 
-    If the time was over before the first had served all, the others serve as many as the first.
+    If the time ends before the first configuration has served all requests, the others serve only
+    as many as the first.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or it does not run here.
+        RuntimeUnavailableError: weights are missing, or the model does not run here.
     """
     require_weights(service.model)
-    found: list[Course] = []
+    runs: list[ConfigurationRun] = []
     for name, settings in configurations.items():
-        course = _served(service, wanted, name, settings)
-        if not found:
-            wanted = Requests(wanted.order[: course.requests], _SHARE * service.timeout)
-        found.append(course)
-    return tuple(found)
+        run = _run_configuration(service, sequence, name, settings)
+        if not runs:
+            seconds = _LATER_RUNS_SHARE * service.timeout
+            sequence = RequestSequence(sequence.sizes[: run.requests], seconds)
+        runs.append(run)
+    return tuple(runs)
 
 
-def unequal(courses: Sequence[Course]) -> tuple[str, ...]:
-    """Return the configurations whose outputs differ from those of the first."""
-    first = courses[0].digests
-    return tuple(
-        one.name
-        for one in courses[1:]
-        if any(one.digests[number] != first[number] for number in one.digests.keys() & first)
-    )
+def _run_configuration(
+    service: Service, sequence: RequestSequence, name: str, settings: RuntimeSettings
+) -> ConfigurationRun:
+    """Serve requests in a worker process, with one thread, and return its memory and times.
 
-
-def _served(
-    service: Service, wanted: Requests, name: str, settings: RuntimeSettings
-) -> Course:
-    sizes = tuple(dict.fromkeys(wanted.order))
-    place = {point: at for at, point in enumerate(sizes)}
-    count = len(wanted.order)
+    Raises:
+        RuntimeUnavailableError: the process failed.
+    """
+    distinct_sizes = tuple(dict.fromkeys(sequence.sizes))
+    index_of_size = {size: index for index, size in enumerate(distinct_sizes)}
+    count = len(sequence.sizes)
     session = SessionSpec(service.model.absolute(), CPU, settings.updated(_ONE_THREAD))
+    compared = {index * count // _COMPARED_REQUESTS for index in range(_COMPARED_REQUESTS)}
     job = {
         "session": to_json(session),
-        "sizes": [[to_json(spec) for spec in specs] for specs in service.specs(sizes)],
-        "order": [place[point] for point in wanted.order],
-        "every": max(count // _SAMPLES, 1),
-        "compared": sorted({at * count // _COMPARED for at in range(_COMPARED)}),
-        "seconds": wanted.seconds,
+        "sizes": [
+            [to_json(spec) for spec in specs] for specs in service.specs(distinct_sizes)
+        ],
+        "order": [index_of_size[size] for size in sequence.sizes],
+        "every": max(count // _MEMORY_SAMPLES, 1),
+        "compared": sorted(compared),
+        "seconds": sequence.seconds,
     }
     outcome = run_job(_SOAK_JOB, job, timeout=service.timeout)
     result: Any = outcome.require(f"{service.model} could not be served under {name}")
-    times = sorted(result["milliseconds"])
-    return Course(
+    milliseconds = sorted(result["milliseconds"])
+    return ConfigurationRun(
         name=name,
         settings=settings,
-        requests=len(times),
+        requests=len(milliseconds),
         samples=tuple(Sample(*sample) for sample in result["samples"]),
         highest=result["highest"],
         held=max(result["held"], default=None),
-        median=median(times),
-        slowest=times[ceil(0.99 * len(times)) - 1],
-        effort=median(result["effort"]),
+        median_ms=median(milliseconds),
+        p99_ms=milliseconds[ceil(0.99 * len(milliseconds)) - 1],
+        cpu_ms=median(result["cpu_milliseconds"]),
         digests=result["digests"],
     )

@@ -41,7 +41,7 @@ def run(job: Json) -> Json:
             get a digest; ``seconds``: the time after which no further request begins.
 
     Returns:
-        ``milliseconds`` and processor time (``effort``) of each request; ``samples`` of
+        ``milliseconds`` and ``cpu_milliseconds`` of each request; ``samples`` of
         ``[request, anonymous bytes]``; the ``highest`` resident bytes, None if unknown; the bytes
         that the arena ``held`` at each reading; ``digests`` by request. Bytes are those beyond
         the process with the session and no request.
@@ -56,7 +56,7 @@ def run(job: Json) -> Json:
     compared = set(job["compared"])
     deadline = time.monotonic() + float(job["seconds"])
     milliseconds: list[float] = []
-    effort: list[float] = []
+    cpu_milliseconds: list[float] = []
     digests: dict[str, str] = {}
     samples: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="memplan-soak-") as folder:
@@ -69,14 +69,14 @@ def run(job: Json) -> Json:
             wall_start, cpu_start = time.perf_counter(), time.process_time()
             outputs = run_session(session, None, feed, options)
             milliseconds.append(1000 * (time.perf_counter() - wall_start))
-            effort.append(1000 * (time.process_time() - cpu_start))
+            cpu_milliseconds.append(1000 * (time.process_time() - cpu_start))
             if request in compared:
                 digests[str(request)] = _digest(outputs)
             # Outputs lie in the arena: kept, they would count in the next run.
             del outputs, feed
-            now = resident()
-            if now and start and not request % job["every"]:
-                samples.append((request, now.anonymous - start.anonymous))
+            memory = resident()
+            if memory and start and not request % job["every"]:
+                samples.append((request, memory.anonymous - start.anonymous))
                 if not len(samples) % _SAMPLES_PER_READING:
                     arena.read()
         end = resident()
@@ -86,7 +86,7 @@ def run(job: Json) -> Json:
         held = arena.readings()
     return {
         "milliseconds": milliseconds,
-        "effort": effort,
+        "cpu_milliseconds": cpu_milliseconds,
         "digests": digests,
         "samples": samples,
         "highest": end.highest - start.now if end and start else None,
