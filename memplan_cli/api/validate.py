@@ -161,7 +161,7 @@ def _decoded(
     Raises:
         SettingsError: an extra is asked for, which needs a run on single inputs.
     """
-    from memplan_cli.features.kv_cache.proof import validate_decoding
+    from memplan_cli.features.kv_cache.decode_loop import validate_decoding
 
     for extra in extras:
         raise SettingsError(

@@ -145,7 +145,7 @@ def test_outputs_that_differ_write_nothing(
 ) -> None:
     from memplan_cli.features.kv_cache import buffered, rewrite
 
-    honest = rewrite.in_buffers
+    honest = rewrite.with_cache_buffers
 
     def wrong(*asked: object) -> object:
         model, caches = honest(*asked)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_outputs_that_differ_write_nothing(
         del softmax.attribute[:]
         return model, caches
 
-    monkeypatch.setattr(buffered, "in_buffers", wrong)
+    monkeypatch.setattr(buffered, "with_cache_buffers", wrong)
     path = saved(tmp_path, decoder())
     found = api.optimize(path, IN_PLACE)
     assert not found.passed

@@ -15,7 +15,7 @@ import memplan_cli
 from cache_models import WORDS, Shape, decoder
 from memplan_cli import api
 from memplan_cli.errors import ModelError
-from memplan_cli.features.kv_cache.merged import unmerged
+from memplan_cli.features.kv_cache.merged import open_merged_decoder
 from memplan_cli.settings.settings import Settings
 from story import memplan
 
@@ -143,7 +143,7 @@ def choosing(made: str, other: str = "Identity(new)") -> onnx.ModelProto:
 
 
 def test_a_branch_becomes_the_graph_under_the_names_of_the_outputs() -> None:
-    found = unmerged(choosing("which = Identity(go)"))
+    found = open_merged_decoder(choosing("which = Identity(go)"))
     assert found is not None
     assert (found.condition, found.branch, found.value) == ("go", "then_branch", True)
     graph = found.model.graph
@@ -162,20 +162,20 @@ def test_a_branch_becomes_the_graph_under_the_names_of_the_outputs() -> None:
     ids=["another condition", "both extend it"],
 )
 def test_what_is_no_merged_decoder_stays(made: str, other: str) -> None:
-    assert unmerged(choosing(made, other)) is None
+    assert open_merged_decoder(choosing(made, other)) is None
 
 
 def test_a_choice_that_something_else_reads_stays() -> None:
     model = choosing("which = Identity(go)")
     model.graph.node.append(helper.make_node("Cast", ["go"], ["number"], to=TensorProto.FLOAT))
     model.graph.output.append(helper.make_tensor_value_info("number", TensorProto.FLOAT, []))
-    assert unmerged(model) is None
+    assert open_merged_decoder(model) is None
 
 
 def test_a_choice_that_is_given_back_stays() -> None:
     model = choosing("which = Identity(go)")
     model.graph.output.append(helper.make_tensor_value_info("go", TensorProto.BOOL, []))
-    assert unmerged(model) is None
+    assert open_merged_decoder(model) is None
 
 
 def test_an_if_without_a_branch_is_no_merged_decoder() -> None:
@@ -185,5 +185,5 @@ def test_an_if_without_a_branch_is_no_merged_decoder() -> None:
             left = [each for each in node.attribute if each.name != name]
             del node.attribute[:]
             node.attribute.extend(left)
-        found = unmerged(model)
+        found = open_merged_decoder(model)
         assert (found is None) == (name == "then_branch")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cache_models import WORDS, Shape, decoder
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.features.kv_cache.find import find_caches
-from memplan_cli.features.kv_cache.grouped import without_repeats
-from memplan_cli.features.kv_cache.rewrite import converted, in_buffers
+from memplan_cli.features.kv_cache.grouped import without_repeated_heads
+from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
 from memplan_cli.runtime.decoding import Decoder
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def session(model: onnx.ModelProto) -> Any:  # noqa: ANN401 - ONNX Runtime has n
 
 
 def rewritten(model: onnx.ModelProto, capacity: int) -> tuple[onnx.ModelProto, Caches]:
-    model = converted(model)
-    found, caches = in_buffers(model, find_caches(model), capacity)
-    return without_repeats(found), caches
+    model = with_tensor_scatter(model)
+    found, caches = with_cache_buffers(model, find_caches(model), capacity)
+    return without_repeated_heads(found), caches
 
 
 class Original:

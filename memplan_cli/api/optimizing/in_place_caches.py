@@ -22,14 +22,15 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.features.kv_cache.buffered import BufferedDecoder, branch_choice
-from memplan_cli.features.kv_cache.decoded import (
+from memplan_cli.features.kv_cache.buffered import BufferedDecoder
+from memplan_cli.features.kv_cache.decode_loop import (
     DecodeLoop,
     OriginalDecoding,
     decode_original,
     decode_written,
+    decoding_verdict,
 )
-from memplan_cli.features.kv_cache.proof import decoding_verdict
+from memplan_cli.features.kv_cache.merged import branch_condition
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class _DecoderPlanner:
             settings=settings,
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
-            choosing=branch_choice(self.decoder.merged),
+            branch_condition=branch_condition(self.decoder.merged),
         )
 
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:

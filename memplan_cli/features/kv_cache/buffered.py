@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import find_caches
-from memplan_cli.features.kv_cache.grouped import without_repeats
-from memplan_cli.features.kv_cache.merged import unmerged
-from memplan_cli.features.kv_cache.rewrite import converted, in_buffers
+from memplan_cli.features.kv_cache.grouped import without_repeated_heads
+from memplan_cli.features.kv_cache.merged import open_merged_decoder
+from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.results.rewrites import Caches
-    from memplan_cli.features.kv_cache.find import Search
+    from memplan_cli.features.kv_cache.find import CacheSearch
     from memplan_cli.features.kv_cache.merged import OpenedBranch
 
 
@@ -48,7 +48,7 @@ class BufferedDecoder:
         merged: the branch that was taken out of a merged decoder; None if the model is none.
     """
 
-    search: Search
+    search: CacheSearch
     rewritten: ModelProto
     caches: Caches
     merged: OpenedBranch | None
@@ -68,15 +68,15 @@ class BufferedDecoder:
             ModelError: there is no cache, none can be updated in place, or the model cannot be
                 converted to the opset that this needs.
         """
-        merged = unmerged(model)
+        merged = open_merged_decoder(model)
         if merged is not None:
             model = merged.model
         # Before the conversion, whose errors say less.
         _refuse_without_caches(find_caches(model, excluded))
-        model = converted(model)
+        model = with_tensor_scatter(model)
         search = find_caches(model, excluded)
         _refuse_without_caches(search)
-        return cls(search, *in_buffers(model, search, capacity), merged)
+        return cls(search, *with_cache_buffers(model, search, capacity), merged)
 
     def attempts(self) -> list[CacheAttempt]:
         """Return the graphs to try, the one that needs least first.
@@ -84,7 +84,7 @@ class BufferedDecoder:
         Repeated heads of grouped queries can be left out unless the outputs change. Both models are
         compared without graph optimization if fusions change the outputs.
         """
-        grouped = without_repeats(self.rewritten)
+        grouped = without_repeated_heads(self.rewritten)
         graphs = [grouped] if grouped is self.rewritten else [grouped, self.rewritten]
         repeats_note = (
             "Repeated heads are kept: without them the outputs are not bit-identical."
@@ -104,12 +104,7 @@ class BufferedDecoder:
         ]
 
 
-def branch_choice(merged: OpenedBranch | None) -> dict[str, bool]:
-    """Return the input that chooses a merged decoder's branch, and its value for the kept branch."""
-    return {} if merged is None else {merged.condition: merged.value}
-
-
-def _refuse_without_caches(search: Search) -> None:
+def _refuse_without_caches(search: CacheSearch) -> None:
     """Refuse a model without a growing cache that can be updated in place.
 
     Raises:

@@ -57,18 +57,18 @@ def run(job: Json) -> Json:
     model are compared with them.
 
     Args:
-        job: ``way``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
+        job: ``role``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
             values of the user; ``caches``: the `Caches`; ``dims``: values of dims; ``lengths``:
-            new entries of each step; ``choosing``: as `DecodeLoop.choosing`; ``folder``: for the
+            new entries of each step; ``branch_condition``: as `DecodeLoop.branch_condition`; ``folder``: for the
             outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
             the original's file, and its ``rules`` and ``start``.
 
     Returns:
         ``differences`` of outputs, named ``name@step``, and of caches. Of the original, also what
-        `_OriginalLoop.facts` returns.
+        `_OriginalLoop.observations` returns.
     """
     spec = SessionSpec.of_job(job)
-    is_original = job["way"] == "original"
+    is_original = job["role"] == "original"
     loop = _OriginalLoop(spec, job) if is_original else _WrittenLoop(spec, job)
     tolerance = Tolerance(*map(float, job["tolerance"]))
     differences: list[Difference] = []
@@ -88,7 +88,7 @@ def run(job: Json) -> Json:
         outputs = loop.step(loop.feed(new_entries, index))
         save_or_compare(folder / f"{index}", outputs, f"@{index + 1}")
     save_or_compare(folder / "caches", loop.cache_entries())
-    return {"differences": to_json(differences), **loop.facts()}
+    return {"differences": to_json(differences), **loop.observations()}
 
 
 class _OriginalLoop:
@@ -221,7 +221,7 @@ class _OriginalLoop:
         """Return the entries of the growing caches after the last step."""
         return {cache.input: self.state[cache.input] for cache in self.caches.growing}
 
-    def facts(self) -> Json:
+    def observations(self) -> Json:
         """Return how steps are fed, and how many entries they added.
 
         Returns:
@@ -274,7 +274,7 @@ class _WrittenLoop:
     def feed(self, new_entries: int, index: int) -> dict[str, Any]:
         """Return the inputs of a step; constant caches are inputs of the first step only."""
         caches = self.caches.buffers if index else self.caches.growing
-        without = {*(cache.input for cache in caches), *self.inputs.choosing}
+        without = {*(cache.input for cache in caches), *self.inputs.branch_condition}
         position = self.decoder.position
         return self.inputs.draw(self.rules, position, new_entries, seed=index, without=without)
 
@@ -286,7 +286,7 @@ class _WrittenLoop:
         """Return the entries of the growing caches after the last step."""
         return {cache.input: self.decoder.valid(cache.input) for cache in self.caches.growing}
 
-    def facts(self) -> Json:
+    def observations(self) -> Json:
         """Return nothing more: only the original's loop finds out how steps are fed."""
         return {}
 
@@ -295,7 +295,7 @@ class _StepInputs:
     """Draws the inputs of the original's steps, given rules for the values of its dims.
 
     Attributes:
-        choosing: as `DecodeLoop.choosing`.
+        branch_condition: as `DecodeLoop.branch_condition`.
         fixed_dims: values of dims that the user gave.
         past_dims: dims along which caches grow.
         free_dims: dims that need a rule.
@@ -306,7 +306,7 @@ class _StepInputs:
     def __init__(self, model: Path, caches: Caches, job: Json) -> None:
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
-        self.choosing: dict[str, bool] = dict(job["choosing"])
+        self.branch_condition: dict[str, bool] = dict(job["branch_condition"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self._feeder = Feeder(original)
         taken_names = names_taken(original)
@@ -361,8 +361,8 @@ class _StepInputs:
 
     def _adapted(self, spec: FeedSpec, past: int) -> FeedSpec:
         """Return how an input is drawn in a step: with the user's value if its shape fits."""
-        if spec.name in self.choosing:
-            value = self.choosing[spec.name] == (past > 0)
+        if spec.name in self.branch_condition:
+            value = self.branch_condition[spec.name] == (past > 0)
             return dataclasses.replace(spec, kind="values", values=(int(value),))
         user_spec = self._user_specs.get(spec.name)
         if user_spec is not None and user_spec.shape == spec.shape:

@@ -33,7 +33,7 @@ PASSING = ("Identity", "Transpose", "Cast")
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class GraphIndex:
     """The producers, input ranks and small constants of a graph, by name.
 
     A *path* is a tuple of indices of nodes of `PASSING`, from the first to the last.
@@ -53,8 +53,8 @@ class Index:
     constants: Mapping[str, tuple[int | float, ...]]
 
     @classmethod
-    def of(cls, graph: GraphProto) -> Index:
-        """Index a graph."""
+    def of(cls, graph: GraphProto) -> GraphIndex:
+        """Return the index of a graph."""
         nodes = list(graph.node)
         weights = {tensor.name for tensor in graph.initializer}
         return cls(
@@ -80,7 +80,7 @@ class Index:
         index = self.producer.get(name)
         return None if index is None else self.nodes[index]
 
-    def traced(self, name: str) -> tuple[str, tuple[int, ...]]:
+    def trace_back(self, name: str) -> tuple[str, tuple[int, ...]]:
         """Trace a value back through nodes of `PASSING`; return its source and the path from there."""
         path: list[int] = []
         while (index := self.producer.get(name)) is not None:
@@ -152,7 +152,7 @@ class CacheMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CacheSearch:
     """The caches of a graph.
 
     Attributes:
@@ -164,14 +164,14 @@ class Search:
     kept: tuple[KeptCache, ...]
 
 
-def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> Search:
+def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearch:
     """Return the caches among the outputs of a model's main graph.
 
     Args:
         model: The model; its weights may be absent.
         excluded: Names of tensors that must not be overwritten by the next step.
     """
-    index = Index.of(model.graph)
+    index = GraphIndex.of(model.graph)
     matches: list[CacheMatch] = []
     kept: list[KeptCache] = []
     for value in model.graph.output:
@@ -192,12 +192,12 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> Search:
             kept.append(KeptCache(match.input, match.output, reason))
         else:
             in_place.append(match)
-    return Search(tuple(in_place), tuple(kept))
+    return CacheSearch(tuple(in_place), tuple(kept))
 
 
-def _caches_of_output(output: str, index: Index) -> Iterator[CacheMatch | KeptCache]:
+def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache whose present is a graph output; nothing if the output is no present."""
-    source, after = index.traced(output)
+    source, after = index.trace_back(output)
     if source in index.ranks:
         if after and not index.rounds(after) and _keeps_axes(index, after, source):
             yield CacheMatch(source, output, 0, "constant", after=after)
@@ -216,7 +216,7 @@ def _caches_of_output(output: str, index: Index) -> Iterator[CacheMatch | KeptCa
 
 
 def _concatenated_cache(
-    output: str, node: NodeProto, after: tuple[int, ...], index: Index
+    output: str, node: NodeProto, after: tuple[int, ...], index: GraphIndex
 ) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that a Concat extends, if there is one.
 
@@ -226,7 +226,7 @@ def _concatenated_cache(
         after: The path from the Concat to the output.
         index: The graph.
     """
-    past, before = index.traced(node.input[0])
+    past, before = index.trace_back(node.input[0])
     if past not in index.ranks:
         yield from _cache_behind_new_values(output, node, past, index)
         return
@@ -248,7 +248,7 @@ _OTHER_AXES = "the output has its axes in another order"
 
 
 def _operator_cache(
-    output: str, present: str, after: tuple[int, ...], index: Index
+    output: str, present: str, after: tuple[int, ...], index: GraphIndex
 ) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that an attention operator extends.
 
@@ -268,7 +268,7 @@ def _operator_cache(
             or not node.input[past_position]
         ):
             continue
-        past, before = index.traced(node.input[past_position])
+        past, before = index.trace_back(node.input[past_position])
         if past not in index.ranks:
             return
         rank = index.ranks[past]
@@ -301,7 +301,7 @@ def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
 
 
 def _cache_behind_new_values(
-    output: str, node: NodeProto, first: str, index: Index
+    output: str, node: NodeProto, first: str, index: GraphIndex
 ) -> Iterator[KeptCache]:
     """Yield the cache of a Concat whose first operand is not a graph input, with the reason.
 
@@ -316,19 +316,19 @@ def _cache_behind_new_values(
         yield from _rearranged_cache(output, producer, index)
         return
     for name in node.input[1:]:
-        past, _ = index.traced(name)
+        past, _ = index.trace_back(name)
         if past in index.ranks:
             yield KeptCache(past, output, "new values go in front of the old ones")
             return
 
 
-def _rearranged_cache(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
+def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
     """Yield the cache that a Gather reorders, or whose extended form a Slice shortens."""
-    source, _ = index.traced(node.input[0])
+    source, _ = index.trace_back(node.input[0])
     producer = index.producer_of(source)
     is_extended = producer is not None and producer.op_type == "Concat"
     if producer is not None and is_extended:
-        source, _ = index.traced(producer.input[0])
+        source, _ = index.trace_back(producer.input[0])
     if source not in index.ranks:
         return
     if operator(node).family is Family.GATHER:
@@ -339,28 +339,28 @@ def _rearranged_cache(output: str, node: NodeProto, index: Index) -> Iterator[Ke
         yield KeptCache(source, output, f"a {node.op_type} drops its oldest values")
 
 
-def _cache_in_subgraph(output: str, node: NodeProto, index: Index) -> Iterator[KeptCache]:
+def _cache_in_subgraph(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
     """Yield the cache that a subgraph of a node extends, with the reason."""
     for body_attribute in node.attribute:
         if not body_attribute.HasField("g"):
             continue
         body = body_attribute.g
-        inner = Index.of(body)
+        inner = GraphIndex.of(body)
         position = list(node.output).index(output) if output in node.output else 0
         if position >= len(body.output):
             continue
-        source, _ = inner.traced(body.output[position].name)
+        source, _ = inner.trace_back(body.output[position].name)
         producer = inner.producer_of(source)
         if producer is None or producer.op_type != "Concat":
             continue
-        past, _ = inner.traced(producer.input[0])
+        past, _ = inner.trace_back(producer.input[0])
         if past in index.ranks:
             reason = f"a subgraph of {node.op_type} {node.name or output!r} extends it"
             yield KeptCache(past, output, reason)
             return
 
 
-def _keeps_axes(index: Index, path: tuple[int, ...], source: str) -> bool:
+def _keeps_axes(index: GraphIndex, path: tuple[int, ...], source: str) -> bool:
     """Whether the value after a path has its axes in the order of the graph input before it."""
     rank = index.ranks[source]
     return index.permutation(path, rank) == tuple(range(rank))

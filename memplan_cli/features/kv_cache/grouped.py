@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.features.kv_cache.find import Index, attribute
+from memplan_cli.features.kv_cache.find import GraphIndex, attribute
 from memplan_cli.onnx_io.graph_editor import GraphEditor, consumers
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class _Repeat:
     scale: NodeProto | None = None
 
 
-def without_repeats(model: ModelProto) -> ModelProto:
+def without_repeated_heads(model: ModelProto) -> ModelProto:
     """Return a copy of a model whose products repeat the heads of caches themselves.
 
     Returns the model itself if it repeats no heads.
     """
-    index = Index.of(model.graph)
+    index = GraphIndex.of(model.graph)
     repeats = list(_repeats(model, index, consumers(index.nodes)))
     if not repeats:
         return model
@@ -74,7 +74,7 @@ def without_repeats(model: ModelProto) -> ModelProto:
 
 
 def _repeats(
-    model: ModelProto, index: Index, readers: dict[str, list[NodeProto]]
+    model: ModelProto, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> Iterator[_Repeat]:
     """Yield the repetitions of heads that read the valid part of a cache."""
     heads = _heads_of_outputs(model)
@@ -92,7 +92,7 @@ def _repeats(
 def _repeat(
     unsqueeze: NodeProto,
     heads: int,
-    index: Index,
+    index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
     """Return the repetition that begins with an Unsqueeze, if one product is all that reads it.
@@ -123,7 +123,7 @@ def _repeat(
 
 
 def _scale_of(
-    name: str, index: Index, readers: dict[str, list[NodeProto]]
+    name: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> NodeProto | None:
     """Return the only consumer of a product if it scales the product by one number.
 
@@ -137,7 +137,7 @@ def _scale_of(
 
 
 def _path_to_product(
-    name: str, index: Index, readers: dict[str, list[NodeProto]]
+    name: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> tuple[tuple[NodeProto, ...], NodeProto | None]:
     """Return the product that reads repeated heads as its right operand, and the nodes before it.
 
@@ -223,12 +223,12 @@ def _only(readers: dict[str, list[NodeProto]], name: str, op_type: str) -> NodeP
     return nodes[0] if nodes[0].op_type == op_type else None
 
 
-def _axes(index: Index, node: NodeProto) -> tuple[int | float, ...]:
+def _axes(index: GraphIndex, node: NodeProto) -> tuple[int | float, ...]:
     """Return the constant axes of an Unsqueeze; empty if they are not constant."""
     return index.constants.get(node.input[1], ()) if len(node.input) > 1 else ()
 
 
-def _elements(index: Index, name: str) -> tuple[int | None, ...]:
+def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
     """Return the elements of a computed shape, None for those that are not constant.
 
     Returns an empty tuple if the number of elements is unknown.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.features.kv_cache.find import Index, find_caches
+from memplan_cli.features.kv_cache.find import GraphIndex, find_caches
 from memplan_cli.onnx_io.graph_editor import GraphEditor, keep, rename_reads
 from memplan_cli.onnx_io.traversal import reads
 
@@ -46,7 +46,7 @@ class OpenedBranch:
         return self.branch == "then_branch"
 
 
-def unmerged(model: ModelProto) -> OpenedBranch | None:
+def open_merged_decoder(model: ModelProto) -> OpenedBranch | None:
     """Return the branch of a merged decoder that extends its caches, or None.
 
     The branch must be the only one of the two that does. It must not pass an input on unchanged that the
@@ -56,7 +56,7 @@ def unmerged(model: ModelProto) -> OpenedBranch | None:
     for condition in _conditions(model.graph):
         extending = []
         for branch in _BRANCHES:
-            opened = OpenedBranch(_opened(model, condition, branch), condition, branch)
+            opened = OpenedBranch(_with_branch(model, condition, branch), condition, branch)
             matches = [
                 match
                 for match in find_caches(opened.model).matches
@@ -75,22 +75,32 @@ def unmerged(model: ModelProto) -> OpenedBranch | None:
     return None
 
 
+def branch_condition(opened: OpenedBranch | None) -> dict[str, bool]:
+    """Return the input that selects the branch of a merged decoder, and its value for this branch.
+
+    Empty if the model is not a merged decoder.
+    """
+    return {} if opened is None else {opened.condition: opened.value}
+
+
 def _conditions(graph: GraphProto) -> Iterator[str]:
     """Yield the graph inputs that select the branch of an If."""
-    index = Index.of(graph)
+    index = GraphIndex.of(graph)
     dtypes = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-    conditions = (index.traced(n.input[0])[0] for n in graph.node if n.op_type == "If")
+    conditions = (index.trace_back(n.input[0])[0] for n in graph.node if n.op_type == "If")
     yield from (name for name in dict.fromkeys(conditions) if dtypes.get(name) == _BOOL)
 
 
-def _opened(model: ModelProto, condition: str, branch: Branch) -> ModelProto:
+def _with_branch(model: ModelProto, condition: str, branch: Branch) -> ModelProto:
     """Return a copy of a model in which one branch replaces each If with this condition."""
     copy = type(model)()
     copy.CopyFrom(model)
     graph = copy.graph
-    index = Index.of(graph)
+    index = GraphIndex.of(graph)
     ifs = [
-        n for n in graph.node if n.op_type == "If" and index.traced(n.input[0])[0] == condition
+        n
+        for n in graph.node
+        if n.op_type == "If" and index.trace_back(n.input[0])[0] == condition
     ]
     bodies = [(node, _pop_branch(node, branch)) for node in ifs]
     edit = GraphEditor(copy)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.rewrites import CacheBuffer, Caches
 from memplan_cli.errors import ModelError
-from memplan_cli.features.kv_cache.find import Index, attribute
+from memplan_cli.features.kv_cache.find import GraphIndex, attribute
 from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
 from memplan_cli.onnx_io.load import standard_opset
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.features.kv_cache.find import CacheMatch, Search
+    from memplan_cli.features.kv_cache.find import CacheMatch, CacheSearch
 
 _TENSOR_SCATTER_OPSET = 24
 """The first opset with TensorScatter."""
 
 
-def converted(model: ModelProto) -> ModelProto:
+def with_tensor_scatter(model: ModelProto) -> ModelProto:
     """Return a copy of a model in an opset with TensorScatter: its own, or the first one.
 
     Raises:
@@ -70,7 +70,9 @@ def _first_line(error: Exception) -> str:
     return (lines[-1] if lines else type(error).__name__)[:300]
 
 
-def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelProto, Caches]:
+def with_cache_buffers(
+    model: ModelProto, search: CacheSearch, capacity: int
+) -> tuple[ModelProto, Caches]:
     """Return a copy of a model whose caches are buffers, and the description of the caches.
 
     Args:
@@ -120,7 +122,7 @@ class _Rewriting(GraphEditor):
     def __init__(self, model: ModelProto, capacity: int) -> None:
         super().__init__(model)
         self.capacity = capacity
-        self.index = Index.of(model.graph)
+        self.index = GraphIndex.of(model.graph)
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
         self.lengths: list[str] = []

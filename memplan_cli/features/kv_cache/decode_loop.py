@@ -7,18 +7,26 @@ steps. All outputs of all steps must have the same bits, and so must the caches 
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, field, replace
-from pathlib import Path  # noqa: TC003 - a type to read by
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
+    UNOPTIMISED,
     Difference,
     RuntimeSettings,
+    Validation,
 )
 from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
+from memplan_cli.features.kv_cache.merged import branch_condition, open_merged_decoder
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.settings_metadata import recorded_settings
+from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.run.run_model import differences_in, require_weights
+from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -26,8 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.check import Check
     from memplan_cli.core.json_types import Json
+    from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import Caches
+
 
 _DECODE_JOB = "memplan_cli.features.kv_cache.decode_job:run"
 
@@ -42,14 +53,14 @@ class DecodeLoop:
     Attributes:
         provider: ONNX Runtime's name of the execution provider.
         folder: the folder for the original's outputs.
-        dims: values of dims that the user gave.
-        specs: inputs that the user gave, used in each step in which their shape fits.
+        dims: values of dims from the user.
+        specs: inputs from the user, used in each step in which their shape fits.
         settings: of the sessions, besides those that make them deterministic.
         timeout: seconds for each process.
         tolerance: ``(rtol, atol)``; two zeros require the same bits.
         lengths: new entries of each step.
-        choosing: the input with which the original chooses the branch that reads a past, and its
-            value for that; with empty caches it has the other value.
+        branch_condition: for a merged decoder, the input that selects a branch, and its value for
+            the branch that reads a past; with empty caches it gets the other value.
     """
 
     provider: str
@@ -60,12 +71,12 @@ class DecodeLoop:
     timeout: float = DEFAULT_TIMEOUT
     tolerance: tuple[float, float] = (0.0, 0.0)
     lengths: tuple[int, ...] = LENGTHS
-    choosing: Mapping[str, bool] = field(default_factory=dict)
+    branch_condition: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalDecoding:
-    """What running the original's loop has shown.
+    """How the original's steps are fed and how its caches grow, observed in its decode loop.
 
     Attributes:
         model: the original.
@@ -114,16 +125,16 @@ def decode_original(model: Path, caches: Caches, loop: DecodeLoop) -> OriginalDe
         RuntimeUnavailableError: no step of the model runs, or its weights are missing.
     """
     require_weights(model)
-    job = {**_job(_session(model, loop), caches, loop), "way": "original"}
+    job = {**_job(_session(model, loop), caches, loop), "role": "original"}
     outcome = run_job(_DECODE_JOB, job, timeout=loop.timeout)
-    facts = outcome.require(f"{model} cannot be decoded")
+    result = outcome.require(f"{model} cannot be decoded")
     return OriginalDecoding(
         model=model,
-        rules=facts["rules"],
-        start=facts["start"],
-        lengths=tuple(facts["lengths"]),
-        steps=tuple(facts["steps"]),
-        tokens=tuple((name, axis) for name, axis in facts["tokens"]),
+        rules=result["rules"],
+        start=result["start"],
+        lengths=tuple(result["lengths"]),
+        steps=tuple(result["steps"]),
+        tokens=tuple((name, axis) for name, axis in result["tokens"]),
     )
 
 
@@ -134,7 +145,7 @@ def decode_written(
     session = replace(_session(model, loop), as_loaded=True)
     job = {
         **_job(session, caches, loop),
-        "way": "written",
+        "role": "written",
         "original": str(original.model),
         "rules": dict(original.rules),
         "start": original.start,
@@ -158,5 +169,68 @@ def _job(session: SessionSpec, caches: Caches, loop: DecodeLoop) -> Json:
         "lengths": list(loop.lengths),
         "tolerance": list(loop.tolerance),
         "folder": str(loop.folder),
-        "choosing": dict(loop.choosing),
+        "branch_condition": dict(loop.branch_condition),
     }
+
+
+def validate_decoding(
+    models: tuple[Path, Path], caches: Caches, plan: Plan | None, check: Check
+) -> Validation:
+    """Decode with an original and with the model written from it; return the verdict.
+
+    Args:
+        models: the original and the written model.
+        caches: what the written model says of its caches.
+        plan: its plan, for dims that the user gave.
+        check: where both run, and what counts as equal.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    original, written = models
+    recorded = recorded_settings(scanned_metadata(written))
+    settings = (
+        RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
+    )
+    is_unoptimised = UNOPTIMISED.session.items() <= settings.session.items()
+    bindings = {} if plan is None else plan.report.bindings
+    with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
+        loop = DecodeLoop(
+            provider=resolve_provider(check.provider),
+            folder=Path(folder),
+            dims={n: dim.value for n, dim in bindings.items() if dim.source != "assumed"},
+            settings=UNOPTIMISED if is_unoptimised else RuntimeSettings(),
+            timeout=check.timeout,
+            tolerance=(check.rtol, check.atol),
+            branch_condition=branch_condition(open_merged_decoder(load_model(original))),
+        )
+        decoding = decode_original(original, caches, loop)
+        comparison = decode_written(
+            written, caches, decoding, replace(loop, settings=settings)
+        )
+    return decoding_verdict(comparison, loop.provider, decoding.steps)
+
+
+def decoding_verdict(
+    comparison: DecodeComparison, provider: str, steps: tuple[int, ...], *notes: str
+) -> Validation:
+    """Return the verdict of a decode loop, for reports.
+
+    Args:
+        comparison: of its outputs with the original's.
+        provider: ONNX Runtime's name of the provider that both ran on.
+        steps: entries that each step added.
+        notes: further notes of the verdict.
+    """
+    decoded = f"decoded {sum(steps)} entries in {len(steps)} steps, each compared"
+    failure = comparison.failure
+    failures = [f"decoding with caches in place fails: {failure}"] if failure else []
+    max_diff = max((d.max_abs_diff for d in comparison.differences), default=0.0)
+    return Validation(
+        status="passed" if comparison.passed else "failed",
+        provider=provider,
+        max_abs_diff=None if failure else max_diff,
+        bit_identical=None if failure else not comparison.differences,
+        differences=comparison.differences,
+        notes=(decoded, *notes, *failures),
+    )
