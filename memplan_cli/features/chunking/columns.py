@@ -51,28 +51,28 @@ _SUFFIX = "__columns"
 
 
 def search_with_copies(
-    graph: Graph, terms: PlannedVars, without_copies: SearchResult, budget: int
+    graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
 ) -> SearchResult:
     """Return the result of a search in which products read copies, if its peak is lower.
 
     Args:
         graph: the program without chunks.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         without_copies: the result of the search without copies.
         budget: bytes.
     """
     copied = copy_for_products(graph, budget)
     if copied is None:
         return without_copies
-    sizes = with_new_sizes(copied.program, graph.program, terms.sizes)
+    sizes = with_new_sizes(copied.program, graph.program, planned_vars.sizes)
     constants = {**graph.context.constants, **copied.constants}
     context = replace(graph.context, constants=constants)
     copied_graph = Graph.of(copied.program, context, graph.kept_vars)
-    copied_terms = replace(terms, sizes=sizes)
-    result = search(copied_graph, copied_terms, budget)
+    planned_vars_with_copies = replace(planned_vars, sizes=sizes)
+    result = search(copied_graph, planned_vars_with_copies, budget)
     if result.peak > budget:
         # One product may have been chunked just enough to leave no room for the other.
-        tighter = search(copied_graph, copied_terms, budget // 2)
+        tighter = search(copied_graph, planned_vars_with_copies, budget // 2)
         result = min(result, tighter, key=lambda candidate: candidate.peak)
     if result.peak >= without_copies.peak:
         return without_copies

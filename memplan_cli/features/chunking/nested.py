@@ -41,33 +41,35 @@ _DIVISORS = (2, 4, 6, 8)
 
 
 def search_nested(
-    graph: Graph, terms: PlannedVars, one_axis: SearchResult, budget: int
+    graph: Graph, planned_vars: PlannedVars, one_axis: SearchResult, budget: int
 ) -> SearchResult:
     """Return the best of a search result and its variants in which chunks are cut again.
 
     Args:
         graph: the program without chunks.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         one_axis: the result of the search, with one axis per region.
         budget: bytes.
     """
     is_good_enough = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
     if not one_axis.choices or is_good_enough:
         return one_axis
-    variants = (_cut_again(graph, terms, one_axis, budget, divisor) for divisor in _DIVISORS)
+    variants = (
+        _cut_again(graph, planned_vars, one_axis, budget, divisor) for divisor in _DIVISORS
+    )
     results = (one_axis, *(variant for variant in variants if variant is not None))
     return min(results, key=lambda result: (max(result.peak, budget), result.added_work))
 
 
 def _cut_again(
-    graph: Graph, terms: PlannedVars, one_axis: SearchResult, budget: int, divisor: int
+    graph: Graph, planned_vars: PlannedVars, one_axis: SearchResult, budget: int, divisor: int
 ) -> SearchResult | None:
     """Return a result whose regions have ``divisor`` times fewer chunks, which are cut again.
 
     The second search finds regions inside the chunks. None if the outer chunks cannot be
     written, or if a weight would be stored in slices of slices.
     """
-    outer = Search(graph, terms, budget).with_measured_choices(
+    outer = Search(graph, planned_vars, budget).with_measured_choices(
         replace(choice, count=max(choice.count // divisor, 2))
         if choice.count > _MAX_OUTER_CHUNKS
         else choice
@@ -83,8 +85,8 @@ def _cut_again(
     context = replace(graph.context, constants={**graph.context.constants, **new_constants})
     # Only tensors of chunks may be cut: everything of the original program is kept.
     inner_graph = Graph.of(program, context, graph.kept_vars | frozenset(graph.program.vars))
-    sizes = with_new_sizes(program, graph.program, terms.sizes)
-    inner = search(inner_graph, replace(terms, sizes=sizes), budget)
+    sizes = with_new_sizes(program, graph.program, planned_vars.sizes)
+    inner = search(inner_graph, replace(planned_vars, sizes=sizes), budget)
     if any(isinstance(value, WeightSlice) for value in inner.chunked.constants.values()):
         return None
     remaining_constants = {

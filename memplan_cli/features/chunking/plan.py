@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def chunk(
     program: Program,
-    terms: PlannedVars,
+    planned_vars: PlannedVars,
     settings: Settings,
     source: Source,
     progress: Progress,
@@ -45,11 +45,11 @@ def chunk(
             "--chunk auto finds nothing to compute in pieces: the model has no nodes",
             hint="remove --chunk",
         )
-    _require_fixed_sizes(program, terms, settings)
+    _require_fixed_sizes(program, planned_vars, settings)
     progress("chunking")
     context = ModelContext(source.constants, source.opset, source.block)
-    graph = Graph.of(run_at_first_use(program), context, terms.pinned)
-    resident = terms.resident
+    graph = Graph.of(run_at_first_use(program), context, planned_vars.pinned)
+    resident = planned_vars.resident
     # First regions along one axis each. If the budget is missed, copies of ops for products
     # that read a tensor along another axis. If these do not help, chunks that are cut again.
     one_axis = search(graph, resident, budget)
@@ -77,19 +77,21 @@ def chunk(
     )
 
 
-def _require_fixed_sizes(program: Program, terms: PlannedVars, settings: Settings) -> None:
+def _require_fixed_sizes(
+    program: Program, planned_vars: PlannedVars, settings: Settings
+) -> None:
     """Refuse a program whose sizes are not all numbers: a chunk is cut at fixed indices.
 
     Raises:
         SettingsError: naming the dimensions that have bounds or no value.
     """
-    units = {unit for size in terms.sizes.values() for unit in size.symbols}
-    free = {name for unit in units for name in symbol_names(parse_dim(unit))}
-    names = sorted({*settings.bounds, *free})
+    symbols = {symbol for size in planned_vars.sizes.values() for symbol in size.symbols}
+    free_dims = {name for symbol in symbols for name in symbol_names(parse_dim(symbol))}
+    names = sorted({*settings.bounds, *free_dims})
     if not names:
         return
-    largest = {name: high for name, (_, high) in settings.bounds.items()}
-    options = binding_options(input_shapes(program), largest)
+    upper_bounds = {name: high for name, (_, high) in settings.bounds.items()}
+    options = binding_options(input_shapes(program), upper_bounds)
     raise SettingsError(
         f"--chunk auto needs one value for each dimension, and these have none or a range: "
         f"{', '.join(names)}",

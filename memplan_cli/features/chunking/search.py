@@ -162,7 +162,7 @@ class SearchResult:
     bound: Need
 
 
-def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
+def search(graph: Graph, planned_vars: PlannedVars, budget: float) -> SearchResult:
     """Return a program whose live peak meets a budget or comes near it.
 
     If the direct search misses the budget, laxer budgets are met first, one after the other: a
@@ -170,11 +170,11 @@ def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
 
     Args:
         graph: the program without chunks.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         budget: bytes, or as a float a share of the live peak without chunks.
     """
     # `lower` sets the budget, which may be a share of the peak that is measured first.
-    searcher = Search(graph, terms, budget=0)
+    searcher = Search(graph, planned_vars, budget=0)
     unchunked = searcher.write_state(())
     if unchunked is None:
         raise ValueError("a program without regions can always be written")
@@ -198,7 +198,7 @@ def search(graph: Graph, terms: PlannedVars, budget: float) -> SearchResult:
         peak=state.peak,
         added_work=added_work / work if work else 0.0,
         work=work,
-        bound=lower_bound(graph, frozenset(terms.sizes), terms.aliasing),
+        bound=lower_bound(graph, frozenset(planned_vars.sizes), planned_vars.aliasing),
     )
 
 
@@ -248,7 +248,7 @@ class Search:
 
     Attributes:
         graph: the program without chunks.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         budget: the bytes that are aimed at; set by `lower`.
         max_written_ops: ops after which no more trials are written.
         _written_ops: the ops of all programs that were written so far.
@@ -256,8 +256,8 @@ class Search:
         _pattern_results: the last choice by pattern of its region (`_pattern`).
     """
 
-    def __init__(self, graph: Graph, terms: PlannedVars, budget: int) -> None:
-        self.graph, self.terms, self.budget = graph, terms, budget
+    def __init__(self, graph: Graph, planned_vars: PlannedVars, budget: int) -> None:
+        self.graph, self.planned_vars, self.budget = graph, planned_vars, budget
         self.max_written_ops = _MAX_WRITTEN_OPS
         self._written_ops = 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
@@ -275,8 +275,10 @@ class Search:
             return None
         ops = chunked.program.body.ops
         self._written_ops += len(ops)
-        sizes = with_new_sizes(chunked.program, self.graph.program, self.terms.sizes)
-        measurement = measured(chunked.program, sizes, self.terms.pinned, self.terms.aliasing)
+        sizes = with_new_sizes(chunked.program, self.graph.program, self.planned_vars.sizes)
+        measurement = measured(
+            chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
+        )
         buffer_of, buffers_by_unit = measurement.storage
         buffers = buffers_by_unit.get(_FIXED_SIZES, ())
         live_bytes = tuple(pressure(Problem(buffers)))

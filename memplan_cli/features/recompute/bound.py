@@ -67,13 +67,15 @@ class Bound:
         _pinned_bytes: the bytes of all pinned vars, which are no values.
     """
 
-    def __init__(self, program: Program, terms: PlannedVars) -> None:
-        values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+    def __init__(self, program: Program, planned_vars: PlannedVars) -> None:
+        values = find_values(
+            program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
+        )
         self._values = values
         self._touched = [
             _touched_values(values, op, place) for place, op in enumerate(values.dataflow.ops)
         ]
-        self._overwritten = [_overwritten_bytes(values, op, terms) for op in self.ops]
+        self._overwritten = [_overwritten_bytes(values, op, planned_vars) for op in self.ops]
         self._needed_bytes = [
             self._bytes_touched(place, touched) for place, touched in enumerate(self._touched)
         ]
@@ -81,7 +83,7 @@ class Bound:
             _touched_by_copy(values, value) for value in range(len(values.made_at))
         ]
         self._pinned_bytes = sum(
-            bytes_of(terms.sizes, var) for var in dict.fromkeys(terms.pinned)
+            bytes_of(planned_vars.sizes, var) for var in dict.fromkeys(planned_vars.pinned)
         )
         self.simple_bound = self._pinned_bytes + max(self._needed_bytes, default=0)
 
@@ -379,16 +381,16 @@ def _touched_by_copy(values: Values, value: int) -> set[int]:
     return _touched_values(values, op, place) - (omitted - {value})
 
 
-def _overwritten_bytes(values: Values, op: Op, terms: PlannedVars) -> int:
+def _overwritten_bytes(values: Values, op: Op, planned_vars: PlannedVars) -> int:
     """Return the bytes of an op's first output if it may be written over an input, else 0."""
     if not op.outputs or op.outputs[0] not in values.value_of:
         return 0
-    sizes, output = terms.sizes, op.outputs[0]
+    sizes, output = planned_vars.sizes, op.outputs[0]
     is_in_place = any(
         position < len(op.inputs)
         and op.inputs[position] in values.value_of
         and sizes.get(op.inputs[position]) == sizes.get(output)
-        for position in terms.aliasing.in_place_inputs(op)
+        for position in planned_vars.aliasing.in_place_inputs(op)
     )
     return bytes_of(sizes, output) if is_in_place else 0
 
@@ -398,7 +400,7 @@ def _first_output(op: Op) -> str:
     return next((str(var) for var in op.outputs if var), "")
 
 
-def resident_bound(interior: Bound, terms: PlannedVars) -> int:
+def resident_bound(interior: Bound, planned_vars: PlannedVars) -> int:
     """Return a lower bound of intermediates and outputs together, for any order and any copies.
 
     An output stays live to the end. So when the last producer of an output runs, all outputs
@@ -407,9 +409,9 @@ def resident_bound(interior: Bound, terms: PlannedVars) -> int:
 
     Args:
         interior: bounds of the intermediates alone, with the sharing that counts outputs.
-        terms: which results are outputs.
+        planned_vars: its `results` are the graph outputs.
     """
-    producers = tuple(_output_producers(interior, terms.results))
+    producers = tuple(_output_producers(interior, planned_vars.results))
     all_outputs = sum(producer.output_bytes for producer in producers)
     at_last_producer = all_outputs + min(
         (producer.touched_bytes for producer in producers), default=0

@@ -48,13 +48,13 @@ class CheckpointedProgram:
 
 
 def recompute_segments(
-    program: Program, terms: PlannedVars, names: Sequence[str], phases: Phases
+    program: Program, planned_vars: PlannedVars, names: Sequence[str], phases: Phases
 ) -> CheckpointedProgram:
     """Return a training step in which each segment runs again before its backward part.
 
     Args:
         program: the training step.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         names: the tensors that end segments, in any order.
         phases: which ops belong to the forward and to the backward part.
 
@@ -70,11 +70,13 @@ def recompute_segments(
     checkpoint_vars = tuple(
         _forward_var(program, name, phases) for name in dict.fromkeys(names)
     )
-    values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+    values = find_values(
+        program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
+    )
     segments = _Segments(values, phases, checkpoint_vars)
     recomputed_at = segments.recomputed_at()
     forced = segments.vars_by_place(recomputed_at)
-    written = write_copies(values, recomputed_at, terms.sizes, forced)
+    written = write_copies(values, recomputed_at, planned_vars.sizes, forced)
     useless = tuple(segments.useless(recomputed_at))
     return CheckpointedProgram(written.program, written.sizes, written.copies, useless)
 

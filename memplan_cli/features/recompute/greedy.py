@@ -432,8 +432,9 @@ class GreedyChooser:
         """
         if not size:
             return 0
-        excess_with = np.maximum(self.schedule.live[start:end] + (size - self.budget), 0)
-        return int(np.minimum(excess_with, size).sum())
+        new_excess = np.maximum(self.schedule.live[start:end] + size - self.budget, 0)
+        # Where the budget is exceeded already, all new bytes count, but not the old excess.
+        return int(np.minimum(new_excess, size).sum())
 
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule, and push the gaps that it changes to the heap."""

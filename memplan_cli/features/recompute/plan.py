@@ -27,13 +27,15 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     """
     from memplan_cli.features.recompute.search import search_recomputation
 
-    terms = task.terms
+    planned_vars = task.terms
     _require_numbers(task)
     before = task.resident(task.program)
     budget = task.settings.budget
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     task.tell("recomputing")
-    result = search_recomputation(task.program, terms, task.phases, max_bytes, task.progress)
+    result = search_recomputation(
+        task.program, planned_vars, task.phases, max_bytes, task.progress
+    )
     record = Recompute(
         nodes=len(result.copies),
         flops_increase=result.chosen.added_work,
@@ -47,7 +49,9 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     )
     peaks = {
         FILE: task.live_peak(task.program),
-        "recompute": live_peak(result.program, result.sizes, terms.pinned, terms.aliasing),
+        "recompute": live_peak(
+            result.program, result.sizes, planned_vars.pinned, planned_vars.aliasing
+        ),
     }
     return Candidate(
         result.program,

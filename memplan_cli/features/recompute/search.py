@@ -99,7 +99,7 @@ class Recomputation:
 
 def search_recomputation(
     program: Program,
-    terms: PlannedVars,
+    planned_vars: PlannedVars,
     phases: Phases,
     budget: int | None = None,
     progress: Callable[[str], None] | None = None,
@@ -110,13 +110,13 @@ def search_recomputation(
 
     Args:
         program: with or without a backward part.
-        terms: what is planned and pinned, and which tensors share memory.
+        planned_vars: what is planned and pinned, and which tensors share memory.
         phases: which ops belong to the backward part.
         budget: bytes of intermediates and outputs live at one step; None for the knee of the
             curve.
         progress: called with a line for each result.
     """
-    search = _Search(program, terms, phases, progress or silent)
+    search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:
         search.descend()
         chosen = _knee(search.curve())
@@ -136,7 +136,9 @@ def search_recomputation(
     return Recomputation(
         program=written.program,
         # The search also plans graph outputs, which the planner excludes.
-        sizes={var: size for var, size in written.sizes.items() if var not in terms.results},
+        sizes={
+            var: size for var, size in written.sizes.items() if var not in planned_vars.results
+        },
         copies=written.copies,
         chosen=search.point(chosen),
         curve=tuple(search.point(trial) for trial in search.curve()),
@@ -154,7 +156,7 @@ class _Search:
         resident_interior_bound: the same under the sharing that counts outputs.
         floor: a lower bound of intermediates and outputs together.
         is_large: whether only few orders are tried.
-        _terms: what is planned, outputs included.
+        _planned_vars: what is planned, outputs included.
         _total_work: the work of the program without copies.
         _first: the program as it is in the file.
         _trials: all programs that were written and measured.
@@ -164,18 +166,20 @@ class _Search:
     def __init__(
         self,
         program: Program,
-        terms: PlannedVars,
+        planned_vars: PlannedVars,
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
         self._program, self._phases, self._progress = program, phases, progress
-        self._terms = terms.resident
+        self._planned_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
-        solver = Solver(program, self._terms)
+        solver = Solver(program, self._planned_vars)
         self._first = solver.unchanged()
-        self.bound = Bound(program, terms)
-        self.resident_interior_bound = Bound(program, replace(self._terms, sizes=terms.sizes))
-        self.floor = resident_bound(self.resident_interior_bound, terms)
+        self.bound = Bound(program, planned_vars)
+        self.resident_interior_bound = Bound(
+            program, replace(self._planned_vars, sizes=planned_vars.sizes)
+        )
+        self.floor = resident_bound(self.resident_interior_bound, planned_vars)
         self._trials = [self._first]
         self._solvers: dict[str, Solver] = {_FILE: solver}
         self.is_large = len(program.body.ops) > _LARGE
@@ -189,7 +193,7 @@ class _Search:
 
         Among trials with the same peak and work, the one with the fewest copies is returned.
         """
-        pruned = without_needless_copies(trial, self._program, self._terms, budget)
+        pruned = without_needless_copies(trial, self._program, self._planned_vars, budget)
         self._trials.append(pruned)
         equal = [
             other
@@ -244,8 +248,8 @@ class _Search:
         No copies are searched from this order.
         """
         if _BEST_WITHOUT_COPIES not in self._solvers:
-            ordered = self._ordered(self._program, self._terms, DEFAULT_WORK)
-            solver = Solver(ordered, self._terms)
+            ordered = self._ordered(self._program, self._planned_vars, DEFAULT_WORK)
+            solver = Solver(ordered, self._planned_vars)
             self._solvers[_BEST_WITHOUT_COPIES] = solver
             self._trials.append(solver.unchanged())
 
@@ -253,7 +257,7 @@ class _Search:
         """Add an order without copies, unless it was tried."""
         if name not in self._solvers:
             program_in_order = self._orders()[name]
-            self._solvers[name] = Solver(program_in_order(), self._terms)
+            self._solvers[name] = Solver(program_in_order(), self._planned_vars)
             self._trials.append(self._solvers[name].unchanged())
 
     def _fits_without_work(self, budget: int) -> bool:
@@ -275,7 +279,7 @@ class _Search:
         light_orders: dict[str, Callable[[], Program]] = {
             f"light {share}": partial(self._light_order, share) for share in _LIGHT_SHARES
         }
-        ordered = partial(self._ordered, self._program, self._terms)
+        ordered = partial(self._ordered, self._program, self._planned_vars)
         if self.is_large:
             name, light_order = list(light_orders.items())[-1]
             return {_ORDERED: ordered, name: light_order}
@@ -310,11 +314,11 @@ class _Search:
         if self.is_large:
             return
         best = self.best(budget)
-        terms = replace(self._terms, sizes=best.written.sizes)
-        ordered = self._ordered(best.written.program, terms)
-        self._trials.append(best.in_order(ordered, terms))
+        planned_vars = replace(self._planned_vars, sizes=best.written.sizes)
+        ordered = self._ordered(best.written.program, planned_vars)
+        self._trials.append(best.in_order(ordered, planned_vars))
         self._solvers[_ORDER_OF_BEST] = Solver(
-            _originals_in_order(self._program, ordered), self._terms
+            _originals_in_order(self._program, ordered), self._planned_vars
         )
         self._try_budget(_ORDER_OF_BEST, budget)
 
@@ -340,8 +344,12 @@ class _Search:
             and self._has_long_gap(accesses)
         }
         light_vars = {var for var, value in values.value_of.items() if value in light_values}
-        sizes = {var: size for var, size in self._terms.sizes.items() if var not in light_vars}
-        ordered = self._ordered(self._program, replace(self._terms, sizes=sizes))
+        sizes = {
+            var: size
+            for var, size in self._planned_vars.sizes.items()
+            if var not in light_vars
+        }
+        ordered = self._ordered(self._program, replace(self._planned_vars, sizes=sizes))
         return tidy(ordered, self._bytes_except(light_vars))
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
@@ -359,18 +367,18 @@ class _Search:
 
     def _bytes_except(self, light_vars: Collection[VarId]) -> dict[VarId, int]:
         """Return the bytes of all planned vars except ``light_vars``."""
-        sizes = self._terms.sizes
+        sizes = self._planned_vars.sizes
         return {var: bytes_of(sizes, var) for var in sizes if var not in light_vars}
 
     def _ordered(
-        self, program: Program, terms: PlannedVars, work: int = _ORDER_WORK
+        self, program: Program, planned_vars: PlannedVars, work: int = _ORDER_WORK
     ) -> Program:
         """Return a program in the best order that ``work`` search steps find."""
         return best_order(
             program,
-            terms.sizes,
-            pinned=terms.pinned,
-            aliasing=terms.aliasing,
+            planned_vars.sizes,
+            pinned=planned_vars.pinned,
+            aliasing=planned_vars.aliasing,
             work=work,
         ).program
 

@@ -68,15 +68,17 @@ class Trial:
         """Return a sort key: the excess over a budget, then the work, then the peak."""
         return max(self.peak, budget), self.work, self.peak
 
-    def in_order(self, program: Program, terms: PlannedVars) -> Trial:
+    def in_order(self, program: Program, planned_vars: PlannedVars) -> Trial:
         """Return the trial of ``program``, which has the same ops in another order."""
-        peak = int(live_at(program, terms).max(initial=0))
+        peak = int(live_at(program, planned_vars).max(initial=0))
         return replace(self, written=replace(self.written, program=program), peak=peak)
 
 
-def live_at(program: Program, terms: PlannedVars) -> NDArray[np.int64]:
+def live_at(program: Program, planned_vars: PlannedVars) -> NDArray[np.int64]:
     """Return the most bytes live during each op of the top block."""
-    _, buffers_by_unit = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
+    _, buffers_by_unit = storage_of(
+        program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
+    )
     op_steps = [step for step in steps(program) if step.block is program.body]
     ticks = max((step.end for step in op_steps), default=0) + 1
     change = np.zeros(ticks + 1, np.int64)  # of the live bytes, at each tick
@@ -93,14 +95,16 @@ class Solver:
 
     Attributes:
         values: the values of the program.
-        _terms: what is planned and pinned, and which tensors share memory.
+        _planned_vars: what is planned and pinned, and which tensors share memory.
         _live: most bytes live during each op, without copies.
     """
 
-    def __init__(self, program: Program, terms: PlannedVars) -> None:
-        self._terms = terms
-        self.values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
-        self._live = live_at(program, terms)
+    def __init__(self, program: Program, planned_vars: PlannedVars) -> None:
+        self._planned_vars = planned_vars
+        self.values = find_values(
+            program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
+        )
+        self._live = live_at(program, planned_vars)
 
     @property
     def is_huge(self) -> bool:
@@ -158,12 +162,12 @@ class Solver:
 
         Copies may turn out not to be needed, and results of copies may be written in place.
         """
-        written = write_copies(self.values, schedule.recomputed_at, self._terms.sizes)
-        terms = replace(self._terms, sizes=written.sizes, results={})
+        written = write_copies(self.values, schedule.recomputed_at, self._planned_vars.sizes)
+        planned_vars = replace(self._planned_vars, sizes=written.sizes, results={})
         # A copy is at the place of the op before which it runs; the higher need counts.
         live = np.zeros(len(self._live), np.int64)
         places = np.asarray(written.places, np.int64)
-        np.maximum.at(live, places, live_at(written.program, terms))
+        np.maximum.at(live, places, live_at(written.program, planned_vars))
         schedule.set_measured(written, live)
         return Trial(written, int(live.max(initial=0)), _work_of_copies(written))
 
@@ -175,7 +179,7 @@ def _work_of_copies(written: RecomputedProgram) -> int:
 
 
 def without_needless_copies(
-    trial: Trial, base: Program, terms: PlannedVars, budget: int
+    trial: Trial, base: Program, planned_vars: PlannedVars, budget: int
 ) -> Trial:
     """Return a trial without the copies that its peak does not need.
 
@@ -185,7 +189,7 @@ def without_needless_copies(
     Args:
         trial: a program with copies.
         base: the program without copies, whose tensors keep their names.
-        terms: of the base program.
+        planned_vars: the planned vars of the base program.
         budget: bytes that the peak may have; the trial's own peak if that is higher.
     """
     max_peak = max(trial.peak, budget)
@@ -196,17 +200,21 @@ def without_needless_copies(
     # A copy that makes an original tensor stands in for its original, which was dropped.
     for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
         if base.vars.keys().isdisjoint(filter(None, copy.outputs)):
-            trial = _without_if_fits(trial, copy, terms, max_peak)
+            trial = _without_copy_if_fits(trial, copy, planned_vars, max_peak)
     return trial
 
 
-def _without_if_fits(trial: Trial, copy: Op, terms: PlannedVars, max_peak: int) -> Trial:
+def _without_copy_if_fits(
+    trial: Trial, copy: Op, planned_vars: PlannedVars, max_peak: int
+) -> Trial:
     """Return the trial without a copy if its peak stays within a limit, else the trial."""
     written = _without_copy(trial.written, copy)
     if written is None:
         return trial
-    own_terms = PlannedVars(written.sizes, terms.pinned, terms.aliasing)
-    peak = int(live_at(written.program, own_terms).max(initial=0))
+    remaining_planned_vars = PlannedVars(
+        written.sizes, planned_vars.pinned, planned_vars.aliasing
+    )
+    peak = int(live_at(written.program, remaining_planned_vars).max(initial=0))
     work = _work_of_copies(written)
     is_worse = work >= trial.work and peak > trial.peak
     if peak > max_peak or is_worse:

@@ -215,7 +215,8 @@ def _fused_batch_split(node: Node, count: int, inputs: Mapping[int, AxisMap | No
 def _multi_head_head_splits(node: Node, shapes: Mapping[int, Dims]) -> tuple[Split, ...]:
     """Return the splits along the heads; none if the op has a bias of queries, keys and values.
 
-    That bias is one tensor of which a chunk of heads would need three slices.
+    That bias is one tensor of which a chunk of heads would need three slices. ``shapes`` are
+    those of queries, keys and values, by position.
     """
     heads = node.int_attribute("num_heads", 0)
     if heads < 1 or shapes[_QUERY][2] % heads or node.input_shape(_MHA_BIAS) is not None:

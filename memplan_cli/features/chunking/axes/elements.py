@@ -87,6 +87,7 @@ def _outermost_axes(data: Dims, output: Dims) -> Iterator[tuple[int, int]]:
     output_axes = [axis for axis, dim in enumerate(output) if dim != 1]
     while data_axes and output_axes:
         yield data_axes[0], output_axes[0]
+        # Take axes of both until they have the same number of elements: the end of the group.
         data_count = output_count = 1
         while data_count != output_count or data_count == 1:
             if data_count <= output_count:
