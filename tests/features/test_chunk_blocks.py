@@ -76,7 +76,7 @@ def test_rows_of_blocks_give_the_same_bits(seed: str, count: int) -> None:
     graph = graph_of(model, block_size())
     var = next(var for var in graph.program.vars if var == seed)
     for region in regions_from(graph, var, 2):
-        made = rewrite_in_chunks(graph, [(region, count)])
-        assert made is not None
-        written, _ = chunked_model(model, made.program, made.constants)
+        chunked = rewrite_in_chunks(graph, [(region, count)])
+        assert chunked is not None
+        written, _ = chunked_model(model, chunked.program, chunked.constants)
         assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]

@@ -97,9 +97,9 @@ def test_a_slice_says_where_as_its_opset_does(opset: int, inputs: int) -> None:
     result = make.node("ReduceMax", make.node("Exp", shifted), axes=[2], keepdims=0)
     model = make.model({"x": (2, 6, 32)}, result, opset=opset)
     graph = graph_of(model)
-    found = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 1), 3)])
-    assert found is not None
-    written, _ = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 1), 3)])
+    assert chunked is not None
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     assert {len(n.input) for n in written.graph.node if n.op_type == "Slice"} == {inputs}
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
@@ -127,8 +127,8 @@ def test_a_number_of_pieces_that_cannot_be_is_passed_by() -> None:
             )
         )
     )
-    found = search(graph, PlannedVars(sizes_of(graph.program)), 0.4)
-    assert found.peak <= 0.4 * found.before
+    result = search(graph, PlannedVars(sizes_of(graph.program)), 0.4)
+    assert result.peak <= 0.4 * result.before
 
 
 def test_what_lowers_other_steps_than_the_fullest_is_left_whole() -> None:
@@ -230,9 +230,9 @@ def test_fused_attention_is_cut_along_these_axes(
     case = make()
     whole = Case.run if not case.domain else Case.run_in_runtime
     node = case.node(whole(case))
-    found = splits_of(node)
-    assert {part.axis for split in found for part in split.outputs if part} == axes
-    for split in found:
+    splits = splits_of(node)
+    assert {part.axis for split in splits for part in split.outputs if part} == axes
+    for split in splits:
         # Whole keys and values are beside each piece of query rows, and nobody's.
         assert None not in split.outputs or split.role is Role.QUERIES
         assert split.outputs[-1] is not None

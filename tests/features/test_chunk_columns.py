@@ -51,9 +51,9 @@ def bits(model: onnx.ModelProto) -> list[bytes]:
 def written(
     model: onnx.ModelProto, program: Program, copied: CopiedProgram
 ) -> onnx.ModelProto:
-    made, _ = chunked_model(model, program, copied.constants)
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    written, _ = chunked_model(model, program, copied.constants)
+    onnx.checker.check_model(written, full_check=True)
+    return written
 
 
 @settings(max_examples=12)
@@ -85,8 +85,8 @@ def test_every_region_of_a_step_with_copies_keeps_the_bits() -> None:
     assert sum(each is not None for each in made) > 4
     for each in filter(None, made):
         constants = {**copied.constants, **each.constants}
-        found, _ = chunked_model(model, each.program, constants)
-        assert bits(found) == whole
+        written, _ = chunked_model(model, each.program, constants)
+        assert bits(written) == whole
 
 
 @pytest.mark.slow
@@ -97,21 +97,21 @@ def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
     budget = 2 * 4 * 512 * 200
     plain = search(graph, terms, budget)
     assert plain.peak > budget
-    found = search_with_copies(graph, terms, plain, budget)
-    assert found.peak <= budget
-    assert found.before == plain.before
-    assert found.added_work > 0
-    assert len(found.choices) >= 2
-    made, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
-    onnx.checker.check_model(made, full_check=True)
-    assert bits(made) == bits(model)
+    result = search_with_copies(graph, terms, plain, budget)
+    assert result.peak <= budget
+    assert result.before == plain.before
+    assert result.added_work > 0
+    assert len(result.choices) >= 2
+    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
+    onnx.checker.check_model(written, full_check=True)
+    assert bits(written) == bits(model)
 
 
 def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
     graph = graph_of(language_model(64, 8, 128))
     terms = PlannedVars(sizes_of(graph.program)).resident
-    found = search(graph, terms, 1.0)
-    assert search_with_copies(graph, terms, found, 1) is found
+    result = search(graph, terms, 1.0)
+    assert search_with_copies(graph, terms, result, 1) is result
 
 
 def test_what_nobody_reads_any_more_is_left_out() -> None:

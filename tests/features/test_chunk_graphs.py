@@ -33,11 +33,11 @@ def test_every_legal_split_of_a_random_graph_keeps_the_bits(
         for found in regions_from(graph, seed_var, axis)
     }
     for region in regions.values():
-        made = rewrite_in_chunks(graph, [(region, count)])
-        if made is None:
+        chunked = rewrite_in_chunks(graph, [(region, count)])
+        if chunked is None:
             continue
-        written, program = chunked_model(model, made.program, made.constants)
+        written, program = chunked_model(model, chunked.program, chunked.constants)
         onnx.checker.check_model(written, full_check=True)
         assert read_program(written).program.body == program.body
         assert [x.tobytes() for x in run(written)] == whole, (region, count)
-        assert bound.bytes <= peak(made.program)
+        assert bound.bytes <= peak(chunked.program)

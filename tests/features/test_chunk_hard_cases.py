@@ -55,8 +55,8 @@ def seen(case: Case) -> Node:
 )
 def test_a_node_is_cut_along_these_axes(case: Case, axes: set[int]) -> None:
     node = seen(case)
-    found = splits_of(node)
-    assert {part.axis for split in found for part in split.outputs if part} == axes
-    for split in found:
+    splits = splits_of(node)
+    assert {part.axis for split in splits for part in split.outputs if part} == axes
+    for split in splits:
         assert split.extent > 1
         assert not differences(case, node, split, [1], Case.run)

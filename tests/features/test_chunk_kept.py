@@ -49,10 +49,10 @@ def windows(seed: int, layers: int) -> onnx.ModelProto:
 
 def in_pieces(model: onnx.ModelProto, graph: Graph, region: Region, count: int) -> bool:
     """Whether a region can be put in so many pieces; its bits are the same then."""
-    made = rewrite_in_chunks(graph, [(region, count)])
-    if made is None:
+    chunked = rewrite_in_chunks(graph, [(region, count)])
+    if chunked is None:
         return False
-    written, program = chunked_model(model, made.program, made.constants)
+    written, program = chunked_model(model, chunked.program, chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]

@@ -36,22 +36,22 @@ def found_twice(model: onnx.ModelProto, share: float) -> tuple[SearchResult, Sea
 
 def test_pieces_of_rows_are_cut_again_by_heads_where_that_is_less_work() -> None:
     model, share = of_heads(), 0.2
-    flat, found = found_twice(model, share)
-    assert found.added_work < flat.added_work
-    assert found.peak <= max(flat.peak, share * flat.before)
-    assert found.peak == live_peak(found.chunked.program, found.sizes)
-    again = [each for each in found.choices if each.region.seed.endswith("__chunk1")]
+    flat, nested = found_twice(model, share)
+    assert nested.added_work < flat.added_work
+    assert nested.peak <= max(flat.peak, share * flat.before)
+    assert nested.peak == live_peak(nested.chunked.program, nested.sizes)
+    again = [each for each in nested.choices if each.region.seed.endswith("__chunk1")]
     assert any(each.region.axis == 1 for each in again)
-    written, program = chunked_model(model, found.chunked.program, found.chunked.constants)
+    written, program = chunked_model(model, nested.chunked.program, nested.chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_one_axis_is_enough_where_it_adds_little_work() -> None:
-    flat, found = found_twice(transformer(layers=1), 0.9)
+    flat, nested = found_twice(transformer(layers=1), 0.9)
     assert flat.choices
-    assert found is flat
+    assert nested is flat
 
 
 def test_what_inputs_make_is_made_where_it_is_read() -> None:

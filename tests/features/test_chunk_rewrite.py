@@ -87,9 +87,9 @@ def test_attention_in_pieces_gives_the_same_bits(axis: int, count: int) -> None:
     model = transformer()
     graph = graph_of(model)
     region = last_region(graph, largest(graph), axis)
-    found = rewrite_in_chunks(graph, [(region, count)])
-    assert found is not None
-    written, program = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(region, count)])
+    assert chunked is not None
+    written, program = chunked_model(model, chunked.program, chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
     assert read_program(written).program.body == program.body
@@ -101,9 +101,9 @@ def test_rows_of_causal_attention_keep_their_places(opset: int, count: int) -> N
     graph = graph_of(model)
     (mixed,) = (op.outputs[0] for op in graph.ops if op.type == "Attention")
     region = last_region(graph, mixed, 1)
-    found = rewrite_in_chunks(graph, [(region, count)])
-    assert found is not None
-    written, program = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(region, count)])
+    assert chunked is not None
+    written, program = chunked_model(model, chunked.program, chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
@@ -120,10 +120,10 @@ def test_a_region_goes_past_the_reader_that_joins_maps() -> None:
     types = [graph.ops[at].type for at in sorted(region.splits)]
     assert types.count("Resize") == 2
     assert types[-3:] == ["Concat", "Conv", "Relu"]
-    found = rewrite_in_chunks(graph, [(region, 4)])
-    assert found is not None
-    assert peak(found.program) < peak(graph.program) / 2
-    written, _ = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(region, 4)])
+    assert chunked is not None
+    assert peak(chunked.program) < peak(graph.program) / 2
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
@@ -155,10 +155,10 @@ def test_single_rows_are_never_made() -> None:
 def test_the_scores_of_attention_are_never_whole() -> None:
     graph = graph_of(transformer(layers=1))
     scores = largest(graph)
-    found = rewrite_in_chunks(graph, [(last_region(graph, scores, 2), 8)])
-    assert found is not None
-    assert scores not in found.program.vars
-    assert peak(found.program) < peak(graph.program) / 2
+    chunked = rewrite_in_chunks(graph, [(last_region(graph, scores, 2), 8)])
+    assert chunked is not None
+    assert scores not in chunked.program.vars
+    assert peak(chunked.program) < peak(graph.program) / 2
 
 
 @pytest.mark.parametrize(("axis", "count"), [(2, 4), (3, 3), (2, 16)])
@@ -166,20 +166,20 @@ def test_tiles_of_convolutions_give_the_same_bits(axis: int, count: int) -> None
     model = convolutions()
     graph = graph_of(model)
     region = last_region(graph, largest(graph), axis)
-    found = rewrite_in_chunks(graph, [(region, count)])
-    assert found is not None
-    written, _ = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(region, count)])
+    assert chunked is not None
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
-    assert peak(found.program) < peak(graph.program)
+    assert peak(chunked.program) < peak(graph.program)
 
 
 def test_readers_that_need_more_and_less_of_a_tensor_share_its_pieces() -> None:
     model = two_readers()
     graph = graph_of(model)
-    found = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 2), 4)])
-    assert found is not None
-    written, _ = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(last_region(graph, largest(graph), 2), 4)])
+    assert chunked is not None
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
@@ -187,13 +187,13 @@ def test_names_of_what_remains_stay() -> None:
     model = transformer(layers=1)
     graph = graph_of(model)
     region = last_region(graph, largest(graph), 2)
-    found = rewrite_in_chunks(graph, [(region, 4)])
-    assert found is not None
+    chunked = rewrite_in_chunks(graph, [(region, 4)])
+    assert chunked is not None
     inside = {var for at in region.splits for var in graph.ops[at].outputs}
     stays = set(graph.program.vars) - inside | set(region.outputs)
     constants = {var for var in stays if var.startswith("w")}
-    assert stays - constants <= set(found.program.vars)
-    assert found.program.body.outputs == graph.program.body.outputs
+    assert stays - constants <= set(chunked.program.vars)
+    assert chunked.program.body.outputs == graph.program.body.outputs
 
 
 def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
@@ -207,10 +207,10 @@ def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
     mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
     region = next(each for each in regions_from(graph, mixed, 2) if each.duplicated)
     means = {graph.ops[at].outputs[1] for at in region.duplicated}
-    found = rewrite_in_chunks(graph, [(region, 4)])
-    assert found is not None
-    assert means <= set(found.program.vars)
-    written, program = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, [(region, 4)])
+    assert chunked is not None
+    assert means <= set(chunked.program.vars)
+    written, program = chunked_model(model, chunked.program, chunked.constants)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
@@ -220,11 +220,11 @@ def test_several_regions_are_written_together() -> None:
     graph = graph_of(model)
     scores = [op.outputs[0] for op in graph.ops if op.type == "Softmax"]
     chosen = [(last_region(graph, each, 2), 4) for each in scores]
-    found = rewrite_in_chunks(graph, chosen)
-    assert found is not None
-    written, _ = chunked_model(model, found.program, found.constants)
+    chunked = rewrite_in_chunks(graph, chosen)
+    assert chunked is not None
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
-    assert peak(found.program) < peak(graph.program) / 2
+    assert peak(chunked.program) < peak(graph.program) / 2
 
 
 MODELS = (
@@ -246,8 +246,8 @@ def test_any_region_in_any_number_of_pieces_gives_the_same_bits(data: st.DataObj
     if not found:
         return
     region, count = data.draw(st.sampled_from(found)), data.draw(st.integers(2, 6))
-    made = rewrite_in_chunks(graph, [(region, count)])
-    if made is not None:
-        written, _ = chunked_model(model, made.program, made.constants)
+    chunked = rewrite_in_chunks(graph, [(region, count)])
+    if chunked is not None:
+        written, _ = chunked_model(model, chunked.program, chunked.constants)
         onnx.checker.check_model(written, full_check=True)
         assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]

@@ -34,31 +34,31 @@ def searched(model: onnx.ModelProto, share: float) -> SearchResult:
 @pytest.mark.parametrize("share", [0.6, 0.45])
 def test_a_budget_is_met_on_attention_and_the_bits_stay(share: float) -> None:
     model = transformer(layers=3)
-    found = searched(model, share)
-    assert found.peak <= share * found.before
-    assert found.peak == live_peak(found.chunked.program, found.sizes)
-    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    result = searched(model, share)
+    assert result.peak <= share * result.before
+    assert result.peak == live_peak(result.chunked.program, result.sizes)
+    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_a_budget_is_met_on_convolutions() -> None:
     model = convolutions(size=96, layers=5)
-    found = searched(model, 0.5)
-    assert found.peak <= 0.5 * found.before
-    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    result = searched(model, 0.5)
+    assert result.peak <= 0.5 * result.before
+    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_what_fits_is_left_as_it_is() -> None:
-    found = searched(transformer(layers=1), 1.0)
-    assert not found.choices
-    assert found.added_work == 0.0
+    result = searched(transformer(layers=1), 1.0)
+    assert not result.choices
+    assert result.added_work == 0.0
 
 
 def test_no_choice_gets_below_the_bound() -> None:
     for model in (transformer(layers=1), convolutions(size=48, layers=3)):
-        found = searched(model, 0.2)
-        assert found.bound.bytes <= found.peak
+        result = searched(model, 0.2)
+        assert result.bound.bytes <= result.peak
 
 
 def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
@@ -66,9 +66,9 @@ def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
     x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
     mixed = make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1)
     x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
-    found = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
-    assert found.bound.op == f"n_{mixed}"
-    assert found.bound.bytes == 2 * 8 * 32 * 32 * 4 <= found.peak
+    result = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
+    assert result.bound.op == f"n_{mixed}"
+    assert result.bound.bytes == 2 * 8 * 32 * 32 * 4 <= result.peak
 
 
 def mixed_thrice(make: Maker) -> list[str]:
@@ -111,9 +111,9 @@ def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
     model = make.model({"x": (1, 3, 32, 32)}, x)
     graph = graph_of(model)
     region = list(regions_from(graph, VarId(mixed), 1))[-1]
-    made = rewrite_in_chunks(graph, [(region, 4)])
-    assert made is not None
-    written, _ = chunked_model(model, made.program, made.constants)
+    chunked = rewrite_in_chunks(graph, [(region, 4)])
+    assert chunked is not None
+    written, _ = chunked_model(model, chunked.program, chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
@@ -125,20 +125,20 @@ def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
     assert copied
     region = copied[-1]
     assert {graph.ops[at].type for at in region.duplicated} == {"LayerNormalization"}
-    made = rewrite_in_chunks(graph, [(region, 8)])
-    assert made is not None
-    written, program = chunked_model(model, made.program, made.constants)
+    chunked = rewrite_in_chunks(graph, [(region, 8)])
+    assert chunked is not None
+    written, program = chunked_model(model, chunked.program, chunked.constants)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan_cli.features.chunking.search._MAX_WRITTEN_OPS", 2_000)
-    found = searched(transformer(length=128, layers=2), 0.05)
-    assert found.bound.bytes <= found.peak < found.before
+    result = searched(transformer(length=128, layers=2), 0.05)
+    assert result.bound.bytes <= result.peak < result.before
 
 
 def test_layers_that_are_alike_are_cut_alike() -> None:
-    found = searched(transformer(layers=4), 0.6)
-    assert len({choice.count for choice in found.choices}) == 1
-    assert len(found.choices) >= 4
+    result = searched(transformer(layers=4), 0.6)
+    assert len({choice.count for choice in result.choices}) == 1
+    assert len(result.choices) >= 4

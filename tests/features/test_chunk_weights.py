@@ -56,12 +56,12 @@ def test_columns_of_constants_keep_the_bits(
     graph = graph_of(model)
     made = graph.ops[0].outputs[0]
     for region in regions_from(graph, made, 1):
-        found = rewrite_in_chunks(graph, [(region, count)])
-        if found is None:
+        chunked = rewrite_in_chunks(graph, [(region, count)])
+        if chunked is None:
             continue
-        cuts = [each for each in found.constants.values() if isinstance(each, WeightSlice)]
+        cuts = [each for each in chunked.constants.values() if isinstance(each, WeightSlice)]
         assert sum(cut.weight == "w0" for cut in cuts) == count
-        written, _ = chunked_model(model, found.program, found.constants)
+        written, _ = chunked_model(model, chunked.program, chunked.constants)
         onnx.checker.check_model(written, full_check=True)
         assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
         names = {tensor.name for tensor in written.graph.initializer}
@@ -123,18 +123,18 @@ def test_logits_of_a_few_rows_are_written_with_views_and_proved(tmp_path: Path) 
     onnx.save_model(
         model, path, save_as_external_data=True, location="net.data", size_threshold=1024
     )
-    found = api.optimize(path, Settings(chunk="auto", budget=0.6))
-    assert found.passed
-    assert found.model is not None
-    assert found.plan.report.validation is not None
-    assert found.plan.report.validation.bit_identical
-    written = onnx.load(found.model, load_external_data=False)
+    result = api.optimize(path, Settings(chunk="auto", budget=0.6))
+    assert result.passed
+    assert result.model is not None
+    assert result.plan.report.validation is not None
+    assert result.plan.report.validation.bit_identical
+    written = onnx.load(result.model, load_external_data=False)
     views = [t for t in written.graph.initializer if t.dims[1:] == [64]]
     assert len(views) > 1
     assert all(tensor.data_location == tensor.EXTERNAL for tensor in views)
     assert sum(tensor.dims[0] for tensor in views) == 8192
-    assert found.model.stat().st_size < 64 * 8192
+    assert result.model.stat().st_size < 64 * 8192
     session = onnxruntime.InferenceSession(
-        str(found.model), providers=["CPUExecutionProvider"]
+        str(result.model), providers=["CPUExecutionProvider"]
     )
     assert session.get_inputs()[0].shape == [4, 64]

@@ -24,11 +24,11 @@ def skip_connection() -> Program:
 
 
 def test_a_long_skip_connection_is_computed_again() -> None:
-    found = fitted(skip_connection(), 400)
-    assert found.met
-    assert found.chosen.peak == 400
-    assert [op.outputs for op in found.copies] == [("a100__recompute",)]
-    assert found.chosen.nodes == 1
+    result = fitted(skip_connection(), 400)
+    assert result.met
+    assert result.chosen.peak == 400
+    assert [op.outputs for op in result.copies] == [("a100__recompute",)]
+    assert result.chosen.nodes == 1
 
 
 @pytest.mark.parametrize("budget", [205, 1000])
@@ -43,26 +43,26 @@ def test_a_budget_that_an_order_keeps_costs_no_memory(budget: int) -> None:
         ("MatMul", "b200 x", "d1"),
         ("MatMul", "c1 d1", "z"),
     )
-    found = fitted(tested, budget)
-    assert found.met
-    assert found.copies == ()
-    assert found.chosen.peak == 202
+    result = fitted(tested, budget)
+    assert result.met
+    assert result.copies == ()
+    assert result.chosen.peak == 202
 
 
 def test_a_copy_stands_for_the_node_of_its_twin() -> None:
-    found = fitted(skip_connection(), 400)
-    (copy,) = found.copies
+    result = fitted(skip_connection(), 400)
+    (copy,) = result.copies
     assert (copy.type, copy.source, copy.name) == ("Tanh", 0, "n0__recompute")
-    assert found.program.vars[copy.outputs[0]].name == "a100__recompute"
-    assert found.sizes[copy.outputs[0]].coefficient == 100
+    assert result.program.vars[copy.outputs[0]].name == "a100__recompute"
+    assert result.sizes[copy.outputs[0]].coefficient == 100
 
 
 def test_a_copy_takes_no_name_that_the_model_has() -> None:
     tested = skip_connection()
     lines = [(op.type, " ".join(op.inputs), " ".join(op.outputs)) for op in tested.body.ops]
     lines[-1] = ("Tanh", "e1", "a100__recompute")
-    found = fitted(program("x", "a100__recompute", *lines), 400)
-    assert [op.outputs for op in found.copies] == [("a100__recompute2",)]
+    result = fitted(program("x", "a100__recompute", *lines), 400)
+    assert [op.outputs for op in result.copies] == [("a100__recompute2",)]
 
 
 def test_copies_that_turn_out_not_to_be_needed_are_taken_back() -> None:
@@ -92,17 +92,17 @@ def test_an_op_of_which_another_result_is_read_at_once_is_no_move() -> None:
         ("MatMul", "d200 x", "e1"),
         ("MatMul", "a100 e1", "z"),
     )
-    found = fitted(tested, 402)
-    assert found.met
-    assert [op.outputs[0] for op in found.copies] == ["a100__recompute"]
-    assert found.chosen.added_work > 0
+    result = fitted(tested, 402)
+    assert result.met
+    assert [op.outputs[0] for op in result.copies] == ["a100__recompute"]
+    assert result.chosen.added_work > 0
 
 
 def test_nothing_is_computed_again_within_the_budget() -> None:
-    found = fitted(skip_connection(), 500)
-    assert found.met
-    assert not found.copies
-    assert found.chosen.added_work == 0
+    result = fitted(skip_connection(), 500)
+    assert result.met
+    assert not result.copies
+    assert result.chosen.added_work == 0
 
 
 def test_an_order_that_fits_is_taken_before_any_copy() -> None:
@@ -115,16 +115,16 @@ def test_an_order_that_fits_is_taken_before_any_copy() -> None:
         ("MatMul", "a100 x", "d1"),
         ("MatMul", "c1 d1", "z"),
     )
-    found = fitted(tested, 110)
-    assert found.met
-    assert not found.copies
+    result = fitted(tested, 110)
+    assert result.met
+    assert not result.copies
 
 
 def test_a_budget_that_cannot_be_met_gives_the_nearest_and_a_bound() -> None:
-    found = fitted(skip_connection(), 300)
-    assert not found.met
-    assert found.chosen.peak == 400
-    assert found.bound == 400
+    result = fitted(skip_connection(), 300)
+    assert not result.met
+    assert result.chosen.peak == 400
+    assert result.bound == 400
 
 
 def test_a_chain_is_computed_again_from_where_it_starts() -> None:
@@ -141,9 +141,9 @@ def test_a_chain_is_computed_again_from_where_it_starts() -> None:
         ("MatMul", "g1 d90", "h1"),
         ("MatMul", "h1 a9", "z"),
     )
-    found = fitted(tested, 225)
-    assert found.met
-    assert [op.outputs[0] for op in found.copies] == [
+    result = fitted(tested, 225)
+    assert result.met
+    assert [op.outputs[0] for op in result.copies] == [
         "b90__recompute",
         "c90__recompute",
         "d90__recompute",
@@ -169,9 +169,9 @@ def test_copies_may_be_made_from_copies_and_more_than_once() -> None:
         *big,
         ("MatMul", "k_3 c1", "z"),
     )
-    found = fitted(tested, 210)
-    assert found.met
-    made = [op.outputs[0] for op in found.copies]
+    result = fitted(tested, 210)
+    assert result.met
+    made = [op.outputs[0] for op in result.copies]
     assert {"b90__recompute", "b90__recompute2"} <= set(made)
 
 
@@ -181,9 +181,9 @@ def test_what_must_not_run_twice_is_kept(kind: str) -> None:
     first = tested.body.ops[0]
     ops = (type(first)("r", kind, first.inputs, first.outputs, source=0), *tested.body.ops[1:])
     random = Program("r", type(tested.body)(("x",), ("z",), ops), tested.vars)  # type: ignore[arg-type]
-    found = fitted(random, 400)
-    assert not found.met
-    assert not found.copies
+    result = fitted(random, 400)
+    assert not result.met
+    assert not result.copies
 
 
 def test_a_mask_is_kept_where_its_dropout_may_not_run_again() -> None:
@@ -198,16 +198,16 @@ def test_a_mask_is_kept_where_its_dropout_may_not_run_again() -> None:
         ("MatMul", "c200 x", "d1"),
         ("Mul", "a100 d1", "z"),
     )
-    found = fitted(tested, 410)
-    assert found.met
-    assert [op.outputs[0] for op in found.copies] == ["a100__recompute"]
+    result = fitted(tested, 410)
+    assert result.met
+    assert [op.outputs[0] for op in result.copies] == ["a100__recompute"]
 
 
 def test_pinned_vars_are_counted_and_never_dropped() -> None:
-    found = fitted(skip_connection(), 400, pinned="a100")
-    assert not found.met
-    assert found.bound == 500
-    assert not found.copies
+    result = fitted(skip_connection(), 400, pinned="a100")
+    assert not result.met
+    assert result.bound == 500
+    assert not result.copies
 
 
 def test_a_result_of_the_graph_is_read_as_it_is() -> None:
@@ -218,20 +218,20 @@ def test_a_result_of_the_graph_is_read_as_it_is() -> None:
         tested.body.ops,
     )
     given = Program("g", body, tested.vars)
-    found = fitted(given, 400)
-    assert found.met
-    assert not found.copies
+    result = fitted(given, 400)
+    assert result.met
+    assert not result.copies
 
 
 def test_the_curve_falls_and_rises() -> None:
-    found = fitted(skip_connection(), None)
-    assert found.met
-    peaks = [point.peak for point in found.curve]
-    extras = [point.added_work for point in found.curve]
+    result = fitted(skip_connection(), None)
+    assert result.met
+    peaks = [point.peak for point in result.curve]
+    extras = [point.added_work for point in result.curve]
     assert peaks == sorted(peaks, reverse=True)
     assert extras == sorted(extras)
-    assert found.curve[0].added_work == 0
-    assert found.chosen in found.curve
+    assert result.curve[0].added_work == 0
+    assert result.chosen in result.curve
 
 
 def test_what_is_pinned_or_given_is_no_value() -> None:

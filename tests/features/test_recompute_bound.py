@@ -71,8 +71,8 @@ def test_a_cut_raises_the_bound() -> None:
     assert bound.is_impossible(219)
     assert not bound.is_impossible(220)
     assert bound.best_bound(1000) == 220
-    found = fitted(tested, 219)
-    assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
+    result = fitted(tested, 219)
+    assert (result.met, result.bound, result.chosen.peak) == (False, 220, 220)
 
 
 def mask_beside(kind: str) -> Program:
@@ -89,8 +89,8 @@ def mask_beside(kind: str) -> Program:
 
 
 def test_a_copy_is_not_charged_for_the_optional_outputs_that_it_leaves_out() -> None:
-    found = fitted(mask_beside("Dropout"), 111)
-    assert (found.met, found.chosen.peak) == (True, 111)
+    result = fitted(mask_beside("Dropout"), 111)
+    assert (result.met, result.chosen.peak) == (True, 111)
     assert not fitted(mask_beside("Split"), 111).met
 
 

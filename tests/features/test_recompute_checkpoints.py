@@ -42,14 +42,14 @@ def phases(tested: Program) -> Phases:
 
 
 def cut(tested: Program, *names: str) -> CheckpointedProgram:
-    found = recompute_segments(tested, terms(tested), names, phases(tested))
-    assert same_results(tested, found.program)
-    return found
+    result = recompute_segments(tested, terms(tested), names, phases(tested))
+    assert same_results(tested, result.program)
+    return result
 
 
-def order(found: CheckpointedProgram) -> str:
+def order(result: CheckpointedProgram) -> str:
     """Return what is made, in order, copies with a prime."""
-    made = [op.outputs[0].replace("__recompute", "'") for op in found.program.body.ops]
+    made = [op.outputs[0].replace("__recompute", "'") for op in result.program.body.ops]
     return " ".join(made)
 
 
@@ -64,14 +64,14 @@ def test_each_segment_runs_again_just_before_its_backward_part() -> None:
 
 def test_a_segment_runs_again_as_a_whole() -> None:
     # The first backward op of the segment reads c; b and a are made on the way.
-    found = cut(net(), "d")
-    assert order(found) == "a b c d loss gd a' b' c' gc gb ga"
-    assert [op.inputs[0] for op in found.copies] == ["x", "a__recompute", "b__recompute"]
+    result = cut(net(), "d")
+    assert order(result) == "a b c d loss gd a' b' c' gc gb ga"
+    assert [op.inputs[0] for op in result.copies] == ["x", "a__recompute", "b__recompute"]
 
 
 def test_the_backward_part_reads_the_copies() -> None:
-    found = cut(net(), "d")
-    reads = {op.outputs[0]: op.inputs for op in found.program.body.ops}
+    result = cut(net(), "d")
+    reads = {op.outputs[0]: op.inputs for op in result.program.body.ops}
     assert reads[VarId("gc")] == ("c__recompute", "gd")
     assert reads[VarId("ga")] == ("a__recompute", "gb")
 
@@ -81,9 +81,9 @@ def test_the_order_of_the_names_does_not_matter() -> None:
 
 
 def test_a_checkpoint_at_the_loss_buys_nothing_and_is_said() -> None:
-    found = cut(net(), "loss")
-    assert order(found) == "a b c d loss gd gc gb ga"
-    assert found.useless == (("loss", "it is the loss: its backward part comes at once"),)
+    result = cut(net(), "loss")
+    assert order(result) == "a b c d loss gd gc gb ga"
+    assert result.useless == (("loss", "it is the loss: its backward part comes at once"),)
 
 
 def test_a_checkpoint_beside_the_loss_still_counts() -> None:
@@ -100,10 +100,10 @@ def test_an_unused_checkpoint_is_said() -> None:
         ("ReduceSum", "c", "loss"),
         ("Mul", "c c", "gc"),
     )
-    found = cut(tested, "b")
-    assert not found.copies
-    assert [name for name, _ in found.useless] == ["b"]
-    assert "reads nothing" in found.useless[0][1]
+    result = cut(tested, "b")
+    assert not result.copies
+    assert [name for name, _ in result.useless] == ["b"]
+    assert "reads nothing" in result.useless[0][1]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
     # With d alone the segment is the whole forward part: gd a' b' c'. With both: b gd c'.
     tested = net()
     ten = PlannedVars({var: Size(10) for var in intermediates(tested)})
-    found = recompute_segments(tested, ten, names.split(), phases(tested))
-    assert live_peak(found.program, found.sizes) == peak
+    result = recompute_segments(tested, ten, names.split(), phases(tested))
+    assert live_peak(result.program, result.sizes) == peak
 
 
 def test_what_crosses_segments_is_kept() -> None:
@@ -149,8 +149,8 @@ def test_what_is_read_before_its_segment_ends_is_still_there() -> None:
     )
     known = phases(tested)
     parts = Phases("train", known.loss, {**known.of, VarId("early"): "backward"})
-    found = recompute_segments(tested, terms(tested), ("b",), parts)
-    assert order(found) == "a early b c loss gc gb a' ga"
+    result = recompute_segments(tested, terms(tested), ("b",), parts)
+    assert order(result) == "a early b c loss gc gb a' ga"
 
 
 def test_random_ops_are_kept() -> None:

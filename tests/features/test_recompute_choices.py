@@ -30,10 +30,10 @@ CHAIN = program(
 def test_dropping_a_value_where_it_is_made_is_free_only_if_nothing_else_is_made_there() -> (
     None
 ):
-    made = program(
+    tested = program(
         "x", "z", ("Tanh", "x", "a8"), ("Split", "x", "b8 c8"), ("Sum", "a8 b8 c8", "z")
     )
-    state = Solver(made, terms(made)).without_drops()
+    state = Solver(tested, terms(tested)).without_drops()
     a, b, c = (state.values.value_of[VarId(name)] for name in ("a8", "b8", "c8"))
     assert state.drop_work(a, 0) == 0
     assert state.drop_work(b, 1) == state.values.work[b] > 0
@@ -64,7 +64,7 @@ def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
 
 
 def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() -> None:
-    made = program(
+    tested = program(
         "x",
         "z",
         ("Tanh", "x", "a8"),
@@ -73,22 +73,22 @@ def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() 
         ("Tanh", "c8", "d8"),
         ("MatMul", "d8 m8", "z"),
     )
-    own = terms(made)
-    values = Solver(made, own).values
+    own = terms(tested)
+    values = Solver(tested, own).values
     copies: list[set[int]] = [set() for _ in values.accesses]
     copies[values.value_of[VarId("m8")]] = {4}
-    found = write_copies(values, copies, own.sizes)
-    (copy,) = found.copies
+    written = write_copies(values, copies, own.sizes)
+    (copy,) = written.copies
     assert all(copy.outputs)
-    assert same_results(made, found.program)
+    assert same_results(tested, written.program)
 
 
 def test_outputs_that_are_left_out_have_no_name_to_be_a_checkpoint() -> None:
-    made = program(
+    tested = program(
         "x", "loss g", ("Dropout", "x", "a -"), ("Tanh", "a", "loss"), ("Mul", "a loss", "g")
     )
     phases = Phases("train", VarId("loss"), {VarId("g"): "backward"})
     with pytest.raises(SettingsError) as caught:
-        recompute_segments(made, terms(made), ("b",), phases)
+        recompute_segments(tested, terms(tested), ("b",), phases)
     assert "the nearest names are" in str(caught.value.hint)
     assert "_" not in str(caught.value.hint)

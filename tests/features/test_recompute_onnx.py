@@ -118,11 +118,11 @@ def compare(name: str, folder: Path, shares: tuple[float, ...]) -> None:
     assert all(np.isfinite(value).all() for value in before.values())
     resident = peak(program, terms.resident)
     for share in shares:
-        found = search_recomputation(
+        result = search_recomputation(
             program, terms, find_phases(program), int(resident * share)
         )
-        assert found.copies
-        assert_same(before, run(written(path, found.program), inputs))
+        assert result.copies
+        assert_same(before, run(written(path, result.program), inputs))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_checkpoints_give_the_same_bits(tmp_path: Path) -> None:
     path = filled("train_mlp_adam", tmp_path)
     program, terms = planned(path)
     inputs = drawn("train_mlp_adam")
-    found = recompute_segments(program, terms, ("relu_1", "relu"), find_phases(program))
-    assert _sources(found.copies)
-    assert_same(run(path, inputs), run(written(path, found.program), inputs))
+    result = recompute_segments(program, terms, ("relu_1", "relu"), find_phases(program))
+    assert _sources(result.copies)
+    assert_same(run(path, inputs), run(written(path, result.program), inputs))
 
 
 DONATING = [

@@ -74,13 +74,13 @@ def test_a_budget_changes_no_result(
     plan = replace(terms(tested), results=results)
     peak = resident(tested, plan.resident)
     budget = None if share is None else int(peak * share)
-    found = search_recomputation(tested, plan, Phases(), budget)
-    check(tested, found.program, found.copies)
-    exact = resident(found.program, replace(plan, sizes=found.sizes).resident)
-    assert exact == found.chosen.peak
+    result = search_recomputation(tested, plan, Phases(), budget)
+    check(tested, result.program, result.copies)
+    exact = resident(result.program, replace(plan, sizes=result.sizes).resident)
+    assert exact == result.chosen.peak
     assert Bound(tested, plan).simple_bound <= exact <= peak
-    assert found.met == (budget is None or exact <= budget)
-    assert found.chosen in found.curve
+    assert result.met == (budget is None or exact <= budget)
+    assert result.chosen in result.curve
 
 
 @given(st.integers(0, 10**6), st.integers(4, 40), st.integers(0, 39), st.integers(0, 39))
@@ -95,11 +95,11 @@ def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int
     }
     forward = [op.outputs[0] for op in ops if op.outputs[0] not in of]
     names = [forward[at % len(forward)] for at in (one, two)]
-    found = recompute_segments(tested, terms(tested), names, Phases("train", loss, of))
-    check(tested, found.program, found.copies)
+    result = recompute_segments(tested, terms(tested), names, Phases("train", loss, of))
+    check(tested, result.program, result.copies)
     assert recompute_segments(
         tested, terms(tested), names[::-1], Phases("train", loss, of)
-    ).program == (found.program)
+    ).program == (result.program)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 6))
@@ -207,8 +207,8 @@ def test_ten_thousand_nodes_are_solved_in_half_a_minute() -> None:
     tested = program("x h1_0", "u1_1", *lines)
     start = time.process_time()
     peak = live_peak(tested, terms(tested).sizes)
-    found = search_recomputation(tested, terms(tested), Phases(), peak // 4)
-    assert found.met
+    result = search_recomputation(tested, terms(tested), Phases(), peak // 4)
+    assert result.met
     assert time.process_time() - start < 30
 
 
@@ -220,5 +220,5 @@ def test_vars_of_an_unknown_size_stay_where_they_are() -> None:
     changed = Program("u", tested.body, facts)
     plan = terms(tested)
     sizes = {var: size for var, size in plan.sizes.items() if var != unknown}
-    found = search_recomputation(changed, type(plan)(sizes), Phases(), 50)
-    check(changed, found.program, found.copies)
+    result = search_recomputation(changed, type(plan)(sizes), Phases(), 50)
+    check(changed, result.program, result.copies)
