@@ -373,7 +373,8 @@ class Search:
         """Yield trials that may lower the peak op.
 
         First regions that run at the peak get more chunks. Then new regions are grown from the
-        largest live tensors, those whose pattern was chosen before first.
+        largest live tensors. Of these, regions with the pattern of an earlier choice come first,
+        as equal layers need equal regions.
         """
         for number, choice in enumerate(state.choices):
             if state.runs_at_peak(number):

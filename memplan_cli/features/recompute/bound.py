@@ -405,7 +405,8 @@ def resident_bound(interior: Bound, planned_vars: PlannedVars) -> int:
 
     An output stays live to the end. So when the last producer of an output runs, all outputs
     are live beside what it touches; which producer is last is not known, so the smallest of
-    them counts. And each producer has its own outputs live beside what it touches.
+    them counts. And each producer has its largest output live beside what it touches; a copy
+    may make just that one.
 
     Args:
         interior: bounds of the intermediates alone, with the sharing that counts outputs.
