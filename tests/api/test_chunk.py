@@ -102,7 +102,7 @@ def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path)
         assert "saved" in text
     gone = memplan("why", path, *asked, "--tensor", region["tensor"])
     assert gone.exit_code == 2
-    assert f"{region['pieces']} pieces along axis {region['axis']}" in gone.output.replace(
+    assert f"{region['pieces']} slices along axis {region['axis']}" in gone.output.replace(
         "\n", " "
     )
 

@@ -82,4 +82,4 @@ def test_the_runtimes_graph_is_planned_at_the_sizes_that_a_run_showed(tmp_path: 
     assert done.passed
     report = done.plan.report
     assert report.memory.planned is not None
-    assert any("read off" in warning for warning in report.warnings)
+    assert any("learned from" in warning for warning in report.warnings)

@@ -226,13 +226,13 @@ def test_json_without_values_gives_the_shape_alone(net: ModelProto, tmp_path: Pa
         ({"shape": [2, 5], "value": [1, 2, 3]}, "3 values for shape"),
         ({"shape": [2, 5], "value": 0.5}, "cannot hold"),
         ({"shape": [2, 5], "value": 2**63}, "cannot hold"),
-        ({"shape": [2, 5], "value": {"a": 1}}, "no number"),
+        ({"shape": [2, 5], "value": {"a": 1}}, "not a number"),
         ({"shape": [2, -5]}, "a shape is a list of numbers"),
         ({"shape": [2**40, 2**40]}, "more than inputs may have"),
         ({"shape": [2, 5], "low": 5, "high": 5}, "drawn from low up to high"),
         ({"shape": [2, 5], "gen": "sorcery"}, "is not a known generator"),
         ({}, "neither a shape nor a value"),
-        ([1, 2], "no table"),
+        ([1, 2], "not a table"),
     ],
 )
 def test_json_that_says_no_input_is_refused(
@@ -262,7 +262,7 @@ def test_other_files_are_no_inputs(net: ModelProto, tmp_path: Path) -> None:
     refused(Inputs((str(other),)), net, "not a file of inputs", ".npz")
     pipe = tmp_path / "pipe.npz"
     os.mkfifo(pipe)
-    refused(Inputs((str(pipe),)), net, "no regular file")
+    refused(Inputs((str(pipe),)), net, "not a regular file")
 
 
 QUIET = settings(

@@ -194,9 +194,7 @@ def test_a_baseline_without_dims_and_coverage_is_read() -> None:
     old = read_snapshot("m.onnx", data)
     assert (old.dims, old.coverage) == (None, 1.0)
     for wrong in (2, -1, True, "1", float("nan")):
-        with pytest.raises(
-            PlanError, match=r"coverage: .* expected (a share|a finite number)"
-        ):
+        with pytest.raises(PlanError, match=r"coverage: expected (a share|a finite number)"):
             read_snapshot("m.onnx", {**data, "coverage": wrong})
 
 
