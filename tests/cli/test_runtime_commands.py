@@ -98,7 +98,7 @@ def test_notes_that_make_a_session_larger_than_the_original_are_told(
     done = memplan("optimize", model, "-o", tmp_path / "o.onnx", "--notes", notes)
     assert done.exit_code == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert ("--notes plan leaves" in said) is (notes == "model")
+    assert ("--notes plan omits" in said) is (notes == "model")
 
 
 def test_notes_that_are_nowhere_are_a_usage_error(samples: Path, tmp_path: Path) -> None:
