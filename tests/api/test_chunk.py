@@ -262,7 +262,9 @@ def test_every_report_says_the_regions(tmp_path: Path) -> None:
     told = json.loads(memplan("report", path, *options, "--format", "json").stdout)
     assert told["chunked"]["regions"][0]["pieces"] > 1
     for kind in ("text", "markdown", "html"):
-        assert "computed in slices" in memplan("report", path, *options, "--format", kind).stdout
+        assert (
+            "computed in slices" in memplan("report", path, *options, "--format", kind).stdout
+        )
 
 
 def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
