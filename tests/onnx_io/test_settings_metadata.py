@@ -192,7 +192,7 @@ def test_what_has_no_end_or_terabytes_of_nothing_is_not_read(tmp_path: Path) -> 
     os.mkfifo(pipe)
     with sparse.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ModelError, match="no regular file"):
+    with pytest.raises(ModelError, match="not a regular file"):
         scanned_metadata(pipe)
     with pytest.raises(ModelError, match="files of its kind have at most"):
         scanned_metadata(sparse)
