@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms
+    from memplan_cli.runtime.settings_search.model_prediction import PredictionConditions
     from memplan_cli.settings.settings import Settings
 
 
@@ -32,13 +32,16 @@ def bound_for_run(path: Path, settings: Settings) -> Settings:
     return bind_fully(read_model(path), binding_settings(settings))
 
 
-def prediction_terms(bound: Settings) -> PredictionTerms:
+def prediction_conditions(bound: Settings) -> PredictionConditions:
     """Return how a process is predicted: on the CPU, at the sizes of bound settings."""
-    from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms, RunPolicy
+    from memplan_cli.runtime.settings_search.model_prediction import (
+        PredictionConditions,
+        RunPolicy,
+    )
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    conditions = RunConditions(CPU, binding_of(bound))
-    return PredictionTerms(conditions, RunPolicy.FOR_SIZES if bound.run else RunPolicy.NEVER)
+    run = RunConditions(CPU, binding_of(bound))
+    return PredictionConditions(run, RunPolicy.FOR_SIZES if bound.run else RunPolicy.NEVER)
 
 
 @contextmanager
@@ -63,8 +66,8 @@ def process_with_defaults(path: Path, settings: Settings) -> ProcessBytes:
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
     with hint_to_optimize(path):
-        terms = prediction_terms(bound_for_run(path, settings))
-        return predict_process(path, DEFAULTS, terms).process
+        conditions = prediction_conditions(bound_for_run(path, settings))
+        return predict_process(path, DEFAULTS, conditions).process
 
 
 def plan_with_prediction(
@@ -82,9 +85,9 @@ def plan_with_prediction(
     try:
         from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
-        terms = prediction_terms(bind_fully(file, settings))
+        conditions = prediction_conditions(bind_fully(file, settings))
         nodes = [node.name for node in file.model.graph.node]
-        facts = predicted_facts(path, planned.program, terms, nodes)
+        facts = predicted_facts(path, planned.program, conditions, nodes)
     except (RuntimeUnavailableError, ImportError):
         return planned.plan
     return planned.plan.with_report(replace(planned.plan.report, runtime=facts))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
-    from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.settings.settings import Settings
 
 
@@ -127,7 +127,7 @@ def _confirmed(
         read_baseline_graph,
     )
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
-    from memplan_cli.runtime.verification.verify import confirm_settings
+    from memplan_cli.runtime.verification.verify import choose_settings
 
     # Settings for one size are confirmed at that size only.
     binding = replace(binding_of(bound), assumed=frozenset())
@@ -142,4 +142,4 @@ def _confirmed(
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)
             model = WrittenModel(file.path, program, as_written=True, offline=True, base=base)
-        return confirm_settings(baseline, read_baseline_graph(baseline), model, progress)
+        return choose_settings(baseline, read_baseline_graph(baseline), model, progress)

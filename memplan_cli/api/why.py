@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.api.model_or_plan import plan_and_name, reject_settings_of_plans
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.process import bound_for_run, hint_to_optimize, prediction_terms
+from memplan_cli.api.process import bound_for_run, hint_to_optimize, prediction_conditions
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
@@ -94,10 +94,10 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
     settings = recorded.settings if recorded else DEFAULTS
-    terms = prediction_terms(bound)
-    conditions = replace(terms.conditions, as_loaded=recorded is not None)
+    conditions = prediction_conditions(bound)
+    run = replace(conditions.run, as_loaded=recorded is not None)
     with hint_to_optimize(path):
-        prediction = predict_process(path, settings, replace(terms, conditions=conditions))
+        prediction = predict_process(path, settings, replace(conditions, run=run))
     return ProcessBreakdown(
         str(path),
         f"onnxruntime {required_version()}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
     from memplan_cli.runtime.workers.session_profile import Kernel
 
-_DUMP_JOB = "memplan_cli.runtime.graph.dump_job:write_dump"
+_TYPES_JOB = "memplan_cli.runtime.graph.dump_job:session_types"
 
 _LOAD_TIMEOUT = 120.0
 """Seconds to load a model; afterwards its sizes stay unknown."""
@@ -56,7 +56,7 @@ def inferred_shapes(
         file = Path(folder) / "model.onnx"
         file.write_bytes(query.data)
         job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMISED))}
-        outcome = run_job(_DUMP_JOB, job, timeout=_LOAD_TIMEOUT)
+        outcome = run_job(_TYPES_JOB, job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason
     shapes: dict[str, tuple[str, Shape]] = {}

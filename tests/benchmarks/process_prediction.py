@@ -49,7 +49,10 @@ from memplan_cli.runtime.process.predict import (
     simulate_process,
 )
 from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
-from memplan_cli.runtime.settings_search.model_prediction import PredictionTerms, executed_at
+from memplan_cli.runtime.settings_search.model_prediction import (
+    PredictionConditions,
+    executed_or_observed_graph,
+)
 from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
 from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import with_random_weights
@@ -241,7 +244,7 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
-    executed = executed_at(model, settings, PredictionTerms(trial))
+    executed = executed_or_observed_graph(model, settings, PredictionConditions(trial))
     shown = ProcessMeasurements(loaded=process_of_load(model, settings, trial))
     found = simulate_process(stored, executed, settings, measurements=shown)
     rules = predict_process_bytes(stored, executed, settings)

@@ -34,7 +34,7 @@ from memplan_cli.runtime.settings_search.written_model import (
     read_baseline_graph,
 )
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
-from memplan_cli.runtime.verification.verify import compare_models, confirm_settings
+from memplan_cli.runtime.verification.verify import choose_settings, compare_models
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate
@@ -43,7 +43,7 @@ from .runtime_settings import specs_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -187,7 +187,7 @@ def best_as_written(model: Path) -> SettingsChoice:
     written = WrittenModel(model, program, as_written=True, offline=True)
     with BaselineRun(model, load_model(model), ON_CPU, Binding(), RUN_AS_WRITTEN) as run:
         baseline = run.result()
-        return confirm_settings(baseline, read_baseline_graph(baseline), written)
+        return choose_settings(baseline, read_baseline_graph(baseline), written)
 
 
 def first_peaks(found: SettingsChoice) -> list[int | None]:

@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.dumps import write_dump
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import costly_fusions, without_fusions
-from memplan_cli.runtime.settings_search.choice import held_without_weights
+from memplan_cli.runtime.settings_search.predicted import held_without_weights
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
 from memplan_cli.runtime.verification.verify import compare_models
 from memplan_cli.runtime.workers.spec import SessionSpec

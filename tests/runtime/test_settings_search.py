@@ -19,7 +19,7 @@ from memplan_cli.core.results.observations import (
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.commands.settings import SETTINGS
 from memplan_cli.runtime.settings_search import written_model
-from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.settings_search.written_model import (
     BaselineGraph,
     Prediction,

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.settings_search.speed import is_slower_as_written
+from memplan_cli.runtime.run.timing import is_slower_as_written
 from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from memplan_cli.reporting import render
 from memplan_cli.runtime.run import timing
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.run.timing import ROUNDS, slower_note, time_ratio
-from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:

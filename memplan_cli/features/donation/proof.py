@@ -114,7 +114,10 @@ def donated_steps(
         }
         fed_job = {**job, "session": to_json(original_session), "buffers": "separate"}
         baseline = run_job(
-            _STEPS_JOB, {**fed_job, "task": "save"}, timeout=check.timeout, model=original
+            _STEPS_JOB,
+            {**fed_job, "task": "save"},
+            timeout=check.timeout,
+            worker_model=original,
         ).require(f"{run_paths[0]} takes no two steps")
         tolerance = check.tolerance
         if check.provider != CPU:
@@ -133,7 +136,7 @@ def donated_steps(
             "task": "compare",
             "tolerance": [tolerance.rtol, tolerance.atol],
         }
-        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout, model=written)
+        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout, worker_model=written)
     return DonatedSteps(
         differences_in(outcome.result),
         outcome.reason,

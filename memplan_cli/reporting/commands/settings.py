@@ -17,7 +17,7 @@ from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snip
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 
 
 @dataclass(frozen=True, slots=True)

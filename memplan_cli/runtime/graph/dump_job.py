@@ -1,10 +1,10 @@
-"""Jobs in which ONNX Runtime writes the graph that it makes of a model."""
+"""Jobs in which ONNX Runtime writes the graph that it makes of a model, or infers its types."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping  # noqa: TC003 - a type to read by
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -22,10 +22,10 @@ from memplan_cli.onnx_io.writing.columns import (
 from memplan_cli.onnx_io.writing.fills import make_fills
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import without_fusions
-from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import (
     NOT_PACKED,
     block_size,
+    graph_settings,
     inferred_types,
     output_types,
     write_graph,
@@ -40,19 +40,35 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.session_graph import Types
 
 
-def write_dump(job: Json) -> Json:
-    """Job: create a session, and return the types of its outputs.
+def session_types(job: Json) -> Json:
+    """Job: create a session, and return the ``types`` of its outputs.
 
     Args:
-        job: ``session`` is a `SessionSpec`. With ``out``, the session writes its graph to that
-            file and its weights beside it. With ``light``, the weights are left out, and the
-            types are those of all values of the top block.
+        job: ``session`` is a `SessionSpec`.
     """
-    spec, out = SessionSpec.of_job(job), job.get("out")
-    if job.get("light"):
-        types = write_graph(spec, Path(job["out"]))
-        return {"types": types}
-    return {"types": output_types(spec.create(writes_graph_to(Path(out)) if out else None))}
+    return {"types": output_types(SessionSpec.of_job(job).create())}
+
+
+def write_light_dump(job: Json) -> Json:
+    """Job: write the graph of a session without its weights, and return the ``types`` of its values.
+
+    Args:
+        job: ``session`` is a `SessionSpec`, ``out`` the file for the graph.
+    """
+    return {"types": write_graph(SessionSpec.of_job(job), Path(job["out"]))}
+
+
+def write_whole_dump(job: Json) -> Json:
+    """Job: write the graph of a session, and its weights beside it.
+
+    Args:
+        job: as for `write_light_dump`.
+    """
+    session = SessionSpec.of_job(job)
+    _write_session_graph(
+        replace(session, settings=graph_settings(session.settings)), Path(job["out"])
+    )
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +76,14 @@ class OfflineDump:
     """A request for the optimized graph of a model, with packed weights.
 
     Attributes:
-        model: the file.
-        provider: the provider for which the graph is optimized.
-        settings: of the session: its optimization level, and how weights are packed.
+        session: the session that writes the graph; its settings say how weights are packed.
         fused: the file for the graph; its weights are written beside it.
         unfused: the file for the graph without costly fusions, written if there are any.
         dims: values of symbolic dims, from which sizes of results are computed.
         in_pieces: whether large constant operands of matrix products are cut into columns.
     """
 
-    model: Path
-    provider: str
-    settings: RuntimeSettings
+    session: SessionSpec
     fused: Path
     unfused: Path | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +91,7 @@ class OfflineDump:
 
 
 class DumpedGraph(TypedDict):
-    """A graph that was written: its inferred types, and how many operands were cut."""
+    """A graph that was written: its inferred types, and the number of operands that were cut."""
 
     types: Types
     cut: int
@@ -96,33 +108,37 @@ def write_offline_graphs(job: Json) -> Json:
         number of channels in a block of the blocked layout, 0 if the graph does not use it.
     """
     dump = from_json(OfflineDump, job["dump"], "the job")
-    dumped = {dump.fused.name: _write_offline(dump, dump.fused, dump.settings)}
+    dumped = {dump.fused.name: _write_offline(dump, dump.fused)}
     nodes = [node for graph in graphs(load_model(dump.fused).graph) for node in graph.node]
     op_types = {node.op_type for node in nodes}
     costly = [fusion for op, fusion in PROFILE.costly_fusions.items() if op in op_types]
     if costly and dump.unfused is not None:
-        settings = dump.settings.updated(without_fusions(costly))
-        dumped[dump.unfused.name] = _write_offline(dump, dump.unfused, settings)
+        session = _with_settings(dump.session, without_fusions(costly))
+        without_costly = replace(dump, session=session)
+        dumped[dump.unfused.name] = _write_offline(without_costly, dump.unfused)
     is_blocked = any(node.domain == NCHWC for node in nodes)
     return {"graphs": dumped, "block": block_size() if is_blocked else 0}
 
 
-def _write_offline(dump: OfflineDump, out: Path, settings: RuntimeSettings) -> DumpedGraph:
+def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSpec:
+    """Return a session with further settings on top of its own."""
+    return replace(session, settings=session.settings.updated(settings))
+
+
+def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
     """Write one graph with packed weights to a file."""
-    dumped = _write_in_pieces(dump, out, settings) if dump.in_pieces else None
+    dumped = _write_in_pieces(dump, out) if dump.in_pieces else None
     if dumped is not None:
         return dumped
-    _write_session_graph(dump.model, dump.provider, out, settings)
-    types = inferred_types(out, dump.provider)
+    _write_session_graph(dump.session, out)
+    types = inferred_types(out, dump.session.provider)
     model = load_model(out)
     if _replace_uniform_constants(dump, model, out.parent, types):
         out.write_bytes(model.SerializeToString())
     return {"types": types, "cut": 0}
 
 
-def _write_in_pieces(
-    dump: OfflineDump, out: Path, settings: RuntimeSettings
-) -> DumpedGraph | None:
+def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     """Write a graph in which large operands are cut into columns before they are packed.
 
     The graph is dumped without packed weights, cut, and dumped again with packed weights.
@@ -131,8 +147,8 @@ def _write_in_pieces(
     # The second dump reads files with the names that it writes, so it needs another folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         unpacked = Path(folder) / out.name
-        _write_session_graph(dump.model, dump.provider, unpacked, settings.updated(NOT_PACKED))
-        types = inferred_types(unpacked, dump.provider)
+        _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
+        types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
         _replace_uniform_constants(dump, model, unpacked.parent, types)
         pieces = {}
@@ -142,7 +158,8 @@ def _write_in_pieces(
         if not pieces:
             return None
         unpacked.write_bytes(model.SerializeToString())
-        _write_session_graph(unpacked, dump.provider, out, settings.updated(UNOPTIMISED))
+        packing = _with_settings(replace(dump.session, model=unpacked), UNOPTIMISED)
+        _write_session_graph(packing, out)
     for piece, (whole, columns) in pieces.items():
         if whole in types:
             dtype, dims = types[whole]
@@ -159,7 +176,7 @@ def _replace_uniform_constants(
     Changes the model, and adds the types of the new values to ``types``. Returns whether there
     were such constants.
     """
-    if dump.provider != CPU:
+    if dump.session.provider != CPU:
         return False
     fills = make_fills(model, folder, _known_bytes(types, dump.dims))
     for name, constant in fills.items():
@@ -195,7 +212,6 @@ def _known_bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _write_session_graph(
-    model: Path, provider: str, out: Path, settings: RuntimeSettings
-) -> None:
-    make_session(model, settings.updated(writes_graph_to(out)), provider)
+def _write_session_graph(session: SessionSpec, out: Path) -> None:
+    """Write the graph of a session to a file, with its weights beside it."""
+    session.create(writes_graph_to(out))

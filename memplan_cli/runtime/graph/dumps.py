@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.run.run_model import RuntimeShapes
     from memplan_cli.runtime.workers.spec import RunConditions
 
-_DUMP_JOB = "memplan_cli.runtime.graph.dump_job:write_dump"
+_DUMP_JOBS = "memplan_cli.runtime.graph.dump_job"
 
 
 def executed_graph(
@@ -87,7 +87,7 @@ def observed_graph(
         graph = _whole_graph(session, dump, conditions.dims)
         if not needs_run(graph):
             return graph
-        observation = observe(dump, graph.program, conditions, about=model)
+        observation = observe(dump, graph.program, conditions, worker_model=model)
         return replace(graph, observed=observation)
 
 
@@ -95,18 +95,16 @@ def _light_graph(
     session: SessionSpec, dump: Path, dims: Mapping[str, int]
 ) -> ExecutedGraph | None:
     """Write and read a light dump; None if the runtime infers no shapes without weights."""
-    job = {**_dump_job(session, dump), "light": True}
-    answer = run_job(_DUMP_JOB, job, model=session.model).require(
-        _does_not_load(session.model)
-    )
-    shapes = shapes_of_types(answer["types"])
+    job = {"session": to_json(session), "out": str(dump)}
+    outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job, worker_model=session.model)
+    shapes = shapes_of_types(outcome.require(_does_not_load(session.model))["types"])
     return read_dump(dump, shapes, session, dims) if shapes else None
 
 
 def _whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
     """Write and read a dump with weights."""
     write_dump(session, dump)
-    shapes = runtime_shapes(dump, session.provider, about=session.model)
+    shapes = runtime_shapes(dump, session.provider, worker_model=session.model)
     return read_dump(dump, shapes, session, dims)
 
 
@@ -116,21 +114,12 @@ def write_dump(session: SessionSpec, out: Path) -> None:
     Raises:
         RuntimeUnavailableError: the model does not load.
     """
-    job = _dump_job(session, out)
-    run_job(_DUMP_JOB, job, model=session.model).require(_does_not_load(session.model))
+    job = {"session": to_json(session), "out": str(out)}
+    outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job, worker_model=session.model)
+    outcome.require(_does_not_load(session.model))
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
         out.write_bytes(distinct.SerializeToString())
-
-
-def _dump_job(session: SessionSpec, out: Path) -> dict[str, object]:
-    """Return a job that writes the graph; of the session options, only the level matters."""
-    level = session.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    graph_settings = RuntimeSettings(
-        session={"graph_optimization_level": level},
-        session_config=session.settings.session_config,
-    )
-    return {"session": to_json(replace(session, settings=graph_settings)), "out": str(out)}
 
 
 def _does_not_load(model: Path) -> str:
@@ -152,8 +141,7 @@ def read_dump(
     graph = with_distinct_names(graph) or graph
     known = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known)).program
-    level = session.settings.session.get("graph_optimization_level")
-    is_optimised = level != "ORT_DISABLE_ALL"
+    is_optimised = not session.settings.runs_as_written
     if not is_optimised:
         program = in_index_order(program, graph.graph, load_as_written(session.model))
     different = planner_shapes(program, shapes)
@@ -161,7 +149,7 @@ def read_dump(
 
 
 def runtime_shapes(
-    model: Path, provider: str = CPU, about: Path | None = None
+    model: Path, provider: str = CPU, worker_model: Path | None = None
 ) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value of the main graph.
 
@@ -171,7 +159,7 @@ def runtime_shapes(
     Args:
         model: the file.
         provider: the session's execution provider.
-        about: the model whose waiting process may do the work; None for ``model`` itself.
+        worker_model: the model whose waiting worker may do the job; None for ``model`` itself.
 
     Raises:
         RuntimeUnavailableError: the model does not load.
@@ -182,10 +170,12 @@ def runtime_shapes(
         give_every_output(loaded.graph)
         copy.write_bytes(loaded.SerializeToString())
         job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMISED))}
-        answer = run_job(_DUMP_JOB, job, model=about or model).require(_does_not_load(model))
+        outcome = run_job(
+            f"{_DUMP_JOBS}:session_types", job, worker_model=worker_model or model
+        )
     finally:
         copy.unlink(missing_ok=True)
-    return shapes_of_types(answer["types"])
+    return shapes_of_types(outcome.require(_does_not_load(model))["types"])
 
 
 def complete_shapes(shapes: RuntimeShapes) -> RuntimeShapes:

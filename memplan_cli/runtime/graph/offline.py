@@ -23,9 +23,11 @@ from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
 from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
+from memplan_cli.runtime.graph.dump_job import OfflineDump
 from memplan_cli.runtime.graph.dumps import bound_shapes, runtime_shapes, with_distinct_names
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.run.run_model import require_weights, shapes_of_types
+from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
@@ -119,17 +121,15 @@ class DumpJob:
             session={"graph_optimization_level": "ORT_ENABLE_ALL"},
             session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
         )
-        request = {
-            "model": str(model),
-            "provider": provider,
-            "settings": to_json(settings),
-            "fused": str(out[0]),
-            "unfused": str(out[1]) if len(out) > 1 else None,
-            "dims": dict(dims or {}),
-            "in_pieces": packing is Packing.IN_PIECES,
-        }
+        request = OfflineDump(
+            SessionSpec(model, provider, settings),
+            fused=out[0],
+            unfused=out[1] if len(out) > 1 else None,
+            dims=dims or {},
+            in_pieces=packing is Packing.IN_PIECES,
+        )
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job(_OFFLINE_JOB, {"dump": request}, model=model)
+        self._job = start_job(_OFFLINE_JOB, {"dump": to_json(request)}, worker_model=model)
 
     def __enter__(self) -> Self:
         """Return the job itself."""

@@ -99,7 +99,7 @@ def run_written(
         RuntimeUnavailableError: weights are missing.
     """
     require_weights(path)
-    as_written = is_unoptimised(settings)
+    as_written = settings.runs_as_written
     spec = compared_spec(baseline, path, settings, reference or baseline.inputs)
     if baseline.repeats and not as_written:
         spec = replace(spec, stop="at a difference")
@@ -107,11 +107,6 @@ def run_written(
         spec = replace(spec, graph=graph, collect=(*spec.collect, "graph"))
     record = run_model(spec, timeout=baseline.check.timeout)
     return WrittenRun(settings, compare_runs(baseline, record), record, as_written)
-
-
-def is_unoptimised(settings: RuntimeSettings) -> bool:
-    """Return whether these settings disable the runtime's graph optimisation."""
-    return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
 def compared_spec(
@@ -164,14 +159,14 @@ def compare_unrepeatable(
             models, note = seeded, _SEEDED
         inputs = _saved_in(folder, "outputs", baseline.inputs)
         spec = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
-        run_model(spec, timeout=baseline.check.timeout, about=baseline.path).require(
+        run_model(spec, timeout=baseline.check.timeout, worker_model=baseline.path).require(
             f"{baseline.path}: the original's first run"
         )
         repeated, written = (
             run_model(
                 _outputs_only(compared_spec(baseline, model, model_settings, inputs), 1),
                 timeout=baseline.check.timeout,
-                about=baseline.path if baseline.random else model,
+                worker_model=baseline.path if baseline.random else model,
             )
             for model, model_settings in (
                 (models[0], original_settings),

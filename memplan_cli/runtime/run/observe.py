@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def observe(
-    model: Path, program: Program, conditions: RunConditions, about: Path | None = None
+    model: Path, program: Program, conditions: RunConditions, worker_model: Path | None = None
 ) -> RunObservation:
     """Run a model once, without optimisation, and return what its data decided.
 
@@ -32,13 +32,13 @@ def observe(
         model: a file whose weights are there.
         program: the file, as it was read.
         conditions: where it runs, and on which inputs.
-        about: the model whose graph the file holds; its waiting process may do the run.
+        worker_model: the model whose waiting worker may do the run; None for ``model`` itself.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
     input_sets = (conditions.input_set(model).specs,)
-    (observation,) = observe_many(model, program, input_sets, conditions, about)
+    (observation,) = observe_many(model, program, input_sets, conditions, worker_model)
     return observation
 
 
@@ -47,7 +47,7 @@ def observe_many(
     program: Program,
     input_sets: Sequence[Sequence[FeedSpec]],
     conditions: RunConditions,
-    about: Path | None = None,
+    worker_model: Path | None = None,
 ) -> tuple[RunObservation, ...]:
     """Run a model once on each input set, in one session; return an observation for each.
 
@@ -65,7 +65,9 @@ def observe_many(
         )
         inputs = tuple(InputSet(tuple(specs)) for specs in input_sets)
         spec = RunSpec(session, inputs, ("kernels",), runs=1)
-        record = run_model(spec, timeout=conditions.timeout, about=about or model)
+        record = run_model(
+            spec, timeout=conditions.timeout, worker_model=worker_model or model
+        )
     what = f"{model} could not be run for its sizes{given_text(conditions.binding.feeds)}"
     outputs = copy.writes
     return tuple(

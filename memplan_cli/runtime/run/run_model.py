@@ -150,25 +150,25 @@ _RUN_JOB = "memplan_cli.runtime.workers.model_run:run"
 
 
 def run_model(
-    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, about: Path | None = None
+    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, worker_model: Path | None = None
 ) -> RunRecord:
     """Run a model in a worker process and wait for it.
 
     Args:
         spec: what is run and recorded.
         timeout: seconds for the process.
-        about: the model whose waiting process may do the run; None for the model that is run. A
-            copy of a model may use the process of the original.
+        worker_model: the model whose waiting worker may do the run; None for the model that is
+            run. A copy of a model may use the worker of the original.
 
     Returns:
         The record; a run that fails is a record with a ``failure``, not an exception.
     """
-    with start_run(spec, timeout=timeout, about=about) as job:
+    with start_run(spec, timeout=timeout, worker_model=worker_model) as job:
         return record_of(spec, job.outcome())
 
 
 def start_run(
-    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, about: Path | None = None
+    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, worker_model: Path | None = None
 ) -> Job:
     """Start a run in a worker process and return its job; `record_of` reads the outcome.
 
@@ -178,8 +178,8 @@ def start_run(
     is_measured = spec.collects("process") or spec.collects("time")
     begin: Begin = "new" if is_measured or spec.session.settings.arena else "waiting"
     job = {"spec": to_json(spec)}
-    model = about or spec.session.model
-    return start_job(_RUN_JOB, job, timeout=timeout, model=model, begin=begin)
+    worker_model = worker_model or spec.session.model
+    return start_job(_RUN_JOB, job, timeout=timeout, worker_model=worker_model, begin=begin)
 
 
 def require_weights(

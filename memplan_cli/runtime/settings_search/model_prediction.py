@@ -22,8 +22,8 @@ from memplan_cli.runtime.process.predict import (
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
+from memplan_cli.runtime.run.timing import is_slower_as_written
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
-from memplan_cli.runtime.settings_search.speed import is_slower_as_written
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.process.parts import PredictedProcess
-    from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
@@ -47,25 +47,25 @@ class RunPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionTerms:
+class PredictionConditions:
     """The dims and inputs of a prediction, and whether it may run the model.
 
     Attributes:
-        conditions: where and on which inputs the model would run.
+        run: where and on which inputs the model would run.
         policy: whether it may run.
     """
 
-    conditions: RunConditions
+    run: RunConditions
     policy: RunPolicy = RunPolicy.FOR_SIZES
 
     @property
     def dims(self) -> Mapping[str, int]:
         """The values of symbolic dims."""
-        return self.conditions.dims
+        return self.run.dims
 
 
 def predict_process(
-    path: Path, settings: RuntimeSettings, terms: PredictionTerms
+    path: Path, settings: RuntimeSettings, conditions: PredictionConditions
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
@@ -75,33 +75,35 @@ def predict_process(
         UnknownSizeError: it cannot be predicted; the message has the reason.
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
-    executed = executed_at(path, settings, terms)
+    executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
-    loaded = process_of_load(path, settings, terms.conditions)
-    known = ProcessMeasurements(loaded=loaded, as_loaded=terms.conditions.as_loaded)
-    process = simulate_process(stored_model(path), executed, settings, measurements=known)
+    loaded = process_of_load(path, settings, conditions.run)
+    measurements = ProcessMeasurements(loaded=loaded, as_loaded=conditions.run.as_loaded)
+    process = simulate_process(
+        stored_model(path), executed, settings, measurements=measurements
+    )
     if process is None:
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
     return process
 
 
-def executed_at(
-    path: Path, settings: RuntimeSettings, terms: PredictionTerms
+def executed_or_observed_graph(
+    path: Path, settings: RuntimeSettings, conditions: PredictionConditions
 ) -> ExecutedGraph:
     """Return the graph that a session executes. Sizes that depend on data are those of one run.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
-    executed = executed_graph(path, settings, terms.dims)
-    if terms.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
+    executed = executed_graph(path, settings, conditions.dims)
+    if conditions.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
         return executed
-    return observed_graph(path, settings, terms.conditions)
+    return observed_graph(path, settings, conditions.run)
 
 
 def predicted_facts(
-    path: Path, program: Program, terms: PredictionTerms, nodes: Sequence[str]
+    path: Path, program: Program, conditions: PredictionConditions, nodes: Sequence[str]
 ) -> RuntimeFacts:
     """Return the predicted runtime block of a report for a model and its planned order.
 
@@ -111,19 +113,18 @@ def predicted_facts(
     Args:
         path: the model as it is.
         program: in the planned order, as it would be written.
-        terms: values of symbolic dims, and whether a run may provide unknown sizes.
+        conditions: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the top nodes, in the order of the file.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    before = executed_at(path, DEFAULTS, terms)
-    written = ExecutedGraph(program, terms.dims)
-    assumed = terms.conditions.binding.assumed
+    before = executed_or_observed_graph(path, DEFAULTS, conditions)
+    written = ExecutedGraph(program, conditions.dims)
+    assumed = conditions.run.binding.assumed
     optimised = with_file_order(before, nodes, program)
     choice = _best_settings(before, optimised, written, assumed)
-    is_unoptimised = choice.settings.session.get("graph_optimization_level") is not None
-    after = written if is_unoptimised else optimised
+    after = written if choice.settings.runs_as_written else optimised
     not_observed = Peaks(None, None)
     stored = stored_model(path)
     return RuntimeFacts(

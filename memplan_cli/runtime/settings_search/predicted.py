@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_with_threads
-from memplan_cli.runtime.settings_search.choice import SettingsChoice
-from memplan_cli.runtime.settings_search.speed import work_of
+from memplan_cli.runtime.run.timing import work_of
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,
-    simulate_arena,
 )
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS
@@ -84,6 +83,66 @@ _OF_ONE_RUN = (
 _UNKNOWN_SIZES = "sizes depend on data: the settings are those that are best on average"
 
 _NO_WORKSPACE = "predicted, not measured: kernels' workspace is not included"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChoice:
+    """Settings, and the memory that a model needs under them.
+
+    Attributes:
+        settings: the runtime's own options.
+        predicted: by simulation; ``held`` excludes weights.
+        observed: in a run; ``held`` includes weights, as in the report. None without a run.
+        notes: for the report.
+        provider: ONNX Runtime's name of the execution provider.
+        bytes_for_speed: bytes that the arena holds only to make runs shorter; not counted in ``rank``.
+    """
+
+    settings: RuntimeSettings
+    predicted: Peaks
+    observed: Peaks | None = None
+    notes: tuple[str, ...] = ()
+    provider: str = CPU
+    bytes_for_speed: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The sort key, lower is better: whether memory is unknown, then first-run peak plus arena in bytes."""
+        peaks = self.predicted
+        is_unknown = peaks.first_run_peak is None or peaks.held is None
+        return is_unknown, (peaks.first_run_peak or 0) + (
+            peaks.held or 0
+        ) - self.bytes_for_speed
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The settings that were derived from an observed run, by name."""
+        return settings_from_runs(self.settings)
+
+
+def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
+    """Return the settings whose values follow from an observed run.
+
+    These are the size of the arena's first region, which depends on the workspace of kernels, and
+    the order by priority of an optimised graph, whose node indices the runtime does not report.
+    """
+    sources = {}
+    level = settings.session.get("graph_optimization_level")
+    if settings.session.get("execution_order") == "PRIORITY_BASED" and level is None:
+        sources["session.execution_order"] = OBSERVED
+    if "initial_chunk_size_bytes" in settings.arena:
+        sources["arena.initial_chunk_size_bytes"] = OBSERVED
+    return sources
+
+
+def held_without_weights(peaks: Peaks) -> int:
+    """Return the observed bytes of an arena, without the weights in it."""
+    return (peaks.held or 0) - (peaks.weights or 0)
+
+
+def peak_plus_arena(peaks: Peaks) -> int:
+    """Return the sum of the observed first-run peak and the arena without weights, in bytes."""
+    return (peaks.first_run_peak or 0) + held_without_weights(peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +228,6 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
     )
 
 
-def predict_held(
-    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
-) -> int | None:
-    """Return the bytes that an arena is predicted to hold without weights; None if sizes are unknown."""
-    try:
-        traces = session_traces(executed, settings, workspace)
-    except UnknownBytesError:
-        return None
-    return simulate_arena(traces.in_order, ArenaSettings.from_settings(settings.arena)).held
-
-
 def would_have_pattern(
     executed: ExecutedGraph, settings: RuntimeSettings, held: int, workspace: Mapping[str, int]
 ) -> bool:
@@ -218,7 +266,7 @@ def settings_as_recorded(base: RuntimeSettings, recorded: RuntimeSettings) -> Ru
     return base if recorded.session.get("enable_mem_pattern", True) else without_pattern(base)
 
 
-def caveats(graph: ExecutedGraph) -> Iterator[str]:
+def prediction_warnings(graph: ExecutedGraph) -> Iterator[str]:
     """Yield reasons why predictions for a graph may be wrong, for the report."""
     if graph.observed:
         yield _OF_ONE_RUN

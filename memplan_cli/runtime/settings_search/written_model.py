@@ -20,15 +20,14 @@ from memplan_cli.runtime.profile.workspace import (
     without_fusions,
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
-from memplan_cli.runtime.run.compare import is_unoptimised
-from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.run.timing import is_slower_as_written
 from memplan_cli.runtime.settings_search.predicted import (
-    caveats,
+    SettingsChoice,
     predict_settings,
+    prediction_warnings,
     settings_for_sizes,
     without_pattern,
 )
-from memplan_cli.runtime.settings_search.speed import is_slower_as_written
 from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
     ExecutedGraph,
@@ -119,7 +118,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         ProcessMeasurements(baseline.record.workspace),
     )
     predicted = replace(predict(executed, settings), process=process)
-    return BaselineGraph(executed, predicted, (*caveats(executed), *notes))
+    return BaselineGraph(executed, predicted, (*prediction_warnings(executed), *notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class Prediction:
 
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
-        return self.file() if is_unoptimised(settings) else self.optimised()
+        return self.file() if settings.runs_as_written else self.optimised()
 
     def file(self) -> ExecutedGraph:
         """Return the graph of the file.
@@ -213,7 +212,7 @@ class Prediction:
         Folded constants are held both at the peak and between runs, hence twice.
         """
         is_unknown, size = choice.rank
-        if not is_unoptimised(choice.settings):
+        if not choice.settings.runs_as_written:
             size += 2 * self._folded()
         return is_unknown, size
 

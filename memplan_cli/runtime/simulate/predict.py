@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
-from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import load_table
 from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.observation import RunObservation
 
-RUN_AS_WRITTEN = RuntimeSettings(
-    session={
-        "graph_optimization_level": "ORT_DISABLE_ALL",
-        "execution_order": "PRIORITY_BASED",
-    }
+RUN_AS_WRITTEN = UNOPTIMISED.updated(
+    RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
 )
 """Settings with which the runtime runs the nodes of a file in the order of the file."""
 

@@ -23,23 +23,19 @@ from memplan_cli.runtime.run.compare import (
     UnoptimisedRun,
     WrittenRun,
     compare_original_unoptimised,
-    is_unoptimised,
     run_original_unoptimised,
     run_written,
     unoptimised_note,
 )
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
-from memplan_cli.runtime.settings_search.choice import (
-    held_without_weights,
-    peak_plus_arena,
-    settings_from_runs,
-)
 from memplan_cli.runtime.settings_search.predicted import (
     SHORT_RUNS,
     has_several_regions,
+    held_without_weights,
     in_one_region,
+    peak_plus_arena,
     predict_arena,
-    predict_held,
+    settings_from_runs,
     would_have_pattern,
 )
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.run_model import RunRecord
-    from memplan_cli.runtime.settings_search.choice import SettingsChoice
+    from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.settings_search.written_model import Prediction
 
 _WORTH = 0.98
@@ -135,7 +131,7 @@ class Confirmation:
         self._runs += 1
         settings = choice.settings
         file = self.prediction.file()
-        wants_graph = self._has_other_nodes or not is_unoptimised(settings) or needs_run(file)
+        wants_graph = self._has_other_nodes or not settings.runs_as_written or needs_run(file)
         graph = self._folder / f"run{self._runs}.onnx" if wants_graph else None
         reference = self._reference.inputs if self._reference else None
         return run_written(
@@ -293,11 +289,7 @@ class Confirmation:
             baseline.provider,
             ProcessMeasurements(workspace, as_loaded=as_loaded),
         )
-        predicted = replace(
-            predict(executed, run.settings),
-            held=predict_held(executed, run.settings, workspace),
-            process=process,
-        )
+        predicted = replace(predict(executed, run.settings, workspace), process=process)
         return RuntimeFacts(
             name="onnxruntime",
             version=required_version(),

@@ -27,7 +27,7 @@ from memplan_cli.runtime.run.compare import (
 )
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.timing import slower_note, time_ratio
-from memplan_cli.runtime.settings_search.choice import SettingsChoice
+from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.settings_search.written_model import (
     Prediction,
     WrittenModel,
@@ -250,7 +250,7 @@ def _unpredicted_peak_warning(facts: RuntimeFacts) -> Iterator[str]:
         )
 
 
-def confirm_settings(
+def choose_settings(
     baseline: Baseline,
     graph: BaselineGraph,
     model: WrittenModel,

@@ -44,6 +44,14 @@ def writes_graph_to(out: Path) -> RuntimeSettings:
     )
 
 
+def graph_settings(settings: RuntimeSettings) -> RuntimeSettings:
+    """Return the settings that decide what graph a session makes: its level and config entries."""
+    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    return RuntimeSettings(
+        session={"graph_optimization_level": level}, session_config=settings.session_config
+    )
+
+
 def write_graph(spec: SessionSpec, out: Path) -> Types:
     """Write the graph that a session would run, without large weights, and return its types.
 
@@ -51,8 +59,7 @@ def write_graph(spec: SessionSpec, out: Path) -> Types:
     time and their size on disk.
 
     Args:
-        spec: how the session is created. Of its settings, the optimization level and the config
-            entries are used.
+        spec: how the session is created; only its `graph_settings` are used.
         out: the file for the graph.
 
     Returns:
@@ -61,16 +68,8 @@ def write_graph(spec: SessionSpec, out: Path) -> Types:
     weights = out.with_name(f"{out.name}.data")
     with suppress(OSError, NotImplementedError):
         weights.symlink_to(os.devnull)
-    level = spec.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    graph_settings = RuntimeSettings(
-        session={"graph_optimization_level": level},
-        session_config=spec.settings.session_config,
-    )
-    make_session(
-        spec.model,
-        graph_settings.updated(NOT_PACKED).updated(writes_graph_to(out)),
-        spec.provider,
-    )
+    settings = graph_settings(spec.settings).updated(NOT_PACKED)
+    make_session(spec.model, settings.updated(writes_graph_to(out)), spec.provider)
     weights.unlink(missing_ok=True)
     return inferred_types(out, spec.provider)
 

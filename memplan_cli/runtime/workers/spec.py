@@ -57,7 +57,7 @@ class SessionSpec:
 
     @classmethod
     def of_job(cls, job: Json) -> SessionSpec:
-        """Return the session that a worker's job is about."""
+        """Return the session in a worker's job."""
         return from_json(cls, job["session"], "the job")
 
     def deterministic(self) -> SessionSpec:
@@ -110,7 +110,7 @@ class InputSet:
 
     @classmethod
     def of_job(cls, job: Json) -> InputSet:
-        """Return the inputs that a worker's job runs with."""
+        """Return the inputs in a worker's job."""
         return from_json(cls, job["inputs"], "the job")
 
     def draw(self) -> Feed:

@@ -231,10 +231,10 @@ def run_job(
     content: Json,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    model: Path | None = None,
+    worker_model: Path | None = None,
 ) -> Outcome:
     """Run a job in a child process, as `start_job` does, and wait for its outcome."""
-    with start_job(function, content, timeout=timeout, model=model) as job:
+    with start_job(function, content, timeout=timeout, worker_model=worker_model) as job:
         return job.outcome()
 
 
@@ -243,7 +243,7 @@ def start_job(
     content: Json,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    model: Path | None = None,
+    worker_model: Path | None = None,
     begin: Begin = "waiting",
 ) -> Job:
     """Start a job in a child process, after the previous job of this thread has ended.
@@ -252,14 +252,16 @@ def start_job(
         function: ``module:function``; the module is imported in the child only.
         content: the argument of the function.
         timeout: seconds that the job may take.
-        model: within `warm_workers`, the process then waits for further jobs of this model.
+        worker_model: within `warm_workers`, the process then waits for further jobs with this
+            model; None: it ends with the job.
         begin: whether a waiting process may do the job; a job that measures the memory or time
             of a process needs a new one.
 
     Raises:
         RuntimeUnavailableError: the temporary files of the job cannot be written.
     """
-    process = None if model is None else ProcessChoice(str(model.absolute()), begin)
+    name = None if worker_model is None else str(worker_model.absolute())
+    process = None if name is None else ProcessChoice(name, begin)
     return Job([*WORKER, function], content, timeout=timeout, process=process)
 
 
