@@ -126,7 +126,7 @@ def donated_steps(
                 _STEPS_JOB,
                 {**fed_job, "task": "compare"},
                 timeout=check.timeout,
-                model=original,
+                worker_model=original,
             )
             tolerance = widened(tolerance, differences_in(repetition.result))
         donated_job = {
