@@ -33,7 +33,7 @@ from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.dumps import executed_graph
 from memplan_cli.runtime.loading import load_session
-from memplan_cli.runtime.simulate.predict import predict
+from memplan_cli.runtime.simulate.predict import predict_peaks
 
 from .chunking_models import GENERATED
 from .models import SHARED
@@ -180,7 +180,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     asked = Settings(chunk="auto", budget=case.asked, target="cpu")
     plan = api.optimize(path, asked, check=Check(timeout=3600)).plan
     seconds = time.perf_counter() - began
-    alone = predict(executed_graph(path, OPTIMISED, {}), OPTIMISED).first_run_peak
+    alone = predict_peaks(executed_graph(path, OPTIMISED, {}), OPTIMISED).first_run_peak
     # A process has one arena, with the settings of the first session that shares it.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         ratio = pool.submit(in_turn, path, path.with_suffix(".memplan.onnx")).result()

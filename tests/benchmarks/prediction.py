@@ -34,7 +34,7 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.dumps import observed_graph, write_dump
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict_peaks
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from shared_models import LIGHT, SHARED, with_random_weights
 
@@ -140,7 +140,7 @@ def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -
             graph = graphs[way[0]] = observed_graph(model, chosen, trial)
         measured = record_run(model, chosen, trial, "arena").peaks
         of_feeds = needs_run(graph)
-        found.append(Row(name, way, predict(graph, chosen), measured, of_feeds))
+        found.append(Row(name, way, predict_peaks(graph, chosen), measured, of_feeds))
     return found
 
 
@@ -165,7 +165,7 @@ def sessions(model: Path, trial: RunConditions, count: int) -> str:
     dump = model.with_name(f"{model.stem}.dump.onnx")
     write_dump(SessionSpec(model, settings=chosen), dump)
     plain = settings(WAYS[3])
-    predicted = predict(observed_graph(dump, plain, trial), plain)
+    predicted = predict_peaks(observed_graph(dump, plain, trial), plain)
     lines.append(f"| its dump, predicted | {figures(predicted)} | |")
     loaded = [figures(record_run(dump, plain, trial, "arena").peaks) for _ in range(2)]
     lines += [f"| its dump, loaded | {found} | |" for found in loaded]

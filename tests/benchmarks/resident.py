@@ -34,7 +34,7 @@ from memplan_cli.runtime.settings_search.written_model import WrittenModel  # no
 from memplan_cli.runtime.simulate.predict import (  # noqa: E402
     FREED_AT_ONCE,
     ExecutedGraph,
-    predict,
+    predict_peaks,
 )
 from memplan_cli.runtime.verification.verify import compare_models  # noqa: E402
 from memplan_cli.runtime.workers.spec import RunConditions  # noqa: E402
@@ -104,7 +104,7 @@ def bits(step: Path, out: Path) -> str:
 def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = ExecutedGraph(offline_program(path, {}, CPU), {})
-    predicted = predict(executed, FREED_AT_ONCE).first_run_peak
+    predicted = predict_peaks(executed, FREED_AT_ONCE).first_run_peak
     observed = record_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 

@@ -18,7 +18,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.replay.replay import replay
 from memplan_cli.runtime.run.run_model import process_of_run, record_run
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
@@ -90,7 +90,7 @@ def test_the_counters_say_something(net: Path) -> None:
 
 def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
     # The in-place table of CUDA is its own; the error is printed, and bounded here.
-    predicted = predict(
+    predicted = predict_peaks(
         ExecutedGraph(read_program(load_model(net)).program, provider=CUDA), PLAIN
     )
     measured = record_run(net, PLAIN, ON_CUDA, "arena").peaks

@@ -9,7 +9,7 @@ import pytest
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.dumps import executed_graph
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import predict
+from memplan_cli.runtime.simulate.predict import predict_peaks
 from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import LIGHT, with_random_weights
 
@@ -37,7 +37,7 @@ def test_every_peak_of_a_real_network_is_predicted(tmp_path: Path, source: Path)
         chosen = plain.updated(
             RuntimeSettings(session={"enable_mem_pattern": switch, "enable_mem_reuse": switch})
         )
-        predicted = predict(graph, chosen)
+        predicted = predict_peaks(graph, chosen)
         measured = record_run(path, chosen, RunConditions(), "arena").peaks
         assert (predicted.first_run_peak, predicted.steady_peak) == (
             measured.first_run_peak,
@@ -63,7 +63,7 @@ def test_held_is_predicted_within_one_region_of_the_arena(
     without_pattern = plain.updated(RuntimeSettings(session={"enable_mem_pattern": False}))
     workspace = record_run(path, without_pattern, RunConditions(), "arena").workspace
     assert workspace, "kernels of this net ask for some"
-    predicted = predict(graph, plain, workspace=workspace).held
+    predicted = predict_peaks(graph, plain, workspace=workspace).held
     measured = record_run(path, plain, RunConditions(), "arena").peaks
     assert predicted is not None
     assert measured.held is not None

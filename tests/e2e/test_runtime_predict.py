@@ -17,7 +17,7 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
@@ -224,7 +224,7 @@ def test_predicted_peaks_are_the_measured_ones(
 ) -> None:
     path = saved(tmp_path, text)
     chosen = settings(order, pattern, reuse)
-    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
+    predicted = predict_peaks(observed_graph(path, chosen, ON_CPU), chosen)
     measured = measure(path, chosen)
     assert peaks_of(predicted) == peaks_of(measured)
 
@@ -241,7 +241,7 @@ def test_a_body_whose_weights_are_packed_away_has_no_pattern(
 ) -> None:
     path = saved(tmp_path, text, *weights)
     chosen = settings("DEFAULT", "pattern", "reuse")
-    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
+    predicted = predict_peaks(observed_graph(path, chosen, ON_CPU), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
@@ -251,9 +251,11 @@ def test_without_packing_the_same_body_has_one(tmp_path: Path) -> None:
     packed = settings("DEFAULT", "pattern", "reuse")
     plain = packed.updated(RuntimeSettings(session_config={"session.disable_prepacking": "1"}))
     graph = observed_graph(path, packed, ON_CPU)
-    predicted = predict(graph, plain)
+    predicted = predict_peaks(graph, plain)
     assert peaks_of(predicted) == peaks_of(measure(path, plain))
-    assert predicted.steady_peak != predict(graph, packed).steady_peak, "it makes a difference"
+    assert predicted.steady_peak != predict_peaks(graph, packed).steady_peak, (
+        "it makes a difference"
+    )
 
 
 def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
             FeedSpec("c", "bool", (1,), "values", values=(flag,)),
         )
         given = replace(ON_CPU, specs=specs)
-        predicted = predict(observed_graph(path, chosen, given), chosen)
+        predicted = predict_peaks(observed_graph(path, chosen, given), chosen)
         assert peaks_of(predicted) == peaks_of(measure(path, chosen, given))
         found.add(peaks_of(predicted))
     assert len(found) == 2, "the branches differ"
@@ -274,7 +276,7 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
 
 def test_the_graph_after_optimisation_is_predicted_from_its_dump(tmp_path: Path) -> None:
     path = saved(tmp_path, BRANCHES)
-    predicted = predict(executed_graph(path, RuntimeSettings(), {}))
+    predicted = predict_peaks(executed_graph(path, RuntimeSettings(), {}))
     measured = measure(path, RuntimeSettings())
     assert peaks_of(predicted) == peaks_of(measured)
     assert not list(tmp_path.glob("*every-output*")), "the twin is gone"
@@ -284,7 +286,7 @@ def test_the_graph_after_optimisation_is_predicted_from_its_dump(tmp_path: Path)
 def test_inlined_functions_run_by_the_index_they_got(tmp_path: Path, order: str) -> None:
     path = saved(tmp_path, INLINED)
     chosen = settings(order, "pattern", "reuse")
-    predicted = predict(executed_graph(path, chosen, {}), chosen)
+    predicted = predict_peaks(executed_graph(path, chosen, {}), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
@@ -294,7 +296,7 @@ def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model, str(path))
     chosen = settings("DEFAULT", "pattern", "reuse")
-    predicted = predict(observed_graph(path, chosen, ON_CPU), chosen)
+    predicted = predict_peaks(observed_graph(path, chosen, ON_CPU), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
@@ -302,7 +304,7 @@ def test_what_depends_on_data_is_not_guessed() -> None:
     model = onnx.parser.parse_model(
         HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
     )
-    predicted = predict(ExecutedGraph(read_program(model).program))
+    predicted = predict_peaks(ExecutedGraph(read_program(model).program))
     assert (predicted.first_run_peak, predicted.held) == (None, None)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from allocation_traces import trace_of, traces, traces_that_keep_some
 from memplan_cli.core.program import Op
 from memplan_cli.runtime.simulate.arena import (
-    Arena,
     ArenaSettings,
+    SimulatedArena,
     best_fit_height,
     held_after_runs,
     place_by_rank,
@@ -151,7 +151,7 @@ def test_an_endless_region_is_as_high_as_a_plain_one(trace: AllocationTrace) -> 
 def test_live_allocations_never_overlap(
     trace: AllocationTrace, settings: ArenaSettings
 ) -> None:
-    arena = Arena(settings)
+    arena = SimulatedArena(settings)
     arena.run(trace)
     live: dict[int, int] = {}
     for chunks, index in trace.steps:
@@ -165,7 +165,7 @@ def test_live_allocations_never_overlap(
 
 @given(traces())
 def test_an_arena_in_one_region_is_whole_again_after_a_run(trace: AllocationTrace) -> None:
-    arena = Arena(ArenaSettings(initial=1 << 30))
+    arena = SimulatedArena(ArenaSettings(initial=1 << 30))
     arena.run(trace)
     assert arena.is_whole()
 

@@ -24,7 +24,7 @@ from memplan_cli.runtime.settings_search.predicted import (
     settings_as_recorded,
     settings_for_sizes,
 )
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def has_pattern(graph: ExecutedGraph, base: RuntimeSettings = ANY) -> bool:
 def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_block() -> None:
     graph = executed(CHAIN)
     best = predict_settings(graph, ANY)
-    peaks = predict(graph, best.settings)
+    peaks = predict_peaks(graph, best.settings)
     assert best.settings.session["enable_mem_pattern"] is True
     assert best.predicted.held == best.settings.arena["initial_chunk_size_bytes"]
     assert best.predicted.held == peaks.held
@@ -133,7 +133,7 @@ def test_what_an_arena_is_said_to_hold_is_what_two_runs_make_it_hold(
     )
     graph = ExecutedGraph(read_program(onnx.parser.parse_model(HEAD + text)).program)
     best = predict_settings(graph, ANY)
-    assert best.predicted.held == predict(graph, best.settings, {}).held
+    assert best.predicted.held == predict_peaks(graph, best.settings, {}).held
 
 
 SEQ = """g (float[n, 16] x) => (float[n, 16] y) {

@@ -13,7 +13,7 @@ from memplan_cli.reporting.snippets import settings_snippet
 from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
@@ -33,7 +33,7 @@ def test_the_order_that_needs_less_is_recommended() -> None:
     )
     best = predict_settings(graph, RuntimeSettings())
     peaks = {
-        order: predict(
+        order: predict_peaks(
             graph,
             RuntimeSettings(session={"execution_order": order, "enable_mem_reuse": False}),
         ).first_run_peak
@@ -100,7 +100,7 @@ def test_a_shape_node_reads_what_nobody_reads() -> None:
         session={"execution_order": "PRIORITY_BASED", "enable_mem_reuse": False}
     )
     before, after = (
-        predict(ExecutedGraph(read_program(m).program), in_file_order).first_run_peak
+        predict_peaks(ExecutedGraph(read_program(m).program), in_file_order).first_run_peak
         for m in (model, read)
     )
     assert before is not None

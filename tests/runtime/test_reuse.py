@@ -9,7 +9,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.in_place import InPlaceTable, load_table
 from memplan_cli.runtime.simulate.planner import (
     BlockPlan,
-    Kind,
+    BufferKind,
     PlannerSettings,
     Reuse,
     file_order,
@@ -33,7 +33,9 @@ def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> Bl
 
 
 def shared(got: BlockPlan) -> dict[str, str]:
-    return {var: buffer for var, buffer in got.buffer.items() if got.kind[var] is Kind.SHARED}
+    return {
+        var: buffer for var, buffer in got.buffer.items() if got.kind[var] is BufferKind.SHARED
+    }
 
 
 def test_a_dead_twin_is_taken_over() -> None:
@@ -93,7 +95,7 @@ def test_an_alias_shares_whoever_else_reads() -> None:
 
 def test_a_graph_output_always_has_memory_of_its_own() -> None:
     got = plan("a = Exp(x) y = Relu(a)")
-    assert got.kind["y"] is Kind.OUTPUT  # type: ignore[index]
+    assert got.kind["y"] is BufferKind.OUTPUT  # type: ignore[index]
 
 
 def test_another_element_size_is_not_written_over() -> None:

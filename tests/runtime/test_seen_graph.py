@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.graph.recorded import graph_of_run
 from memplan_cli.runtime.run.run_model import RunRecord
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
@@ -90,6 +90,6 @@ def test_constants_are_initializers_of_the_runtime_and_no_tensors_of_a_run() -> 
     values = numpy_helper.from_array(np.array([1, 2, 3, 4], np.float32), "w")
     model.graph.node.remove(weight)
     model.graph.initializer.append(values)
-    found = predict(with_nodes)
+    found = predict_peaks(with_nodes)
     assert found.first_run_peak
-    assert found == predict(ExecutedGraph(read_program(model).program))
+    assert found == predict_peaks(ExecutedGraph(read_program(model).program))

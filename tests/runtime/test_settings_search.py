@@ -62,7 +62,7 @@ def test_what_a_session_folds_is_held_beside_its_arena(
     monkeypatch.setattr(Prediction, "as_written_choice", lambda _: as_written_choice)
     monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
     graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
-    assert Prediction(baseline, graph, written).best().settings == chosen
+    assert Prediction(baseline, graph, written).best_choice().settings == chosen
 
 
 def test_weights_are_initializers_and_constants_of_a_known_size() -> None:

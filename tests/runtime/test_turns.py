@@ -12,7 +12,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate import execution
 from memplan_cli.runtime.simulate.observation import RunObservation, WrittenTensor
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 
 if TYPE_CHECKING:
     import pytest
@@ -41,7 +41,7 @@ def peak(sizes: tuple[int, ...]) -> int | None:
         {MANY: tuple(WrittenTensor(size, size) for size in sizes)},
         {SCAN: (TURNS, TURNS), "Loop#0.body": (2,)},
     )
-    return predict(
+    return predict_peaks(
         ExecutedGraph(PROGRAM, in_run_order=True, observed=observed), DEFAULTS
     ).first_run_peak
 

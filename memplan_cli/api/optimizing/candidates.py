@@ -344,7 +344,11 @@ def _may_need_less(rewriting: Rewriting, other: Rewriting, provider: str) -> boo
 
 def _peak_as_written(program: Program, settings: Settings, provider: str) -> int | None:
     """Predict the first run's peak in bytes if the program runs in its own order; None if unknown."""
-    from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, predict
+    from memplan_cli.runtime.simulate.predict import (
+        FREED_AT_ONCE,
+        ExecutedGraph,
+        predict_peaks,
+    )
 
     executed = ExecutedGraph(program, settings.dims, provider=provider)
-    return predict(executed, FREED_AT_ONCE).first_run_peak
+    return predict_peaks(executed, FREED_AT_ONCE).first_run_peak

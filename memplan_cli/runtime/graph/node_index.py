@@ -293,10 +293,10 @@ class _Matcher:
         return True
 
     def match_unread_nodes(self) -> None:
-        """Match nodes of bodies by their inputs.
+        """Match the remaining nodes of function bodies and subgraphs by their inputs.
 
-        They have no consumers, or had one before the runtime removed a pair of Casts, so
-        matching backwards does not reach them.
+        Matching backwards from outputs does not reach them: they have no consumers, or lost them
+        when ONNX Runtime removed a pair of Casts.
         """
         unmatched: dict[DumpGraph, dict[Kind, list[int]]] = {}
         for scope in list(self.scopes):
@@ -315,21 +315,26 @@ class _Matcher:
         for place, node in enumerate(scope.nodes):
             if place in scope.matched:
                 continue
-            alike = unmatched.get(kind_of(node), ())
+            candidates = unmatched.get(kind_of(node), ())
             is_inlined = place in scope.calls
-            dump_place = None if is_inlined else _find_by_inputs(scope, node, alike)
+            dump_place = None if is_inlined else _find_by_inputs(scope, node, candidates)
             if dump_place is not None:
                 self._match(scope, place, dump_place)
                 self.match_pending()
-            elif is_inlined or (not alike and self._inline(scope, place)):
+            elif is_inlined or (not candidates and self._inline(scope, place)):
                 self._match_unread_in(scope.calls[place][0], unmatched)
 
 
 def _find_by_inputs(scope: _Scope, node: NodeProto, places: Iterable[int]) -> int | None:
     """Return the place of an unmatched dump node with the inputs of a source node, or None.
 
-    Inputs are compared as far as their names in the dump are known. Of several equal nodes any
-    will do: they have no consumers and outputs of one size.
+    Inputs are compared as far as their names in the dump are known. Of several equal nodes the first
+    is returned: they have no consumers, and outputs of equal size.
+
+    Args:
+        scope: the scope of the source node.
+        node: the source node.
+        places: of dump nodes with the same operator.
     """
     inputs = [scope.dump_name(name) if name else "" for name in node.input]
     if not any(inputs):
@@ -343,12 +348,13 @@ def _find_by_inputs(scope: _Scope, node: NodeProto, places: Iterable[int]) -> in
 
 
 def _rank_unmatched(dump: DumpGraph) -> None:
-    """Rank nodes of functions with unknown bodies, by the call that their outputs lead to.
+    """Set the missing ranks of a dump: those of nodes that come from functions with unknown bodies.
 
-    These are the runtime's own functions, and functions that it writes in another way than
-    ONNX. The nodes of such a call are ranked in the order of the dump, all of them.
+    These are functions of ONNX Runtime itself, and functions whose body ONNX Runtime changes. A node
+    without rank belongs to the call that reads its outputs, or produces them. All nodes of such a
+    call are ranked by their place in the dump. Subgraphs are ranked in the same way.
     """
-    call_of_name: dict[str, Rank] = {}  # the call whose body reads a name
+    call_of_name: dict[str, Rank] = {}  # the earliest call whose body reads a value
     unknown_calls = frozenset(dump.unknown_calls.values())
     calls_in_dump_order: set[Rank] = set()
     for place in range(len(dump.nodes) - 1, -1, -1):

@@ -36,7 +36,7 @@ from memplan_cli.runtime.profile.workspace import (
     requests_from_totals,
     workspace_by_rule,
 )
-from memplan_cli.runtime.simulate.arena import Arena, ArenaSettings
+from memplan_cli.runtime.simulate.arena import ArenaSettings, SimulatedArena
 from memplan_cli.runtime.simulate.execution import trace_session
 from memplan_cli.runtime.simulate.predict import simulated_model
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, tensor_bytes
@@ -220,13 +220,13 @@ class _ResidentArena:
 
     memory: SimulatedMemory
     settings: ArenaSettings
-    _arena: Arena = field(init=False)
+    _arena: SimulatedArena = field(init=False)
     _starts: list[int] = field(default_factory=list)
     _regions: dict[int, MemoryBlock] = field(default_factory=dict)
     _lowest_mapping: int = _MAPPINGS // CHUNK
 
     def __post_init__(self) -> None:
-        self._arena = Arena(self.settings, place_region=self._place_region)
+        self._arena = SimulatedArena(self.settings, place_region=self._place_region)
 
     def run(self, trace: AllocationTrace) -> None:
         """Serve the requests of one run, and write to everything that it allocates."""

@@ -50,7 +50,7 @@ _UNBINDABLE_TYPES = ("seq(", "map(")
 # ---- arenas ----
 
 
-class Arena(Protocol):
+class ReplayArena(Protocol):
     """Contiguous memory on the device of a provider, poisoned when it is created.
 
     Attributes:
@@ -71,7 +71,7 @@ class Arena(Protocol):
         """Overwrite bytes with data from host memory."""
 
 
-class HostArena:
+class HostReplayArena:
     """An arena in the memory of this process."""
 
     device = "cpu"
@@ -95,7 +95,7 @@ class HostArena:
         self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
 
 
-class DeviceArena:
+class DeviceReplayArena:
     """An arena on CUDA device 0, in the memory of one ``OrtValue``."""
 
     device = "cuda"
@@ -159,7 +159,7 @@ def run(job: Json) -> Json:
     """Job: replay a model, and compare its outputs with those that were saved.
 
     Args:
-        job: ``session`` and ``inputs``: of the model; ``places``: a `BoundPlacement` for each
+        job: ``session`` and ``inputs``: of the model; ``places``: a `BoundPlacement` of each
             tensor; ``arenas``: bytes of each arena; ``order``: the nodes of the top block in the
             plan's order, by their index in the file; ``outputs``: names; ``folder``: where the
             outputs were saved, or are saved now if ``save`` is true.
@@ -170,7 +170,7 @@ def run(job: Json) -> Json:
     """
     spec = SessionSpec.of_job(job)
     placements = [from_json(BoundPlacement, entry, "the job") for entry in job["places"]]
-    new_arena = HostArena if spec.provider == CPU else DeviceArena
+    new_arena = HostReplayArena if spec.provider == CPU else DeviceReplayArena
     replay = _Replay(
         node_models=NodeModels.of(spec.model),
         provider=spec.provider,
@@ -220,8 +220,8 @@ class _Replay:
 
     node_models: NodeModels
     provider: str
-    new_arena: Callable[[int], Arena]
-    arenas: Mapping[str, Arena]
+    new_arena: Callable[[int], ReplayArena]
+    arenas: Mapping[str, ReplayArena]
     places: Mapping[str, BoundPlacement]
     values: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class _Replay:
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
         reads: Sequence[str],
         names: Sequence[str],
-        temporary: Mapping[str, Arena],
+        temporary: Mapping[str, ReplayArena],
     ) -> None:
         """Run a session with its inputs and outputs bound to their places.
 
@@ -297,7 +297,9 @@ class _Replay:
             if not self._is_placed(name):
                 self.values[name] = value
 
-    def _temporary_outputs(self, node: NodeProto, names: Sequence[str]) -> dict[str, Arena]:
+    def _temporary_outputs(
+        self, node: NodeProto, names: Sequence[str]
+    ) -> dict[str, ReplayArena]:
         """Return memory for the placed outputs of an If; of other nodes, nothing.
 
         A plan may place an output of an If on tensors that its branch reads, because it is
@@ -373,12 +375,16 @@ class _Replay:
         return name in self.places and self.places[name].bytes > 0
 
     def _bound_memory(
-        self, place: BoundPlacement, memory: Arena | None = None
+        self, place: BoundPlacement, memory: ReplayArena | None = None
     ) -> tuple[str, int, int, tuple[int, ...], int]:
-        """Return a tensor's device, device number, type, shape and address, for a binding.
+        """Return the arguments of `bind_input` and `bind_output` behind the name of a tensor.
 
-        The address is that of its place, or of ``memory`` if that is given. The type is ONNX's
-        number, because numpy has no int4 and no float8.
+        These are device, device number, type, shape and address. The type is ONNX's number, because
+        numpy has no int4 and no float8.
+
+        Args:
+            place: of the tensor.
+            memory: other memory to bind the tensor to; None: its place.
         """
         arena = self.arenas[place.arena]
         address = arena.address + place.offset if memory is None else memory.address

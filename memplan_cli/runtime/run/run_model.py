@@ -212,7 +212,14 @@ def record_run(
     *collect: str,
     runs: int = 3,
 ) -> RunRecord:
-    """Run a model with deterministic settings and record what ``collect`` names; outputs are ignored.
+    """Run a model with deterministic settings for its memory or kernels; outputs are ignored.
+
+    Args:
+        model: the file.
+        settings: of the session.
+        conditions: where the model runs, and on which inputs.
+        collect: what is recorded, as `RunSpec.collect`.
+        runs: number of runs; 0 only creates the session.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
@@ -221,8 +228,9 @@ def record_run(
     session = conditions.session(model, settings).deterministic()
     inputs = (conditions.input_set(model),)
     spec = RunSpec(session, inputs, collect, runs=runs, compared_runs=0)
-    what = f"{model} could not be measured{given_text(conditions.binding.feeds)}"
-    return run_model(spec, timeout=conditions.timeout).require(what)
+    record = run_model(spec, timeout=conditions.timeout)
+    inputs_text = given_text(conditions.binding.feeds)
+    return record.require(f"{model} could not be measured{inputs_text}")
 
 
 def process_of_run(

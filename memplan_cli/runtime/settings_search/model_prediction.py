@@ -24,7 +24,7 @@ from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
 from memplan_cli.runtime.run.timing import is_slower_as_written
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
-from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict
+from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -133,7 +133,7 @@ def predicted_facts(
         provider=CPU,
         predicted={
             "original": replace(
-                predict(before, DEFAULTS),
+                predict_peaks(before, DEFAULTS),
                 process=predict_process_bytes(stored, before, DEFAULTS),
             ),
             "optimized": replace(

@@ -32,7 +32,7 @@ from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
     ExecutedGraph,
     needs_run,
-    predict,
+    predict_peaks,
 )
 from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS
 from memplan_cli.runtime.simulate.trace import weight_bytes
@@ -117,7 +117,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         baseline.provider,
         ProcessMeasurements(baseline.record.workspace),
     )
-    predicted = replace(predict(executed, settings), process=process)
+    predicted = replace(predict_peaks(executed, settings), process=process)
     return BaselineGraph(executed, predicted, (*prediction_warnings(executed), *notes))
 
 
@@ -140,30 +140,30 @@ class Prediction:
 
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
-        return self.file() if settings.runs_as_written else self.optimised()
+        return self.file_graph() if settings.runs_as_written else self.optimised_graph()
 
-    def file(self) -> ExecutedGraph:
-        """Return the graph of the file.
+    def file_graph(self) -> ExecutedGraph:
+        """Return the graph of the file, which a session without optimisation runs.
 
-        If the runtime optimised it offline, its values have the names of the baseline's graph, so
-        the observation of the baseline's run applies to it.
+        If the file was optimised offline, its values have the names of the baseline's graph, so
+        that the observation of the baseline's run applies to it.
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.offline:
             return file
-        before = self.graph.executed
+        baseline_graph = self.graph.executed
         return replace(
             file,
-            observed=before.observed,
-            planner_shapes=_planner_shapes_by_name(before, file),
+            observed=baseline_graph.observed,
+            planner_shapes=_planner_shapes_by_name(baseline_graph, file),
         )
 
-    def optimised(self) -> ExecutedGraph:
-        """Return the predicted graph of the file after the runtime's optimisation."""
+    def optimised_graph(self) -> ExecutedGraph:
+        """Return the predicted graph that ONNX Runtime's optimisation makes of the file."""
         return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
 
-    def best(self) -> SettingsChoice:
+    def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory at about the original's time."""
         written = self.written
         if written.as_written or written.offline:
@@ -190,11 +190,13 @@ class Prediction:
         """
         if self.written.as_written or self.written.offline:
             return self.choices()
-        optimised, as_written_choice = self.choices()
+        optimised, as_written = self.choices()
         by_priority = replace(
             optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
         )
-        more = [SettingsChoice(by_priority, Peaks(None, None), provider=optimised.provider)]
+        unpredicted = [
+            SettingsChoice(by_priority, Peaks(None, None), provider=optimised.provider)
+        ]
         fusions = costly_fusions(self.graph.executed.program)
         if fusions:
             conditions = RunConditions.of_check(self.baseline.check, self.baseline.binding)
@@ -203,8 +205,8 @@ class Prediction:
             )
             base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
-            more.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
-        return (optimised, *more, as_written_choice)
+            unpredicted.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
+        return (optimised, *unpredicted, as_written)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -219,11 +221,13 @@ class Prediction:
     def optimised_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimisation."""
         base = settings_for_sizes(DEFAULTS, self.baseline.binding.assumed)
-        return predict_settings(self.optimised(), base, self.baseline.record.workspace or {})
+        return predict_settings(
+            self.optimised_graph(), base, self.baseline.record.workspace or {}
+        )
 
     def as_written_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimisation."""
-        executed = self.file()
+        executed = self.file_graph()
         measured = self.workspace
         if measured is None:
             measured = self.baseline.record.workspace or {}
@@ -231,9 +235,8 @@ class Prediction:
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
         if self.written.as_written and not self.written.offline:
-            base = without_pattern(
-                base
-            )  # a budget counts tensors, which a pattern allocates in one block
+            # A budget counts tensors, which a memory pattern would allocate in one block.
+            base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 
     @property
@@ -245,17 +248,17 @@ class Prediction:
         """Return the bytes of constants that the session folds and the file does not have."""
         after, file = (
             weight_bytes(graph.program, graph.dims)
-            for graph in (self.optimised(), self.file())
+            for graph in (self.optimised_graph(), self.file_graph())
         )
         return max(after - file, 0)
 
 
 def _planner_shapes_by_name(
-    before: ExecutedGraph, file: ExecutedGraph
+    source: ExecutedGraph, file: ExecutedGraph
 ) -> dict[VarId, Shape | None]:
-    """Return ``before.planner_shapes`` for the values of another graph with the same names."""
+    """Return the planner's shapes of ``source`` for the values of ``file`` with the same names."""
     shape_by_name = {
-        before.program.vars[var].name: shape for var, shape in before.planner_shapes.items()
+        source.program.vars[var].name: shape for var, shape in source.planner_shapes.items()
     }
     return {
         var.id: shape_by_name[var.name]
@@ -290,7 +293,7 @@ def predicted_cost(
     in an offline file are mapped and not counted.
     """
     prediction = Prediction(baseline, graph, written)
-    choice = prediction.best()
+    choice = prediction.best_choice()
     prediction_of_process = simulate_process(
         stored_model(written.path),
         prediction.executed(choice.settings),

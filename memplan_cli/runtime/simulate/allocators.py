@@ -22,7 +22,7 @@ from memplan_cli.runtime.simulate.arena import (
 from memplan_cli.runtime.simulate.predict import (
     FREED_AT_ONCE,
     ExecutedGraph,
-    predict,
+    predict_peaks,
     session_traces,
 )
 from memplan_cli.runtime.simulate.trace import UnknownBytesError
@@ -114,7 +114,7 @@ def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
             hint=binding_options(input_shapes(executed.program)),
         ) from error
     if allocator == RUNTIME:
-        held = predict(executed).held or 0
+        held = predict_peaks(executed).held or 0
     else:
         held = ALLOCATORS[allocator](trace)
     return Simulation(allocator, held, trace.live_peak, len(trace.sizes))

@@ -5,8 +5,8 @@ of several the one at the lowest address. It is split if it has at least twice t
 size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbours in the
 same region. If no chunk fits, the arena reserves another region from the system.
 
-Searches for the best arena simulate thousands of arenas on the same requests, and most of them
-soon hold too much. So `Arena.run` is one loop over plain numbers, and it stops at a limit.
+Searches for the best arena simulate thousands of arenas on the same requests, most of which soon
+exceed the limit. For speed, `SimulatedArena.run` is one loop over plain numbers, and it stops at a limit.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def simulate_arena(
         place_region: where regions lie; None places each above the ones before.
         after_run: what happens to empty regions after each run.
     """
-    arena = Arena(settings, limit, place_region)
+    arena = SimulatedArena(settings, limit, place_region)
     most_held = work = 0
     last: AllocationTrace | None = None
     for trace in traces:
@@ -141,8 +141,8 @@ def held_after_runs(
 
 
 def best_fit_height(trace: AllocationTrace) -> int:
-    """Return the height of an endless region in which every chunk is split exactly."""
-    arena = Arena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
+    """Return the bytes that best fit needs in one region without end, with every chunk split."""
+    arena = SimulatedArena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
     arena.run(trace)
     ends = (
         address + -(-size // CHUNK)
@@ -152,7 +152,7 @@ def best_fit_height(trace: AllocationTrace) -> int:
 
 
 def place_by_rank(ranks: Sequence[int]) -> PlaceRegion:
-    """Place the first regions in the order of these ranks, and later ones above them."""
+    """Return a function that places the first regions in the order of these ranks, others above."""
     remaining = list(ranks)
     top = 0
 
@@ -165,25 +165,25 @@ def place_by_rank(ranks: Sequence[int]) -> PlaceRegion:
     return place
 
 
-class Arena:
-    """An arena between runs.
+class SimulatedArena:
+    """The state of an arena between runs. Addresses and sizes are in chunks.
 
     Attributes:
-        addresses: address of each allocation of the last run, by index, in chunks.
+        addresses: address of each allocation of the last run, by its index.
         failed_index: index of the allocation at which the last run exceeded the limit.
     """
 
     __slots__ = (
-        "_after",
-        "_before",
+        "_following",
         "_free",
+        "_free_addresses",
         "_growth",
         "_held",
-        "_idle",
         "_limit",
         "_max_dead",
         "_max_extension",
         "_place_region",
+        "_previous",
         "_sizes",
         "addresses",
         "failed_index",
@@ -195,7 +195,13 @@ class Arena:
         limit: int = UNLIMITED,
         place_region: PlaceRegion | None = None,
     ) -> None:
-        """Make an empty arena that must not hold more than ``limit`` bytes."""
+        """Create an empty arena.
+
+        Args:
+            settings: of the arena.
+            limit: a run stops when the arena holds more bytes than this.
+            place_region: where regions lie; None places each above the ones before.
+        """
         self.addresses: list[int] = []
         self.failed_index = 0
         self._max_dead = -(-settings.max_dead_bytes // CHUNK)
@@ -206,11 +212,15 @@ class Arena:
         self._limit = limit // CHUNK
         self._place_region = place_region or place_by_rank(())
         self._held = 0
-        self._free: list[int] = []  # sorted: size << _ADDRESS_BITS | address
-        self._idle: set[int] = set()  # addresses of free chunks
-        self._sizes: dict[int, int] = {}  # of all chunks, by address
-        self._before: dict[int, int] = {}  # neighbours in the region, -1 at its ends
-        self._after: dict[int, int] = {}
+        self._free: list[int] = []
+        """A sorted key of each free chunk: ``size << _ADDRESS_BITS | address``."""
+        self._free_addresses: set[int] = set()
+        self._sizes: dict[int, int] = {}
+        """The size of each chunk, by address."""
+        self._previous: dict[int, int] = {}
+        """The chunk before each chunk in its region, by address; -1 at the start of the region."""
+        self._following: dict[int, int] = {}
+        """The chunk behind each chunk in its region, by address; -1 at the end of the region."""
 
     @property
     def held(self) -> int:
@@ -218,70 +228,76 @@ class Arena:
         return self._held * CHUNK
 
     def is_whole(self) -> bool:
-        """Whether the arena is one free region: the next run finds it as the last one did."""
+        """Return whether the arena is one free region, so that an equal run would not change it."""
         return len(self._sizes) == len(self._free) == 1
 
     def run(self, trace: AllocationTrace) -> bool:
-        """Serve one run. Return False if the arena exceeded its limit and stopped."""
-        free, idle, sizes = self._free, self._idle, self._sizes
-        before, after, max_dead = self._before, self._after, self._max_dead
+        """Serve the requests of one run.
+
+        Returns:
+            False if the arena exceeded its limit; the run then stopped at ``failed_index``.
+        """
+        free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
+        previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
-        for wanted, slot in trace.steps:
+        for wanted, allocation in trace.steps:
             if wanted:
                 index = bisect_left(free, wanted << _ADDRESS_BITS)
                 if index == len(free):
                     if not self._extend(wanted):
-                        self.failed_index = slot
+                        self.failed_index = allocation
                         return False
                     index = bisect_left(free, wanted << _ADDRESS_BITS)
                 key = free.pop(index)
                 start, size = key & _ADDRESS, key >> _ADDRESS_BITS
-                idle.remove(start)
+                free_addresses.remove(start)
                 rest = size - wanted
                 if rest >= max_dead or size >= 2 * wanted:
-                    other, behind = start + wanted, after[start]
+                    rest_start, behind = start + wanted, following[start]
                     if behind >= 0:
-                        before[behind] = other
-                    before[other], after[other], after[start] = start, behind, other
-                    sizes[start], sizes[other] = wanted, rest
-                    idle.add(other)
-                    insort(free, rest << _ADDRESS_BITS | other)
-                addresses[slot] = start
+                        previous[behind] = rest_start
+                    previous[rest_start], following[rest_start] = start, behind
+                    following[start] = rest_start
+                    sizes[start], sizes[rest_start] = wanted, rest
+                    free_addresses.add(rest_start)
+                    insort(free, rest << _ADDRESS_BITS | rest_start)
+                addresses[allocation] = start
             else:
-                start = addresses[slot]
+                start = addresses[allocation]
                 size = sizes[start]
-                behind, ahead = after[start], before[start]
-                if behind in idle:
-                    idle.remove(behind)
-                    more = sizes.pop(behind)
-                    del free[bisect_left(free, more << _ADDRESS_BITS | behind)]
-                    size += more
-                    behind = after.pop(behind)
-                    after[start] = behind
+                behind, ahead = following[start], previous[start]
+                if behind in free_addresses:
+                    free_addresses.remove(behind)
+                    behind_size = sizes.pop(behind)
+                    del free[bisect_left(free, behind_size << _ADDRESS_BITS | behind)]
+                    size += behind_size
+                    behind = following.pop(behind)
+                    following[start] = behind
                     if behind >= 0:
-                        before[behind] = start
-                if ahead in idle:
-                    more = sizes.pop(start)
-                    size = sizes[ahead] + size
-                    del free[bisect_left(free, sizes[ahead] << _ADDRESS_BITS | ahead)]
-                    after[ahead] = behind
+                        previous[behind] = start
+                if ahead in free_addresses:
+                    del sizes[start]
+                    ahead_size = sizes[ahead]
+                    size += ahead_size
+                    del free[bisect_left(free, ahead_size << _ADDRESS_BITS | ahead)]
+                    following[ahead] = behind
                     if behind >= 0:
-                        before[behind] = ahead
+                        previous[behind] = ahead
                     start = ahead
                 else:
-                    idle.add(start)
+                    free_addresses.add(start)
                 sizes[start] = size
                 insort(free, size << _ADDRESS_BITS | start)
         return True
 
     def shrink(self) -> None:
-        """Give empty regions back to the system. The first of an arena that doubles stays."""
-        for start in sorted(self._idle):
-            is_region = self._before[start] < 0 and self._after[start] < 0
+        """Return empty regions to the system, except the first one of an arena that doubles."""
+        for start in sorted(self._free_addresses):
+            is_region = self._previous[start] < 0 and self._following[start] < 0
             if is_region and (start or not self._max_extension):
                 size = self._sizes.pop(start)
-                self._idle.remove(start)
-                del self._before[start], self._after[start]
+                self._free_addresses.remove(start)
+                del self._previous[start], self._following[start]
                 del self._free[bisect_left(self._free, size << _ADDRESS_BITS | start)]
                 self._held -= size
 
@@ -292,13 +308,13 @@ class Arena:
         self._held += size
         if self._held > self._limit:
             return False
-        self._sizes[start], self._before[start], self._after[start] = size, -1, -1
-        self._idle.add(start)
+        self._sizes[start], self._previous[start], self._following[start] = size, -1, -1
+        self._free_addresses.add(start)
         insort(self._free, size << _ADDRESS_BITS | start)
         return True
 
     def _next_region_size(self, wanted: int) -> int:
-        """Return the size of the next region where regions grow by powers of two.
+        """Return the size of the next region of an arena that grows by powers of two.
 
         The step doubles until the request fits. The cap applies only where the step was large
         enough already: a step that a large request made stays (core/framework/bfc_arena.cc).

@@ -17,11 +17,17 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId, captures
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.simulate.planner import BlockPlan, Kind, MemoryPattern, plan_block
+from memplan_cli.runtime.simulate.planner import (
+    BlockPlan,
+    BufferKind,
+    MemoryPattern,
+    plan_block,
+)
 from memplan_cli.runtime.simulate.trace import (
     AllocationTrace,
     TraceRecorder,
     UnknownBytesError,
+    is_tensor,
 )
 
 if TYPE_CHECKING:
@@ -31,13 +37,14 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 
 OuterResults = Mapping[VarId, VarId | None]
-"""Results of a body in memory of its control-flow op. The value is the output of that op if it is
-allocated only when the body makes the result, else None."""
+"""Outputs of a body that are written into memory of its control-flow op. The value is the output of
+that op if it is allocated when the body writes it; None if it is allocated before the body runs."""
 
-_NO_TENSORS = ("sequence", "optional", "map")
+Allocations = dict[VarId, int]
+"""The allocation of each variable in memory of its own, as an index into `AllocationTrace.sizes`."""
 
 _ITERATIONS_TO_REPEAT = 3
-"""After one iteration that traces a pattern and one that starts from its state, all are alike."""
+"""The first iteration traces a memory pattern, the second starts from its state, later ones are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +146,15 @@ class RunSimulator:
         owner: Op | None,
         outer_results: OuterResults,
         outer: Frame | None = None,
-    ) -> dict[VarId, int]:
-        """Run a block in a new frame. Return the allocations of results in memory of their own."""
+    ) -> Allocations:
+        """Run a block in a new frame, and return its outputs that the caller has to free.
+
+        Args:
+            block: the main graph, or a body of a control-flow op.
+            owner: the control-flow op; None for the main graph.
+            outer_results: outputs of the block in memory of the control-flow op.
+            outer: the frame that executes the control-flow op.
+        """
         plan = self.plans.get(block.path)
         if plan is None:
             plan = plan_block(self.model.program, block, owner, self.model.planner)
@@ -150,7 +164,7 @@ class RunSimulator:
         return frame.execute()
 
     def is_repetitive(self, block: Block, iterations: int) -> bool:
-        """Whether the next iterations of a body write the same sizes as the last one."""
+        """Return whether the next ``iterations`` of a body write the same sizes as the last one."""
         if any(op.bodies for op in block.ops):
             return False
         observed, last = self.model.observed, self.frames[block.path] - 1
@@ -161,18 +175,21 @@ class RunSimulator:
         return all(len(part) == 1 + iterations == part.count(part[0]) for part in parts)
 
     def pattern_key(self, block: Block) -> int | None:
-        """Return the key by which the runtime finds a pattern, or None where feeds forbid one.
+        """Return the key by which ONNX Runtime finds the memory pattern of a block.
 
-        Feeds whose shape is constant within a run are left out: they change no key. A weight of an
-        outer block that its kernels have packed is freed, and what the body is fed in its place is
-        no tensor (measured).
+        It is the exclusive or of the dims of all feeds; feeds whose shape is constant within a run
+        are left out, because they change no key.
+
+        Returns:
+            None if a feed is no tensor, so that there is no pattern. That includes a captured weight
+            that was freed after its kernels had packed it (measured).
         """
         feeds = self.feeds.get(block.path)
         if feeds is None:
             outer = captures(block) if block.path else ()
             feeds = self.feeds[block.path] = (*block.inputs, *outer)
         types, packed = self.model.program.vars, self.model.packed
-        if any(types[var].dtype.startswith(_NO_TENSORS) or var in packed for var in feeds):
+        if any(not is_tensor(types[var]) or var in packed for var in feeds):
             return None
         return reduce(xor, (self.keys.get(var, 0) for var in feeds), 0)
 
@@ -182,13 +199,15 @@ class Frame:
     """One execution of one block.
 
     Attributes:
-        simulator, block, plan: what is run, and by which decisions.
-        outer_results: results in memory of the control-flow op.
+        simulator: holds the state of the run.
+        block: the block that is executed.
+        plan: the decisions of the planner for it.
+        outer_results: outputs of the block in memory of the control-flow op.
         outer: the frame of the control-flow op.
         number: how many frames of this block came before in this run.
-        key: of the feeds, for a memory pattern.
+        key: by which the memory pattern of this frame is found; None: it has no pattern.
         allocations: variables in memory of their own.
-        pattern: the block of an earlier frame with the same key.
+        pattern: the memory pattern of an earlier frame with the same key.
         traced: the pattern that this frame traces.
     """
 
@@ -199,12 +218,12 @@ class Frame:
     outer: Frame | None
     number: int
     key: int | None = None
-    allocations: dict[VarId, int] = field(default_factory=dict)
+    allocations: Allocations = field(default_factory=dict)
     pattern: MemoryPattern | None = None
     traced: MemoryPattern | None = None
 
-    def execute(self) -> dict[VarId, int]:
-        """Run every op. Return the allocations of results in memory of their own."""
+    def execute(self) -> Allocations:
+        """Run every op, and return the block's outputs, which the caller has to free."""
         recorder = self.simulator.recorder
         pattern_block = self._start_pattern() if self.simulator.model.with_pattern else None
         for op, freed in zip(self.plan.order, self.plan.freed, strict=True):
@@ -227,10 +246,10 @@ class Frame:
                 self.outer.allocate(outer_var)
             return
         kind = self.plan.kind.get(var)
-        if var in self.allocations or kind not in (Kind.NEW, Kind.OUTPUT):
+        if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
             return
         size = self._size(var)
-        if kind is Kind.NEW:
+        if kind is BufferKind.NEW:
             if self.pattern is not None and self.pattern.holds(var, size):
                 return
             is_text = self.simulator.model.program.vars[var].dtype == "string"
@@ -245,7 +264,11 @@ class Frame:
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:
-        """Allocate the block of a known pattern, or start to trace one."""
+        """Find the memory pattern of this frame, or start to trace one.
+
+        Returns:
+            The allocation of the whole pattern; None if the pattern is new or empty.
+        """
         self.key = self.simulator.pattern_key(self.block)
         if self.key is None:
             return None
@@ -256,12 +279,18 @@ class Frame:
             return self.simulator.recorder.allocate(self.pattern.height)
         return None
 
-    def _close(self, pattern_block: int | None) -> dict[VarId, int]:
-        """Free the remaining memory and keep the traced pattern. Return the results."""
+    def _close(self, pattern_block: int | None) -> Allocations:
+        """Free all memory but that of the block's outputs, which are returned.
+
+        A traced memory pattern is kept for later frames.
+
+        Args:
+            pattern_block: the allocation of the whole memory pattern, if this frame has one.
+        """
         recorder = self.simulator.recorder
-        results = {}
+        results: Allocations = {}
         for var, index in list(self.allocations.items()):
-            if self.plan.kind[var] is Kind.OUTPUT:
+            if self.plan.kind[var] is BufferKind.OUTPUT:
                 results[var] = index
             else:
                 recorder.free(index)
@@ -336,7 +365,7 @@ def _branch(frame: Frame, op: Op) -> Block:
 
 
 def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
-    """Return the most live bytes of a branch. Nothing is recorded in the current run."""
+    """Return the most live bytes of a branch, by a trial that leaves the current run unchanged."""
     recorder = TraceRecorder()
     trial = replace(frame.simulator, recorder=recorder, patterns={}, frames=Counter(), keys={})
     trial.run_block(body, op, dict.fromkeys(body.outputs))
@@ -344,7 +373,11 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 
 
 def _run_loop(frame: Frame, op: Op) -> None:
-    """Run the iterations: each makes the state of the next, and all keep their scan outputs."""
+    """Run the iterations of a Loop.
+
+    Each iteration allocates the state of the next one. Scan outputs of all iterations stay until
+    they are concatenated.
+    """
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
     state_count = len(op.inputs) - 1
@@ -388,7 +421,7 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
 
 
 def _run_scan(frame: Frame, op: Op) -> None:
-    """Run the iterations between two buffers for each state. Outputs are written in slices."""
+    """Run the iterations of a Scan: outputs are written in slices, and each state has two buffers."""
     (body,) = op.bodies
     simulator, recorder = frame.simulator, frame.simulator.recorder
     for var in op.outputs:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.runtime.profile.type_names import dtype_of
-from memplan_cli.runtime.simulate.trace import bytes_of
+from memplan_cli.runtime.simulate.trace import bytes_of, is_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -115,7 +115,7 @@ def _append_written(
     written: dict[VarId, list[WrittenTensor]],
 ) -> None:
     """Append the tensors of one execution to ``written``. Sequences and optionals are left out."""
-    outputs = [var for var in op.outputs if var and _is_tensor(program, var)]
+    outputs = [var for var in op.outputs if var and is_tensor(program.vars[var])]
     if len(outputs) != len(wrote):
         return
     for var, (type_name, dims) in zip(outputs, wrote, strict=True):
@@ -130,7 +130,7 @@ def _append_written(
 def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
     """Yield the weights among an op's inputs that are missing from the tensors it read."""
     remaining = [tuple(dims) for _, dims in read]
-    inputs = [var for var in op.inputs if var and _is_tensor(program, var)]
+    inputs = [var for var in op.inputs if var and is_tensor(program.vars[var])]
     if op.bodies or len(inputs) <= len(remaining):
         return
     for var in inputs:
@@ -139,7 +139,3 @@ def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[Var
             remaining = remaining[1:]
         else:
             yield var
-
-
-def _is_tensor(program: Program, var: VarId) -> bool:
-    return not program.vars[var].dtype.startswith(("sequence", "optional", "map"))

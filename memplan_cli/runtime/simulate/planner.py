@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Order = tuple["Op", ...]
 
 
-def reads(op: Op) -> tuple[VarId, ...]:
+def variables_read(op: Op) -> tuple[VarId, ...]:
     """Return the variables that an op reads from its own block: inputs, then captures of its bodies."""
     if not op.bodies:
         return op.inputs
@@ -98,7 +98,7 @@ ORDERS: Mapping[str, Callable[[Block], Order]] = {
 """Values of ``SessionOptions.execution_order``."""
 
 
-class Kind(Enum):
+class BufferKind(Enum):
     """Where the bytes of a variable are."""
 
     GIVEN = "given"
@@ -139,7 +139,7 @@ class BlockPlan:
     """
 
     order: Order
-    kind: Mapping[VarId, Kind]
+    kind: Mapping[VarId, BufferKind]
     buffer: Mapping[VarId, VarId]
     freed: tuple[tuple[VarId, ...], ...]
 
@@ -161,10 +161,20 @@ def plan_block(
 
 @dataclass(slots=True)
 class _Walk:
-    """The planner's walk over the ops of a block.
+    """The planner's walk over the ops of a block, and its decisions so far.
+
+    A buffer is named by the variable that it was allocated for.
 
     Attributes:
-        uses: reads and writes left of each buffer. Results and outside values never reach 0.
+        program: the program of the block.
+        block: the block.
+        table: which kernels work in place.
+        reuse: whether the buffers of dead variables are reused.
+        is_loop_body: whether the block is the body of a Loop.
+        uses: remaining reads and writes of each buffer. Those of outputs of the block, and of values
+            from outside, never reach 0.
+        kind: where the bytes of each variable are.
+        buffer: the buffer of each variable.
         free: buffers that may be reused, the last one freed at the end.
     """
 
@@ -174,21 +184,20 @@ class _Walk:
     reuse: Reuse
     is_loop_body: bool
     uses: Counter[VarId] = field(default_factory=Counter)
-    kind: dict[VarId, Kind] = field(default_factory=dict)
+    kind: dict[VarId, BufferKind] = field(default_factory=dict)
     buffer: dict[VarId, VarId] = field(default_factory=dict)
     free: list[VarId] = field(default_factory=list)
 
     def count_uses(self, order: Order) -> None:
         """Count the uses of all variables, and give each its own buffer."""
-        named = [
-            var for op in order for vars_ in (reads(op), op.outputs) for var in vars_ if var
-        ]
-        self.uses.update((*named, *self.block.outputs))
+        for op in order:
+            self.uses.update(var for var in (*variables_read(op), *op.outputs) if var)
+        self.uses.update(self.block.outputs)
         written = {var for op in order for var in op.outputs}
         for var in list(self.uses):
             if var not in written:
                 self.uses[var] += 1
-                self.kind[var] = Kind.GIVEN
+                self.kind[var] = BufferKind.GIVEN
             self.buffer[var] = var
 
     def place(self, op: Op, results: frozenset[VarId]) -> None:
@@ -197,18 +206,18 @@ class _Walk:
             if not var:
                 continue
             if var in results:
-                self.kind[var] = Kind.OUTPUT
+                self.kind[var] = BufferKind.OUTPUT
                 self._share_passed_state(op, var)
                 continue
             shared = self._shared_input(op, position, var) or self._reusable_buffer(var)
             if shared:
                 self._share(shared, var)
             else:
-                self.kind[var] = Kind.NEW
+                self.kind[var] = BufferKind.NEW
 
     def release(self, op: Op) -> None:
-        """Add the buffers of which this op is the last user to the free list."""
-        for var in (*reads(op), *op.outputs):
+        """Count the uses of an op as done, and add buffers without further uses to the free list."""
+        for var in (*variables_read(op), *op.outputs):
             if not var:
                 continue
             buffer = self.buffer[var]
@@ -222,17 +231,24 @@ class _Walk:
         if not self.is_loop_body or source is None or source == self.block.inputs[0]:
             return
         is_weight = self.program.vars[source].origin is Origin.WEIGHT
-        if self.kind.get(source) is Kind.GIVEN and not is_weight:
+        if self.kind.get(source) is BufferKind.GIVEN and not is_weight:
             self._share(source, var)
 
     def _share(self, other: VarId, var: VarId) -> None:
+        """Place a variable into the buffer of another one, which gets its uses too."""
         buffer = self.buffer[other]
         self.buffer[var] = buffer
         self.uses[buffer] += self.uses[var]
-        self.kind[var] = Kind.SHARED
+        self.kind[var] = BufferKind.SHARED
 
     def _shared_input(self, op: Op, position: int, var: VarId) -> VarId | None:
-        """Return the input whose buffer the kernel uses for this output, or None."""
+        """Return the input whose buffer the kernel uses for an output, or None.
+
+        Args:
+            op: the op.
+            position: of the output among the op's outputs.
+            var: the output.
+        """
         key = f"{op.domain}.{op.type}" if op.domain else op.type
         if position:
             inputs = {output: index for index, output in self.table.later.get(key, ())}
@@ -251,9 +267,9 @@ class _Walk:
         return None
 
     def _reusable_buffer(self, var: VarId) -> VarId | None:
-        """Take the buffer off the free list that this variable reuses, or return None.
+        """Remove the buffer that a variable reuses from the free list and return it; None if none fits.
 
-        An unused output reuses no buffer, although its own is reused later (measured).
+        An unused output reuses no buffer, although its own buffer is reused later (measured).
         """
         if self.reuse is Reuse.OFF or not self.program.vars[var].shape or self.uses[var] < 2:
             return None
@@ -262,28 +278,33 @@ class _Walk:
                 return self.free.pop(index)
         return None
 
-    def _is_interchangeable(self, one: VarId, other: VarId) -> bool:
-        """Whether two variables are known to have the same element size and shape."""
-        a, b = self.program.vars[one], self.program.vars[other]
-        if a.shape is None or b.shape is None or None in a.shape:
+    def _is_interchangeable(self, first: VarId, second: VarId) -> bool:
+        """Return whether two variables are known to have the same element size and shape."""
+        first_var, second_var = self.program.vars[first], self.program.vars[second]
+        shape = first_var.shape
+        if shape is None or None in shape or shape != second_var.shape:
             return False
-        bits = _element_bits(a)
-        return bits is not None and bits == _element_bits(b) and a.shape == b.shape
+        bits = _element_bits(first_var)
+        return bits is not None and bits == _element_bits(second_var)
 
 
 def _element_bits(var: Var) -> int | None:
+    """Return the bits of one element; None for strings and unknown types."""
     return None if var.dtype == "string" else BITS.get(var.dtype)
 
 
 def _freed(order: Order, walk: _Walk) -> tuple[tuple[VarId, ...], ...]:
-    """Return the buffers that each op frees. Only reads count, so unread buffers stay."""
-    last: dict[VarId, int] = {}
+    """Return the buffers that each op frees: those of which it is the last reader.
+
+    A buffer that is never read is not freed before the end of the block.
+    """
+    last_reader: dict[VarId, int] = {}
     for index, op in enumerate(order):
-        for var in reads(op):
-            if var and walk.kind.get(walk.buffer[var]) is Kind.NEW:
-                last[walk.buffer[var]] = index
+        for var in variables_read(op):
+            if var and walk.kind.get(walk.buffer[var]) is BufferKind.NEW:
+                last_reader[walk.buffer[var]] = index
     freed: dict[int, list[VarId]] = defaultdict(list)
-    for buffer, index in last.items():
+    for buffer, index in last_reader.items():
         freed[index].append(buffer)
     return tuple(tuple(freed.get(index, ())) for index in range(len(order)))
 
@@ -298,6 +319,8 @@ class MemoryPattern:
     Attributes:
         height: bytes of the block so far.
         sizes: rounded bytes of each tensor placed.
+        _live: ``(offset, size, name)`` of each tensor that is not freed, sorted.
+        _placed: the entry in ``_live`` of each tensor.
     """
 
     height: int = 0
@@ -323,11 +346,14 @@ class MemoryPattern:
             del self._live[bisect_left(self._live, entry)]
 
     def holds(self, name: str, size: int) -> bool:
-        """Whether the block has a place for a tensor of exactly this size."""
+        """Return whether the block has a place for a tensor of exactly this size."""
         return self.sizes.get(name) == _aligned(size)
 
     def _tightest_gap(self, size: int) -> tuple[int, int]:
-        """Return the offset of the tightest gap, the lowest of several, and its index."""
+        """Return the offset of the smallest gap that fits, and its index in ``_live``.
+
+        Of several equal gaps, the one with the lowest offset is returned.
+        """
         end = 0
         best: tuple[int, int] | None = None
         smallest = 0
@@ -336,8 +362,8 @@ class MemoryPattern:
             if gap >= size and (best is None or gap < smallest):
                 best, smallest = (end, index), gap
             end = offset + length
-        # The room below the height is a gap like any other: without it, the blocks of two
-        # training steps come out lower than the runtime's.
+        # The space up to the height is a gap too. Without it, the blocks of two training steps
+        # would be lower than those of ONNX Runtime.
         gap = self.height - end
         if best is None or size <= gap < smallest:
             best = end, len(self._live)

@@ -58,7 +58,7 @@ class ExecutedGraph:
     provider: str = CPU
 
 
-def predict(
+def predict_peaks(
     executed: ExecutedGraph,
     settings: RuntimeSettings | None = None,
     workspace: Mapping[str, int] | None = None,

@@ -1,16 +1,16 @@
-"""Search for the arena settings with which the arena reserves the least memory of the system.
+"""Search for the arena settings with which the arena reserves the least memory from the system.
 
-With exact growth, regions are never merged, so they pile up: 1.57 times the peak on average.
-One region of the right size, in which every chunk is split, fragments far less. Where large
-tensors alternate, even that region has holes, and two or three regions of the right sizes hold
-nothing but live tensors. The sizes are found by simulating the arena on the requests of a run.
+With exact growth the arena holds 1.57 times the peak on average, because regions are never merged.
+One region of the right size, in which every chunk is split, fragments far less. If large tensors
+alternate, one region still has holes, while two or three regions of the right sizes hold nothing
+but live tensors. The sizes are found by simulating the arena on the requests of a run.
 
     exact growth   |--a--|---b---|-c-|----d----|     regions of all sizes that ever met
     one region     |--a--|-c-| b |    |              best fit inside one region
     two regions    |--a--|    |---b---|              two tensors that alternate, each in its own
 
 Whether alternating tensors fit depends on a few bytes of the sizes. So `refined_arena` tries
-tens of thousands of regions: a simulation stops where it cannot win any more, most of them early.
+tens of thousands of regions; most simulations stop early, once the arena holds too much.
 Work is counted in simulated requests and never in seconds, so that the result is deterministic.
 """
 
@@ -50,9 +50,8 @@ _COARSE_STEP = 1.015
 """Ratio of one total of several regions to the next in a coarse search."""
 
 _GRIDS = ((1.004, 1.01), (1.03, inf), (1.01, inf), (1.004, inf))
-"""Grids of a fine search: the ratio of one total, and of one first region, to the next; and the
-largest total as a multiple of the live bytes. Arenas that hold hardly more than the live bytes do
-so at few sizes, others at many."""
+"""Grids of a fine search: the ratio of one size to the next, and the largest total as a multiple of
+the live bytes. The first grid is fine, because few sizes hold hardly more than the live bytes."""
 
 _SMALLEST_FIRST_REGION = 0.12
 """The smallest first region of a fine search, as a share of the live bytes."""
@@ -69,10 +68,10 @@ _TRIAL_WORK = 20
 """Requests that a trial counts for at least in a fine search, however early it ends."""
 
 _SHARED_REGION_STEP = 1.005
-"""Ratio of one region to the next when it has to do for many runs."""
+"""Ratio of one size of a region for several runs to the next."""
 
 _ENLARGEMENTS = (1.0, 1.03, 1.06, 1.1, 1.15)
-"""Factors by which regions that do for one run are enlarged for other runs."""
+"""Factors by which regions that suffice for one run are enlarged for other runs."""
 
 _OTHER_ORDERS = tuple(tuple(permutations(range(count)))[1:] for count in (1, 2, 3))
 """The orders of one, two and three regions in memory beside the ascending one."""
@@ -99,7 +98,12 @@ EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequest
 
 @dataclass(frozen=True, slots=True)
 class ArenaChoice:
-    """Settings of the arena, and the bytes that it is predicted to hold without weights."""
+    """Settings of the arena, and the bytes that it is predicted to hold.
+
+    Attributes:
+        arena: keys of ``OrtArenaCfg``.
+        held: bytes reserved from the system, without weights.
+    """
 
     arena: Mapping[str, Setting]
     held: int
@@ -110,11 +114,12 @@ class ArenaChoice:
         return int(self.arena.get("initial_chunk_size_bytes", 0))
 
     def enlarged(self, factor: float) -> ArenaChoice:
-        """Return as many regions, each larger by a factor."""
+        """Return an arena with as many regions, each larger by a factor."""
         first, later, count = self.region_sizes()
-        wider = rounded_up(first * factor)
-        more = rounded_up(later * factor) if count else later
-        return ArenaChoice(regions(wider, more), wider + count * more)
+        larger_first = rounded_up(first * factor)
+        larger_later = rounded_up(later * factor) if count else later
+        held = larger_first + count * larger_later
+        return ArenaChoice(regions(larger_first, larger_later), held)
 
     def region_sizes(self) -> tuple[int, int, int]:
         """Return the size of the first region, that of later ones, and how many of these are held."""
@@ -151,7 +156,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
 
     Exact growth, one region and several regions are tried.
     """
-    # Splitting every chunk holds less nearly always, but not always.
+    # With every chunk split the arena nearly always holds less, but not always.
     choices = [_held_by(trace, arena) for arena in (EXACT, EXACT_UNSPLIT)]
     best = min(choices, key=lambda choice: choice.held)
     trials = _COARSE_WORK // max(2 * len(trace.sizes), 1)
@@ -191,13 +196,20 @@ def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
 
 
 def is_tight(held: int, lowest: int) -> bool:
-    """Whether an arena holds hardly more bytes than are live at once."""
+    """Return whether an arena holds hardly more bytes than are live at once."""
     return held - lowest <= max(_NEGLIGIBLE_BYTES, lowest >> _NEGLIGIBLE_SHIFT)
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Remaining work of a search. A trial costs ``per_trial`` and ``per_request`` for each request."""
+    """The remaining work of a search.
+
+    Attributes:
+        remaining: work that is left.
+        per_trial: work of any trial.
+        per_request: additional work for each simulated request.
+        reserve: work that must not be used now.
+    """
 
     remaining: int
     per_trial: int
@@ -205,9 +217,11 @@ class _Budget:
     reserve: int = 0
 
     def is_spent(self) -> bool:
+        """Return whether only the reserve is left."""
         return self.remaining <= self.reserve
 
     def spend_trial(self, requests: int) -> None:
+        """Subtract the work of one trial."""
         self.remaining -= self.per_trial + self.per_request * requests
 
 
@@ -218,14 +232,14 @@ def _first_fit(
     highest: int,
     budget: _Budget,
 ) -> ArenaChoice | None:
-    """Return the first candidate that holds no more than its total, give or take two chunks.
+    """Return the first candidate that holds at most its total and two chunks; None if there is none.
 
     Args:
         trace: the requests of the run.
         totals: bytes in ascending order, so that the first fit is the best on this grid.
         candidates: the arenas to try for a total.
-        highest: a fit holds less than this.
-        budget: what the search may cost; it is reduced.
+        highest: the result holds less than this.
+        budget: work of the search; it is reduced.
     """
     for total in totals:
         limit = min(total + 2 * CHUNK, highest - 1)
@@ -243,7 +257,10 @@ def _first_fit(
 
 
 def holds_anywhere(trace: AllocationTrace, choice: ArenaChoice) -> bool:
-    """Whether an arena holds no more in whatever order the system places up to three regions."""
+    """Return whether an arena holds no more in any order in which the system places its regions.
+
+    Orders of up to three regions are tried.
+    """
     settings = ArenaSettings.from_settings(choice.arena)
     later_regions = choice.region_sizes()[2]
     return all(
@@ -272,24 +289,28 @@ def _totals(lowest: int, highest: float, ratio: float) -> Iterator[int]:
 
 
 def _one_region_sizes(lowest: int, highest: int, count: int) -> list[int]:
-    """Return sizes between two, closer together near the lowest."""
+    """Return ``count + 1`` sizes or fewer from lowest to highest, denser near the lowest."""
     span = max(highest - lowest, 0)
     points = [lowest + int(span * (step / count) ** 2) for step in range(count + 1)]
     return sorted({rounded_up(max(point, CHUNK)) for point in points})
 
 
 def _first_regions_of_tensors(trace: AllocationTrace) -> list[int]:
-    """Return sizes of first regions that large tensors, or pairs of them, or the rest would fill."""
-    lowest = trace.peak
-    distinct = sorted({rounded_up(size) for size in trace.sizes if size}, reverse=True)
-    large = distinct[:_LARGEST_TENSORS]
-    pairs = [2 * large[0], *(one + other for one, other in pairwise(large))] if large else []
-    sizes = {*large, *pairs, *(lowest - size for size in large)}
-    return sorted(size for size in sizes if 0 < size < lowest)
+    """Return promising sizes of a first region, in ascending order.
+
+    These are the sizes of the largest tensors, of pairs of them, and of the peak without one of them.
+    """
+    peak = trace.peak
+    distinct_sizes = sorted({rounded_up(size) for size in trace.sizes if size}, reverse=True)
+    large = distinct_sizes[:_LARGEST_TENSORS]
+    pairs = [first + second for first, second in pairwise(large)]
+    pairs += [2 * size for size in large[:1]]
+    candidates = {*large, *pairs, *(peak - size for size in large)}
+    return sorted(size for size in candidates if 0 < size < peak)
 
 
 def _split_totals(firsts: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
-    """Yield arenas with one of these first regions and one or two others that add up to a total."""
+    """Yield arenas of one of these first regions and one or two later ones, with ``total`` bytes."""
     for first in firsts:
         for others in (1, 2):
             later = rounded_up((total - first) / others)
@@ -317,9 +338,9 @@ def shared_region(traces: Callable[[], Iterable[AllocationTrace]], lowest: int) 
         traces: returns the requests of each run, and is called several times.
         lowest: the smallest size to try.
     """
-    size, before = max(rounded_up(lowest), CHUNK), 0
-    while size != before:
-        before = size
+    size, previous_size = max(rounded_up(lowest), CHUNK), 0
+    while size != previous_size:
+        previous_size = size
         for trace in traces():
             while _grows(trace, size):
                 size = max(rounded_up(size * _SHARED_REGION_STEP), size + CHUNK)
@@ -329,6 +350,7 @@ def shared_region(traces: Callable[[], Iterable[AllocationTrace]], lowest: int) 
 
 
 def _grows(trace: AllocationTrace, size: int) -> bool:
+    """Return whether a run needs more than one region of this size."""
     settings = ArenaSettings.from_settings(one_region(size))
     return held_after_runs(trace, settings, runs=1, limit=size) > size
 
@@ -365,7 +387,10 @@ def shared_regions(
 
 
 def _runs_that_leave_regions(choice: ArenaChoice) -> list[tuple[AllocationTrace, ...]]:
-    """Return runs that leave no region, the first one, the first two, and so on."""
+    """Return runs after which the arena has none of the regions, the first, the first two, and so on.
+
+    Each element is the runs before another run: none, or one run that fills the first n regions.
+    """
     first, later, count = choice.region_sizes()
     sizes = (first, *[later] * count)
     allocations = [(size // CHUNK, index) for index, size in enumerate(sizes)]

@@ -13,7 +13,7 @@ from memplan_cli.runtime.profile.workspace import node_key
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Op, Program, Shape, VarId
+    from memplan_cli.core.program import Op, Program, Shape, Var, VarId
     from memplan_cli.runtime.profile.workspace import Workspace
 
 CHUNK = PROFILE.arena_chunk
@@ -33,6 +33,11 @@ def bytes_of(dtype: str, shape: Shape | None, dims: Mapping[str, int]) -> int | 
     return (
         None if bound.symbols else bound.coefficient * (PROFILE.string_size if is_text else 1)
     )
+
+
+def is_tensor(var: Var) -> bool:
+    """Return whether a variable is a tensor, and not a sequence, an optional or a map."""
+    return not var.dtype.startswith(("sequence", "optional", "map"))
 
 
 def tensor_bytes(program: Program, dims: Mapping[str, int]) -> dict[VarId, int]:

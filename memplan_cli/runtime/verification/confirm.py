@@ -38,7 +38,7 @@ from memplan_cli.runtime.settings_search.predicted import (
     settings_from_runs,
     would_have_pattern,
 )
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict_peaks
 
 if TYPE_CHECKING:
     from memplan_cli.core.check import Search
@@ -119,18 +119,20 @@ class Confirmation:
             self._confirm_memory()
 
     def _confirm_memory(self) -> None:
+        """Run again if the graph or the arena of the reported run differs from the prediction."""
         self._read_graph_of_other_nodes()
         self._fit_arena()
 
     def _run(self, choice: SettingsChoice) -> WrittenRun:
-        """Run the written model under a choice, which becomes ``choice``, and return the run.
+        """Set ``choice``, run the written model under it, and return the run.
 
-        The runtime's own graph is written where predictions depend on it.
+        The run also writes the graph that ONNX Runtime executes, if predictions need it: with
+        optimisation, if sizes depend on data, or if that graph has other nodes than the file.
         """
         self.choice = choice
         self._runs += 1
         settings = choice.settings
-        file = self.prediction.file()
+        file = self.prediction.file_graph()
         wants_graph = self._has_other_nodes or not settings.runs_as_written or needs_run(file)
         graph = self._folder / f"run{self._runs}.onnx" if wants_graph else None
         reference = self._reference.inputs if self._reference else None
@@ -204,7 +206,7 @@ class Confirmation:
         run = self.run
         if run.record.spec.graph is not None:
             return
-        peak = predict(self.prediction.file(), run.settings).first_run_peak
+        peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
         if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
             return
         self._has_other_nodes = True
@@ -269,7 +271,7 @@ class Confirmation:
         """Return the graph that the reported run wrote, or the file's own graph if it wrote none."""
         record = self.run.record
         if record.failure is not None or record.spec.graph is None:
-            return self.prediction.file()
+            return self.prediction.file_graph()
         if self._graph is None or self._graph[0] is not record:
             graph = graph_of_run(record, self._baseline.dims)
             if settings_from_runs(self.run.settings).get("session.execution_order"):
@@ -289,7 +291,7 @@ class Confirmation:
             baseline.provider,
             ProcessMeasurements(workspace, as_loaded=as_loaded),
         )
-        predicted = replace(predict(executed, run.settings, workspace), process=process)
+        predicted = replace(predict_peaks(executed, run.settings, workspace), process=process)
         return RuntimeFacts(
             name="onnxruntime",
             version=required_version(),
@@ -304,9 +306,11 @@ class Confirmation:
         """Return a warning if the written model needs more memory than the original at default settings."""
         if self._written.as_written or self._written.offline:
             return ()
-        executed = self.prediction.optimised() if self.run.as_written else self.executed()
+        executed = (
+            self.prediction.optimised_graph() if self.run.as_written else self.executed()
+        )
         original_peak = self.prediction.graph.predicted.first_run_peak
-        written_peak = predict(executed, DEFAULTS).first_run_peak
+        written_peak = predict_peaks(executed, DEFAULTS).first_run_peak
         if original_peak is None or written_peak is None or written_peak <= original_peak:
             return ()
         warning = (
@@ -330,7 +334,7 @@ class Confirmation:
 def confirm_prediction(
     prediction: Prediction, search: Search, progress: Progress
 ) -> Confirmation:
-    """Search the settings of a written model, and return its runs under the best.
+    """Choose the settings of a written model, and return the runs that confirm them.
 
     Args:
         prediction: of the written model.
@@ -343,7 +347,7 @@ def confirm_prediction(
     """
     if search != "measured":
         progress("running the written model")
-        confirmation = Confirmation(prediction, prediction.best())
+        confirmation = Confirmation(prediction, prediction.best_choice())
         confirmation.confirm(progress)
         return confirmation
     choices = prediction.choices_to_measure()

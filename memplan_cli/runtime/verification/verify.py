@@ -136,8 +136,8 @@ def compare_models(
     with BaselineRun(original, model, check, binding, original_settings) as run:
         verification = verify(run.result(), None, written)
     verdict = verification.verdict
-    has_no_outputs = verdict.status == "failed" and verdict.max_abs_diff is None
-    if has_no_outputs:
+    did_not_run = verdict.status == "failed" and verdict.max_abs_diff is None
+    if did_not_run:
         require_same_inputs(original, written.path)
     return verification
 
