@@ -146,9 +146,9 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
     with options_of_file_ignored(), release_after_loading(path.resolve().parent):
         session = PlannedSession(path, options, recorded, **more_arguments)
     session.caches = recorded_caches(metadata)
-    known = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
+    value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
     for name in (*session.donated, *session.donated.values()):
-        if name not in known:
+        if name not in value_names:
             raise ModelError(
                 f"{path} binds {name[:80]!r}, which is not an input or output of it"
             )

@@ -55,8 +55,8 @@ def memory_of_processes(
     outcome = run_job(f"{_MODULE}:measure_processes", job, timeout=conditions.timeout)
     result = outcome.require(f"{model} could not be held by {count} processes")
     sizes: list[int | None] | None = result["bytes"]
-    known = [size for size in sizes or () if size is not None]
-    return sum(known) if sizes is not None and len(known) == len(sizes) else None
+    measured = [size for size in sizes or () if size is not None]
+    return sum(measured) if sizes is not None and len(measured) == len(sizes) else None
 
 
 def measure_processes(job: Json) -> Json:

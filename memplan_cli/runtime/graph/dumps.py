@@ -139,13 +139,18 @@ def read_dump(
     """
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
-    known = bound_shapes(shapes, dims, free_dims(graph))
-    program = read_checked(graph, Bindings(dims=dims, known=known)).program
+    known_shapes = bound_shapes(shapes, dims, free_dims(graph))
+    program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     is_optimised = not session.settings.runs_as_written
     if not is_optimised:
         program = in_index_order(program, graph.graph, load_as_written(session.model))
-    different = planner_shapes(program, shapes)
-    return ExecutedGraph(program, dims, is_optimised, different, provider=session.provider)
+    return ExecutedGraph(
+        program,
+        dims,
+        in_run_order=is_optimised,
+        planner_shapes=planner_shapes(program, shapes),
+        provider=session.provider,
+    )
 
 
 def runtime_shapes(

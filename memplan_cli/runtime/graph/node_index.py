@@ -192,7 +192,7 @@ class _Matcher:
     def add_file_graph(
         self, graph: GraphProto, dump: DumpGraph, dtypes: Mapping[str, str]
     ) -> None:
-        """Queue the producers of all values that a graph of the file and its dump both have."""
+        """Add a graph of the file: queue a match for the producer of each value that the dump also has."""
         scope = _Scope(graph.node, dump, in_file=True, dtypes=dtypes)
         for name in dump.producer:
             if name in scope.producer:
@@ -236,7 +236,7 @@ class _Matcher:
             scope.dump.unknown_calls[dump_place] = (*scope.path, place)
 
     def _match(self, scope: _Scope, place: int, dump_place: int) -> None:
-        """Record that two nodes are one: so are their inputs, outputs and subgraphs."""
+        """Record that a source node became a dump node, with its inputs, outputs and subgraphs."""
         node, dump_node = scope.nodes[place], scope.dump.nodes[dump_place]
         if scope.dump.ranks[dump_place] is not None:
             return
@@ -413,6 +413,7 @@ def _inserted(
             casts_to_float16[cast.inputs[0]].append(cast)
 
     def before_casts(var: VarId) -> VarId:
+        """Return the value that inserted Casts made a variable from."""
         while var in casts:
             var = casts[var].inputs[0]
         return var

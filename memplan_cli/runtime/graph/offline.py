@@ -256,8 +256,8 @@ def offline_program(
         return program
     inferred = runtime_shapes(dump, provider) if shapes is None else shapes
     missing = {name: shape for name, shape in inferred.items() if name in open_values}
-    known = bound_shapes(missing, dims, free_dims(model))
-    return read_checked(model, Bindings(dims=dims, known=known)).program
+    known_shapes = bound_shapes(missing, dims, free_dims(model))
+    return read_checked(model, Bindings(dims=dims, known=known_shapes)).program
 
 
 def _is_open(var: Var) -> bool:

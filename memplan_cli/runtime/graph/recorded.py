@@ -193,23 +193,26 @@ def _executions_by_outputs(
 def _executions_in_order(
     order: Sequence[Op], kernels: Sequence[_NestedKernel], orders: _Orders
 ) -> list[OpExecution] | None:
-    """Assign kernels to ops one to one; None if a name, an operator or a subgraph does not fit."""
+    """Assign the kernels of one execution of a block to its ops, which ran in ``order``.
+
+    Returns:
+        The executions, those of subgraphs included; None if the number of kernels, a name, an
+        operator or a subgraph does not fit.
+    """
     if len(kernels) != len(order):
         return None
     executions: list[OpExecution] = []
     for op, nested in zip(order, kernels, strict=True):
         kernel = nested.kernel
-        if kernel.node != op.name and (op.name or _operator(kernel.node) != op.type):
+        is_same_name = kernel.node == op.name
+        is_same_operator = not op.name and _operator(kernel.node) == op.type
+        if not is_same_name and not is_same_operator:
             return None
         if nested.inner:
-            candidates = [
+            assignments = [
                 _executions_of_frames(body, nested.inner, orders) for body in op.bodies
             ]
-            fits = [
-                inner_executions
-                for inner_executions in candidates
-                if inner_executions is not None
-            ]
+            fits = [assignment for assignment in assignments if assignment is not None]
             if len(fits) != 1:
                 return None
             executions += fits[0]

@@ -1,10 +1,10 @@
-"""Simulation of how a session is made: the blocks that it allocates and frees, in order.
+"""A simulation of session creation: the blocks that ONNX Runtime allocates and frees, in order.
 
-Measured by a log of all blocks from 16 KiB on. A file is parsed, and the weights in it are copied
-from the parsed text one by one. Optimisation computes constants and brings filters into blocked
-layouts, each with several copies. Then kernels pack their constant operands, node by node, and
-weights without other readers are freed. The heap does not shrink below a block in use, so the order
-decides what stays resident.
+The order was measured by a log of all blocks of 16 KiB or more. A file is parsed, and the weights in
+it are copied from the parsed text one by one. Optimisation folds constants and reorders filters into
+blocked layouts, each with several copies. Then kernels pack their constant operands, node by node,
+and weights without other readers are freed. The heap does not shrink below a block in use, so the
+order of these steps decides what stays resident.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SessionLoading:
-    """The simulation of one session being made.
+    """The simulated creation of one session.
 
     Attributes:
-        memory: the process.
+        memory: the memory of the process, which is changed.
         stored: the model file.
         program: the graph that the session will run.
         values: blocks of weights on the heap, by name.
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
+        _packed_before: weights that were packed, each with the operator of the kernel.
+        _mapped: weights whose pages of a mapped file are resident.
     """
 
     memory: SimulatedMemory
@@ -61,29 +63,31 @@ class SessionLoading:
     _mapped: set[VarId] = field(default_factory=set)
 
     def run(self) -> None:
-        """Simulate all steps in order."""
+        """Simulate all steps of session creation, in order."""
         self.stored_weights = {weight.name: weight for weight in self.stored.weights}
         self.sizes = tensor_bytes(self.program, {})
         self.memory.map_file(RUNTIME_CODE, PROFILE.loaded_code)
-        nodes = PROFILE.node_heap * self.stored.nodes
-        weights = PROFILE.weight_heap * len(self.stored.weights)
-        self.memory.add_objects(SESSION_GRAPH, PROFILE.session_heap + nodes + weights)
+        node_bytes = PROFILE.node_heap * self.stored.nodes
+        weight_bytes = PROFILE.weight_heap * len(self.stored.weights)
+        graph_bytes = PROFILE.session_heap + node_bytes + weight_bytes
+        self.memory.add_objects(SESSION_GRAPH, graph_bytes)
         self._parse()
         new_weights, blocked = self._new_weights(), self._blocked_names()
         for name, size in new_weights:
             if name not in blocked:
                 self._fold_constant(name, size)
-        for name, size in sorted(
-            (w for w in new_weights if w[0] in blocked), key=_name_number
-        ):
+        filters = [weight for weight in new_weights if weight[0] in blocked]
+        for name, size in sorted(filters, key=_generated_number):
             self._reorder_filter(name, size)
-        kept = {var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT}
-        for name in [name for name in self.values if name not in kept]:
+        weights = {
+            var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
+        }
+        for name in [name for name in self.values if name not in weights]:
             self.memory.free(self.values.pop(name))
         self._pack()
 
     def _parse(self) -> None:
-        """Parse the file, and copy the weights that lie in it out of the parsed text."""
+        """Simulate how the file is parsed, and its inline weights copied out of the parsed text."""
         memory = self.memory
         buffer = memory.allocate(
             PARSED_FILE, min(self.stored.size, PROFILE.read_buffer), SMALL_ALIGNMENT
@@ -100,18 +104,21 @@ class SessionLoading:
             memory.free(text)
 
     def _read_text(self, size: int) -> MemoryBlock:
-        """Read the text of a weight. A long one is copied into twice the room until it fits."""
-        room = min(size, PROFILE.reserved_text)
-        text = self.memory.allocate(PARSED_FILE, room + 1, SMALL_ALIGNMENT)
-        while room < size:
-            room, before = 2 * room, text
-            text = self.memory.reserve(PARSED_FILE, room + 1, SMALL_ALIGNMENT)
-            self.memory.touch(text, 0, min(room, size))
-            self.memory.free(before)
+        """Return the block into which protobuf reads the bytes of a weight.
+
+        The block of a long text grows by doubling: the text is copied into each larger block.
+        """
+        capacity = min(size, PROFILE.reserved_text)
+        text = self.memory.allocate(PARSED_FILE, capacity + 1, SMALL_ALIGNMENT)
+        while capacity < size:
+            capacity, smaller_block = 2 * capacity, text
+            text = self.memory.reserve(PARSED_FILE, capacity + 1, SMALL_ALIGNMENT)
+            self.memory.touch(text, 0, min(capacity, size))
+            self.memory.free(smaller_block)
         return text
 
     def _blocked_names(self) -> set[str]:
-        """Return the names of the inputs of kernels with blocked layouts."""
+        """Return the names of all inputs of nodes in the blocked layout."""
         variables = self.program.vars
         return {
             variables[var].name
@@ -122,7 +129,7 @@ class SessionLoading:
         }
 
     def _new_weights(self) -> list[tuple[str, int]]:
-        """Return name and size of weights that the file does not have, in the order of reads."""
+        """Return ``(name, bytes)`` of the weights that the file does not have, in the order of their reads."""
         sizes: dict[str, int] = {}
         for _, var, _ in weight_reads(self.program):
             name = self.program.vars[var].name
@@ -132,7 +139,7 @@ class SessionLoading:
         return list(sizes.items())
 
     def _fold_constant(self, name: str, size: int) -> None:
-        """Compute a constant. Operands that lie beside the file are copied meanwhile."""
+        """Simulate how a constant is folded. External operands are copied to the heap meanwhile."""
         operands = [
             self.stored_weights[operand]
             for operand in self.stored.operands.get(name, ())
@@ -148,7 +155,11 @@ class SessionLoading:
             self.memory.free(copy)
 
     def _reorder_filter(self, name: str, size: int) -> None:
-        """Bring a filter into a blocked layout: read, reordered, as text, and as a value."""
+        """Simulate how a filter is reordered into a blocked layout.
+
+        Four copies exist at once: the source, the reordered filter, its serialized form, and the
+        new weight, which stays.
+        """
         memory = self.memory
         source = memory.allocate(BLOCKED_FILTERS, size)
         reordered = memory.allocate(BLOCKED_FILTERS, size, SMALL_ALIGNMENT)
@@ -158,39 +169,47 @@ class SessionLoading:
             memory.free(block)
 
     def _pack(self) -> None:
-        """Pack constant operands, node by node, and free those without other readers."""
-        reads: dict[int, list[tuple[VarId, int]]] = {}
-        for op, var, size in weight_reads(self.program):
-            reads.setdefault(id(op), []).append((var, size))
-        readers = Counter(var for operands in reads.values() for var, _ in operands)
-        self._pack_block(self.program.body, reads, readers)
+        """Simulate how kernels pack constant operands, node by node, and free those without readers."""
+        operands_of_op: dict[int, list[tuple[VarId, int]]] = {}  # by the id of the op object
+        for op, var, packed_size in weight_reads(self.program):
+            operands_of_op.setdefault(id(op), []).append((var, packed_size))
+        readers = Counter(var for operands in operands_of_op.values() for var, _ in operands)
+        self._pack_block(self.program.body, operands_of_op, readers)
 
     def _pack_block(
         self,
         block: Block,
-        reads: Mapping[int, Sequence[tuple[VarId, int]]],
+        operands_of_op: Mapping[int, Sequence[tuple[VarId, int]]],
         readers: Counter[VarId],
     ) -> None:
         """Pack the operands of the nodes of a block, then those of their bodies.
 
-        The pages of a mapped weight stay until its last reader has packed it. Pages that bodies
-        read of the block around them stay until all bodies of the node have packed theirs.
+        The pages of a mapped weight stay resident until its last reader has packed it. Those of a
+        weight of an outer block stay until all bodies of the node have packed their operands.
+
+        Args:
+            block: the main graph or a body.
+            operands_of_op: each weight that an op reads and the bytes of its packed copy, by the
+                id of the op object.
+            readers: remaining readers of each weight, which are counted down.
         """
         for op in block.ops:
-            for var, size in reads.get(id(op), ()):
-                if size:
+            for var, packed_size in operands_of_op.get(id(op), ()):
+                if packed_size:
                     readers[var] -= 1
                     is_outer = self.program.vars[var].block != block.path
-                    self._pack_operand(op, var, size, readers[var] + is_outer)
+                    self._pack_operand(op, var, packed_size, readers[var] + is_outer)
         for op in block.ops:
             for body in op.bodies:
-                self._pack_block(body, reads, readers)
+                self._pack_block(body, operands_of_op, readers)
             if op.bodies:
                 for var in sorted(self._mapped):
                     if not readers[var]:
                         self._unmap(var)
 
-    def _pack_operand(self, op: Op, var: VarId, size: int, remaining_readers: int) -> None:
+    def _pack_operand(
+        self, op: Op, var: VarId, packed_size: int, remaining_readers: int
+    ) -> None:
         """Pack an operand, and free the weight if no readers remain.
 
         Kernels of one operator share the packed copy of a weight. A later kernel packs it too,
@@ -201,7 +220,7 @@ class SessionLoading:
         if value is None and var not in self._mapped:
             self._mapped.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
-        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", size)
+        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", packed_size)
         weight = self.stored_weights.get(name)
         key = (op.domain, op.type, var)
         if key in self._packed_before or (weight is not None and weight.packed):
@@ -215,11 +234,12 @@ class SessionLoading:
             self._unmap(var)
 
     def _unmap(self, var: VarId) -> None:
+        """Drop the resident pages of a mapped weight."""
         self._mapped.discard(var)
         self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 
-def _name_number(weight: tuple[str, int]) -> int:
-    """Return when a weight was made: the runtime numbers the names that it makes up."""
+def _generated_number(weight: tuple[str, int]) -> int:
+    """Return the number in a generated name, by which weights are ordered as they were created."""
     number = weight[0].rpartition("_token_")[2]
     return int(number) if number.isdigit() else -1

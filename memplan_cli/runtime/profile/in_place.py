@@ -53,7 +53,10 @@ def load_table(provider: str = CPU) -> InPlaceTable:
         {op: tuple(inputs) for op, inputs in data["alias"].items()},
         {op: tuple(inputs) for op, inputs in data["in_place"].items()},
         {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
-        {op: tuple((at, out) for at, out in pairs) for op, pairs in data["later"].items()},
+        {
+            op: tuple((source, output) for source, output in pairs)
+            for op, pairs in data["later"].items()
+        },
     )
 
 

@@ -179,22 +179,25 @@ def _by_rules(
 
 
 def _dims(var: Var, bound: Mapping[str, int]) -> Dims | None:
+    """Return the dims of a variable; None if one of them is unknown."""
     if var.shape is None:
         return None
     dims = tuple(bind_dim(dim, bound) for dim in var.shape)
-    known = tuple(dim for dim in dims if isinstance(dim, int))
-    return known if len(known) == len(dims) else None
+    numbers = tuple(dim for dim in dims if isinstance(dim, int))
+    return numbers if len(numbers) == len(dims) else None
 
 
-def _broadcast(one: Dims | None, other: Dims | None) -> Dims | None:
-    if one is None or other is None:
+def _broadcast(left: Dims | None, right: Dims | None) -> Dims | None:
+    """Return the dims of two tensors broadcast to each other; None if those of one are unknown."""
+    if left is None or right is None:
         return None
-    rank = max(len(one), len(other))
-    both = ((1,) * (rank - len(dims)) + dims for dims in (one, other))
-    return tuple(0 if 0 in pair else max(pair) for pair in zip(*both, strict=True))
+    rank = max(len(left), len(right))
+    aligned = ((1,) * (rank - len(dims)) + dims for dims in (left, right))
+    return tuple(0 if 0 in pair else max(pair) for pair in zip(*aligned, strict=True))
 
 
 def _element_size(dtype: str) -> int:
+    """Return the bytes of one element; unknown types count as float32."""
     if dtype == "string":
         return PROFILE.string_size
     return -(-BITS[dtype] // 8) if dtype in BITS else _FLOAT

@@ -194,6 +194,7 @@ def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
 
 
 def _extent(placements: Sequence[BoundPlacement], reasons: Mapping[str, str]) -> ReplayExtent:
+    """Count the tensors that a replay covers; ``reasons`` says why other tensors have no place."""
     top = [place for place in placements if not place.block]
     placed = [place for place in top if place.bytes]
     return ReplayExtent(

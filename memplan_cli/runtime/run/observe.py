@@ -1,4 +1,4 @@
-"""Runs that record what the data of a model decides: branches, iteration counts, sizes."""
+"""Runs that record what depends on the data of a model: branches, iteration counts, sizes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def observe(
     model: Path, program: Program, conditions: RunConditions, worker_model: Path | None = None
 ) -> RunObservation:
-    """Run a model once, without optimisation, and return what its data decided.
+    """Run a model once, without optimisation, and return its branches, iteration counts and sizes.
 
     Args:
-        model: a file whose weights are there.
-        program: the file, as it was read.
+        model: the file, with all its weights.
+        program: the program that was read from this file.
         conditions: where it runs, and on which inputs.
         worker_model: the model whose waiting worker may do the run; None for ``model`` itself.
 

@@ -91,10 +91,13 @@ def predict_process(
 def executed_or_observed_graph(
     path: Path, settings: RuntimeSettings, conditions: PredictionConditions
 ) -> ExecutedGraph:
-    """Return the graph that a session executes. Sizes that depend on data are those of one run.
+    """Return the graph that a session of a model executes.
+
+    If the process could not be predicted from it, the model is run once, unless the policy forbids
+    runs; sizes that depend on data are then those of that run.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or it does not load, or not run.
+        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
     """
     executed = executed_graph(path, settings, conditions.dims)
     if conditions.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):

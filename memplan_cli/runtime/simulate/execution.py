@@ -301,6 +301,7 @@ class Frame:
         return results
 
     def _run_op(self, op: Op) -> None:
+        """Allocate the outputs of an op; an op with bodies runs them first, as `CONTROL_FLOW` says."""
         run = CONTROL_FLOW.get(op.type) if op.bodies else None
         if run is not None:
             run(self, op)
@@ -309,6 +310,7 @@ class Frame:
             self.allocate(var)
 
     def _free(self, var: VarId) -> None:
+        """Free the memory of a variable, in the traced memory pattern too."""
         index = self.allocations.pop(var, None)
         if index is not None:
             self.simulator.recorder.free(index)
@@ -479,4 +481,4 @@ CONTROL_FLOW: Mapping[str, Callable[[Frame, Op], None]] = {
     "Loop": _run_loop,
     "Scan": _run_scan,
 }
-"""How the op types that have bodies run them."""
+"""Functions that simulate an op with bodies in a frame, by operator."""

@@ -33,7 +33,7 @@ RUN_AS_WRITTEN = UNOPTIMISED.updated(
 FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
     RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
 )
-"""The same, with the memory of each tensor given back to the arena after its last reader."""
+"""The same, with the memory of each tensor freed after its last reader, to be reused by the arena only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def predict_peaks(
 def session_traces(
     executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> SessionTraces:
-    """Return what the runs of a session request of the arena. ``workspace`` is measured, by node.
+    """Return what the runs of a session request of the arena.
+
+    ``workspace`` is the measured bytes that each node requests besides its outputs.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -118,40 +120,43 @@ def runtime_program(executed: ExecutedGraph) -> Program:
     The runtime turns a Constant into an initializer when it loads a file.
     """
     program = executed.program
-    if any(_is_weight(program, op) for _, op in walk(program.body)):
-        program = replace(program, body=_without_weights(program, program.body))
-    known = {
+    if any(_is_constant(program, op) for _, op in walk(program.body)):
+        program = replace(program, body=_without_constants(program, program.body))
+    changed_vars = {
         var: program.vars[var]._replace(shape=shape)
         for var, shape in executed.planner_shapes.items()
     }
-    return replace(program, vars={**program.vars, **known}) if known else program
+    if not changed_vars:
+        return program
+    return replace(program, vars={**program.vars, **changed_vars})
 
 
-def _is_weight(program: Program, op: Op) -> bool:
+def _is_constant(program: Program, op: Op) -> bool:
+    """Return whether an op is a Constant that ONNX Runtime turns into an initializer."""
     return op.type == "Constant" and all(
         program.vars[var].origin is Origin.WEIGHT for var in op.outputs
     )
 
 
-def _without_weights(program: Program, block: Block) -> Block:
-    ops = (op for op in block.ops if not _is_weight(program, op))
-    return replace(
-        block,
-        ops=tuple(
-            op._replace(bodies=tuple(_without_weights(program, body) for body in op.bodies))
-            if op.bodies
-            else op
-            for op in ops
-        ),
-    )
+def _without_constants(program: Program, block: Block) -> Block:
+    """Return a block without Constants, in its bodies too."""
+    ops: list[Op] = []
+    for op in block.ops:
+        if _is_constant(program, op):
+            continue
+        bodies = tuple(_without_constants(program, body) for body in op.bodies)
+        ops.append(op._replace(bodies=bodies) if bodies else op)
+    return replace(block, ops=tuple(ops))
 
 
 def needs_run(executed: ExecutedGraph) -> bool:
-    """Whether a prediction depends on what a run decides: branches, iterations, sizes.
+    """Return whether a prediction needs the branches, iteration counts or sizes of a run.
 
-    Any body counts: whether it has a memory pattern depends on which weights its kernels pack,
-    and only a run shows that.
+    It does if any op has a body: whether a body has a memory pattern depends on which weights its
+    kernels pack, and only a run shows that.
     """
-    known = tensor_bytes(executed.program, executed.dims)
-    ops = [op for _, op in walk(executed.program.body)]
-    return any(op.bodies or any(var and var not in known for var in op.outputs) for op in ops)
+    known_sizes = tensor_bytes(executed.program, executed.dims)
+    return any(
+        op.bodies or any(var and var not in known_sizes for var in op.outputs)
+        for _, op in walk(executed.program.body)
+    )

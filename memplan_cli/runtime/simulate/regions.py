@@ -275,6 +275,7 @@ def holds_anywhere(trace: AllocationTrace, choice: ArenaChoice) -> bool:
 def _held_by(
     trace: AllocationTrace, arena: Mapping[str, Setting], limit: int = UNLIMITED
 ) -> ArenaChoice:
+    """Return arena settings with the bytes held after two runs; more than ``limit`` is not exact."""
     return ArenaChoice(
         arena, held_after_runs(trace, ArenaSettings.from_settings(arena), limit=limit)
     )

@@ -100,6 +100,7 @@ class AllocationTrace:
 
 
 def _peak(steps: Sequence[tuple[int, int]], sizes: Sequence[int]) -> int:
+    """Return the most bytes live after any step, if allocation ``index`` has ``sizes[index]`` bytes."""
     live = peak = 0
     for chunks, index in steps:
         if chunks:
@@ -140,7 +141,7 @@ class TraceRecorder:
         self._kernel_start = len(self._steps)
 
     def end_kernel(self, op: Op) -> None:
-        """Sample the live bytes, and record the workspace that the kernel had meanwhile.
+        """Update ``peak``, and record the allocations and frees of the kernel's workspace.
 
         Workspace is freed when the kernel ends. Some kernels allocate it before their outputs.
         """
@@ -162,6 +163,7 @@ class TraceRecorder:
         return AllocationTrace(tuple(self._sizes), tuple(self._steps))
 
     def _record(self, size: int, position: int) -> int:
+        """Insert an allocation into the steps at a position, and return its index."""
         index = len(self._sizes)
         self._sizes.append(size)
         if size:

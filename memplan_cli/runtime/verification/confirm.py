@@ -63,6 +63,10 @@ class Confirmation:
         choice: the settings of the reported run.
         run: the reported run.
         notes: what the report says about the runs.
+        _graph: a run with the graph that was read from it, kept for further calls of `executed`.
+        _reference: the original's run without optimisation, if outputs are compared with it.
+        _only_as_written: whether outputs are equal only without optimisation.
+        _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
     """
 
     def __init__(self, prediction: Prediction, choice: SettingsChoice) -> None:
@@ -320,11 +324,13 @@ class Confirmation:
         return (warning,)
 
     def note_on_short_runs(self) -> tuple[str, ...]:
-        """Return a note if the memory pattern, which shortens runs, is off only because dims were assumed."""
+        """Return a note if the memory pattern, which shortens runs, is off only because dims were assumed.
+
+        There is none for plans of a range of sizes or of a budget: they never use the pattern.
+        """
         written, run = self._written, self.run
-        if not self._baseline.binding.assumed or written.for_range:
-            return ()
-        if written.as_written and not written.offline:
+        is_for_budget = written.as_written and not written.offline
+        if not self._baseline.binding.assumed or written.for_range or is_for_budget:
             return ()
         held, workspace = held_without_weights(run.record.peaks), run.record.workspace or {}
         is_worthwhile = would_have_pattern(self.executed(), run.settings, held, workspace)

@@ -59,6 +59,7 @@ class PreparedInputs:
         largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values(), seed=seed)
         self.largest = list(values.values())
+        # Each largest input that has smaller ones as prefixes, by its spec without shape.
         self._flat = {
             replace(spec, shape=()): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()
@@ -70,6 +71,7 @@ class PreparedInputs:
         return {spec.name: self._value(spec) for spec in specs}
 
     def _value(self, spec: FeedSpec) -> Value:
+        """Return one input: a view of the largest value of its kind, or a new one."""
         flat = self._flat.get(replace(spec, shape=()))
         if flat is None:
             return draw(spec, seed=self._seed)

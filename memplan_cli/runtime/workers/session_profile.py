@@ -106,6 +106,7 @@ def _has_counters(event: Json) -> bool:
 
 
 def _node_event(event: Json) -> NodeEvent:
+    """Return a kernel's event of a profile, which has counters of the arena, as a record."""
     args = event["args"]
     requested = int(args["mem_bytes_requested_in_use"])
     return NodeEvent(
