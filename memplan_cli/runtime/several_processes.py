@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.run.run_model import require_weights
-from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
+from memplan_cli.runtime.workers.spec import MEASURED_RUNS, InputSet, SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import RunConditions
 
 _MODULE = "memplan_cli.runtime.several_processes"
-
-_RUNS = 3
-"""Runs of each process before it is measured."""
 
 _READY = "ready"
 """The line that a process prints after its runs."""
@@ -127,7 +124,7 @@ def main() -> None:
     job: Any = json.loads(sys.stdin.readline())
     spec = SessionSpec.of_job(job)
     session, feed = spec.create(), InputSet.of_job(job).draw()
-    for _ in range(_RUNS):
+    for _ in range(MEASURED_RUNS):
         run_session(session, None, feed, run_options(spec.settings))
     sys.stdout.write(f"{_READY}\n")
     sys.stdout.flush()

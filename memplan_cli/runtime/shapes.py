@@ -1,4 +1,4 @@
-"""Shapes that ONNX's inference does not know, from ONNX Runtime's inference or from a run."""
+"""Shapes that ONNX inference does not find, from the inference of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import symbol_names
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.runtime.profile.type_names import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from onnx import ModelProto
 
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
-    from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
-    from memplan_cli.runtime.workers.session_profile import Kernel
 
 _TYPES_JOB = "memplan_cli.runtime.graph.dump_job:session_types"
 
@@ -76,32 +71,3 @@ def _usable_dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return dim if dim and symbol_names(parse_dim(dim)) <= symbols else None
-
-
-def largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
-    """Return dtype and largest shape of every value in the kernels of a run, by its id.
-
-    Args:
-        copy: the model that was run, with the ids of its values by node.
-        kernels: of the run.
-    """
-    shapes: dict[str, tuple[str, Shape]] = {}
-    for kernel in kernels:
-        for ids, tensors in (
-            (copy.reads.get(kernel.node), kernel.read),
-            (copy.writes.get(kernel.node), kernel.wrote),
-        ):
-            if ids is not None and len(ids) == len(tensors):
-                for name, (runtime_type, shape) in zip(ids, tensors, strict=True):
-                    before = shapes.get(name)
-                    largest = tuple(shape) if before is None else _largest(before[1], shape)
-                    shapes[name] = (dtype_of(runtime_type), largest)
-    return {name: (dtype, shape) for name, (dtype, shape) in shapes.items() if dtype in BITS}
-
-
-def _largest(before: Shape, shape: Sequence[int]) -> Shape:
-    """Return the larger size of each dim; the later shape if the ranks differ."""
-    if len(before) != len(shape):
-        return tuple(shape)
-    pairs = zip(before, shape, strict=True)
-    return tuple(max(old, new) for old, new in pairs if isinstance(old, int))

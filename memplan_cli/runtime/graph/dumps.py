@@ -218,19 +218,19 @@ def bound_shapes(
 
 
 def planner_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape | None]:
-    """Return the runtime's shapes of main graph results where they differ from the program's.
+    """Return the shapes of main graph values by which ONNX Runtime plans, where the program has others.
 
-    The runtime's planner goes by these. None is an unknown shape: no dims are a scalar only if
-    the program has a scalar too.
+    None is an unknown shape. ONNX Runtime reports no dims both for a scalar and for an unknown rank;
+    a value counts as a scalar only if it is one in the program.
     """
-    different: dict[VarId, Shape | None] = {}
+    other_shapes: dict[VarId, Shape | None] = {}
     for var in program.vars.values():
         if var.block or var.origin is not Origin.OP or var.name not in shapes:
             continue
         _, shape = shapes[var.name]
         if shape != var.shape:
-            different[var.id] = shape or None
-    return different
+            other_shapes[var.id] = shape or None
+    return other_shapes
 
 
 def with_distinct_names(model: ModelProto) -> ModelProto | None:

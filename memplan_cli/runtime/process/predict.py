@@ -41,6 +41,7 @@ from memplan_cli.runtime.simulate.execution import trace_session
 from memplan_cli.runtime.simulate.predict import simulated_model
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, tensor_bytes
 from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD, LOADING_THRESHOLD
+from memplan_cli.runtime.workers.spec import MEASURED_RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
-
-_RUNS = 3
-"""Runs by the contract: the first grows the arena, the second makes the block of the pattern."""
 
 _MAPPINGS = 1 << 46
 """Mappings lie below this address, far above those of the heap."""
@@ -192,7 +190,7 @@ def _run(
     settings: RuntimeSettings,
     workspace: Workspace,
 ) -> None:
-    """Simulate `_RUNS` runs of the session; ``memory`` is changed.
+    """Simulate `MEASURED_RUNS` runs of the session; ``memory`` is changed.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -200,7 +198,7 @@ def _run(
     traces = trace_session(simulated_model(executed, settings), workspace)
     arena = _ResidentArena(memory, ArenaSettings.from_settings(settings.arena))
     heap_sizes = heap_workspace(executed.program, executed.dims)
-    for trace in (traces.first, *[traces.later] * (_RUNS - 1)):
+    for trace in (traces.first, *[traces.later] * (MEASURED_RUNS - 1)):
         arena.run(trace)
         for size in heap_sizes:
             memory.free(memory.allocate(KERNEL_WORKSPACE, size, SMALL_ALIGNMENT))
@@ -267,9 +265,10 @@ def _mapped_weight_bytes(
         stored: the weights of the file, by name.
     """
     bytes_of_weight: dict[VarId, int] = {}
-    for op, var, packed in weight_reads(program):
+    for op, var, packed_size in weight_reads(program):
         weight = stored.get(program.vars[var].name)
-        if weight is None or weight.inside or (packed and not weight.packed):
+        is_packed_on_heap = packed_size and weight is not None and not weight.packed
+        if weight is None or weight.inside or is_packed_on_heap:
             continue
         size = weight.packed or weight.size
         if op.type == "Gather" and var == op.inputs[0]:

@@ -15,6 +15,7 @@ from memplan_cli.core.operators import MICROSOFT, ONNX
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.profile.workspace import Dims
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
@@ -23,8 +24,6 @@ _FLOAT = 4
 
 _LARGE = 64 << 10
 """A constant operand of at least this many bytes is large: its packed copy matters."""
-
-Dims = tuple[int, ...]
 
 
 def panel_bytes(rows: int, columns: int) -> int:
@@ -59,10 +58,10 @@ def _transposed(op: Op, dims: Dims) -> int:
     return prod(dims) * _FLOAT if rows > 1 and prod(dims[1:]) > 1 else 0
 
 
-Rule = Callable[["Op", Dims], int]
+PackingRule = Callable[["Op", Dims], int]
 """Return the bytes of the packed copy of an operand, given its dims."""
 
-PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
+PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, PackingRule]] = {
     (ONNX, "MatMul"): {1: _matrix},
     (ONNX, "Gemm"): {1: _matrix},
     (MICROSOFT, "FusedMatMul"): {1: _matrix},

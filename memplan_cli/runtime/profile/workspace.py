@@ -31,7 +31,7 @@ Requests = tuple[int, ...]
 Workspace = Mapping[str, Requests]
 """The workspace of kernels, by node (`node_key`)."""
 
-Rule = Callable[["Op", Operands, Dims], Requests]
+WorkspaceRule = Callable[["Op", Operands, Dims], Requests]
 """Return the workspace of an op, given its operands and the dims of its first output."""
 
 _FLOAT = 4
@@ -93,7 +93,7 @@ def _index_per_result(_: Op, __: Operands, output: Dims) -> Requests:
     return (_INDEX * prod(output),)
 
 
-ARENA_RULES: Mapping[tuple[str, str], Rule] = {
+ARENA_RULES: Mapping[tuple[str, str], WorkspaceRule] = {
     (ONNX, "Where"): _where,
     (ONNX, "Conv"): _conv,
     (MICROSOFT, "FusedConv"): _conv,
@@ -103,7 +103,7 @@ ARENA_RULES: Mapping[tuple[str, str], Rule] = {
 }
 """Workspace in the arena, by domain and operator."""
 
-HEAP_RULES: Mapping[tuple[str, str], Rule] = {
+HEAP_RULES: Mapping[tuple[str, str], WorkspaceRule] = {
     (ONNX, "ScatterElements"): _index_per_update,
     (ONNX, "ScatterND"): _index_per_row,
     (ONNX, "GatherND"): _index_per_row,
@@ -161,7 +161,7 @@ def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requ
 
 
 def _by_rules(
-    program: Program, bound: Mapping[str, int], rules: Mapping[tuple[str, str], Rule]
+    program: Program, bound: Mapping[str, int], rules: Mapping[tuple[str, str], WorkspaceRule]
 ) -> Iterator[tuple[Op, Requests]]:
     """Yield the top nodes that have workspace, with their requests."""
     for op in program.body.ops:

@@ -19,7 +19,13 @@ from memplan_cli.onnx_io.runs.prepared_models import random_ops
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.run_model import record_of, require_weights, run_model, start_run
 from memplan_cli.runtime.workers.session import resolve_provider
-from memplan_cli.runtime.workers.spec import FULL, InputSet, RunSpec, SessionSpec
+from memplan_cli.runtime.workers.spec import (
+    FULL,
+    MEASURED_RUNS,
+    InputSet,
+    RunSpec,
+    SessionSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,9 +35,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.check import Check
     from memplan_cli.runtime.run.run_model import RunRecord
-
-RUNS = 3
-"""The first run grows the arena, the second makes the memory pattern, the third is steady."""
 
 DEFAULTS = RuntimeSettings()
 """The settings of a user who sets nothing."""
@@ -145,7 +148,7 @@ class BaselineRun:
             SessionSpec(path, resolve_provider(check.provider), settings).deterministic(),
             _input_sets(model, binding, folder),
             collect=(*FULL, *time) if full else ("outputs",),
-            runs=max(RUNS, check.runs) if full else check.runs,
+            runs=max(MEASURED_RUNS, check.runs) if full else check.runs,
             compared_runs=check.runs,
             graph=folder / "original.onnx" if full else None,
         )

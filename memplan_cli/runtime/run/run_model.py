@@ -21,7 +21,7 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import missing_weights
 from memplan_cli.runtime.workers.session_profile import Kernel
-from memplan_cli.runtime.workers.spec import RunSpec
+from memplan_cli.runtime.workers.spec import MEASURED_RUNS, RunSpec
 from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def record_run(
     settings: RuntimeSettings,
     conditions: RunConditions,
     *collect: str,
-    runs: int = 3,
+    runs: int = MEASURED_RUNS,
 ) -> RunRecord:
     """Run a model with deterministic settings for its memory or kernels; outputs are ignored.
 

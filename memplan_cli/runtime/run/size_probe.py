@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.shapes import largest_shapes
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.program import Shape
     from memplan_cli.onnx_io.shapes.bindings import Known
     from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
+    from memplan_cli.runtime.workers.session_profile import Kernel
 
 _TIMEOUT = 90.0
 """Seconds for loading the model and all input sets together."""
@@ -126,7 +129,36 @@ def _with_shapes(
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)
-    return replace(result, known=largest_shapes(copy, kernels))
+    return replace(result, known=_largest_shapes(copy, kernels))
+
+
+def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
+    """Return dtype and largest shape of every value in the kernels of a run, by its id.
+
+    Args:
+        copy: the model that was run, with the ids of its values by node.
+        kernels: of the run.
+    """
+    shapes: dict[str, tuple[str, Shape]] = {}
+    for kernel in kernels:
+        for ids, tensors in (
+            (copy.reads.get(kernel.node), kernel.read),
+            (copy.writes.get(kernel.node), kernel.wrote),
+        ):
+            if ids is not None and len(ids) == len(tensors):
+                for name, (runtime_type, shape) in zip(ids, tensors, strict=True):
+                    earlier = shapes.get(name)
+                    largest = tuple(shape) if earlier is None else _largest(earlier[1], shape)
+                    shapes[name] = (dtype_of(runtime_type), largest)
+    return {name: (dtype, shape) for name, (dtype, shape) in shapes.items() if dtype in BITS}
+
+
+def _largest(first: Shape, second: Sequence[int]) -> Shape:
+    """Return the larger size of each dim of two shapes; the second shape if the ranks differ."""
+    if len(first) != len(second):
+        return tuple(second)
+    pairs = zip(first, second, strict=True)
+    return tuple(max(old, new) for old, new in pairs if isinstance(old, int))
 
 
 def _session(model: Path, weights: Path | None = None) -> SessionSpec:

@@ -57,7 +57,7 @@ def time_ratio(
     ratios = []
     for _ in range(ROUNDS):
         peaks_before, peaks_after = (
-            _timed_run(session, inputs, timeout) for session in (before, after)
+            _measure_times(session, inputs, timeout) for session in (before, after)
         )
         time_before, time_after = peaks_before.effort, peaks_after.effort
         if time_before is None or time_after is None:
@@ -70,7 +70,7 @@ def time_ratio(
     return TimeRatio(round(median, 3), round(low, 3), round(high, 3), ROUNDS)
 
 
-def _timed_run(session: SessionSpec, inputs: InputSet, timeout: float) -> Peaks:
+def _measure_times(session: SessionSpec, inputs: InputSet, timeout: float) -> Peaks:
     """Run a session for its times, in a new process."""
     spec = RunSpec(session, (inputs,), ("time",), runs=0)
     record = run_model(spec, timeout=timeout)

@@ -334,6 +334,7 @@ def _with_arena(
 
 
 def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
+    """Return the best arena for a run by a coarse search; exact growth on CUDA."""
     # The size of the CUDA arena's first region cannot be set from Python.
     return best_arena(trace) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
@@ -352,64 +353,73 @@ def _in_arena(
 
 def _refined(
     executed: ExecutedGraph,
-    best: _Candidate,
+    candidate: _Candidate,
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
     """Return a candidate with its arena refined, and with a memory pattern if that costs no memory."""
-    best = _in_finer_arena(executed, best, workspace)
-    return _with_pattern(executed, best, base, workspace)
+    candidate = _in_finer_arena(executed, candidate, workspace)
+    return _with_pattern(executed, candidate, base, workspace)
 
 
 def _in_finer_arena(
-    executed: ExecutedGraph, best: _Candidate, workspace: Mapping[str, int]
+    executed: ExecutedGraph, candidate: _Candidate, workspace: Mapping[str, int]
 ) -> _Candidate:
     """Return a candidate with an arena from a fine search, unless it holds more with many threads."""
     if executed.provider != CPU:
-        return best
-    refined = refined_arena(best.traces.first, best.arena)
-    if refined is best.arena:
-        return best
+        return candidate
+    refined = refined_arena(candidate.traces.first, candidate.arena)
+    if refined is candidate.arena:
+        return candidate
     one_thread = requests_from_totals(executed.program, executed.dims, workspace)
     many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
     if many_threads != one_thread:
-        trace = trace_session(simulated_model(executed, best.settings), many_threads).first
+        trace = trace_session(
+            simulated_model(executed, candidate.settings), many_threads
+        ).first
         held_refined, held_before = (
             held_after_runs(trace, ArenaSettings.from_settings(arena.arena), runs=1)
-            for arena in (refined, best.arena)
+            for arena in (refined, candidate.arena)
         )
         if held_refined > held_before:
-            return best
-    return _in_arena(best.settings, best.traces, refined)
+            return candidate
+    return _in_arena(candidate.settings, candidate.traces, refined)
 
 
 def _with_pattern(
     executed: ExecutedGraph,
-    best: _Candidate,
+    candidate: _Candidate,
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
     """Return a candidate with a memory pattern if that makes runs shorter and costs no memory.
 
-    The candidate itself is returned otherwise, and also if ``base`` sets the pattern, off CPU, and
-    if sizes depend on data or subgraphs run, because the block of one run may not fit another.
+    Otherwise the candidate itself is returned. It is also returned if ``base`` sets the pattern, on
+    other providers than the CPU, and if sizes depend on data or there are subgraphs, because the
+    block of one run may not fit another run.
+
+    Args:
+        executed: the graph that the runtime runs.
+        candidate: settings without a memory pattern.
+        base: settings that the search does not change.
+        workspace: bytes that kernels request besides their outputs, by node.
     """
     if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
-        return best
-    settings = best.settings.updated(_PATTERN)
+        return candidate
+    settings = candidate.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
     saved_work = PROFILE.arena_call_work * traces.saved_allocations
     if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
-        return best
-    max_held = best.arena.held + _MAX_BYTES_FOR_TIME
+        return candidate
+    max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
     lowest = max(trace.peak for trace in traces.in_order)
     region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= max_held else None
     if region is None or region + _SPARE_BYTES > max_held:
-        return best
+        return candidate
     arena = ArenaChoice(one_region(region + _SPARE_BYTES), region + _SPARE_BYTES)
     with_pattern = _in_arena(settings, traces, arena)
     return replace(
         with_pattern,
         predicted=Peaks(traces.first_peak, traces.later_peak),
-        bytes_for_speed=arena.held - best.arena.held,
+        bytes_for_speed=arena.held - candidate.arena.held,
     )

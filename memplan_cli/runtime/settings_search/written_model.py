@@ -164,7 +164,11 @@ class Prediction:
         return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
 
     def best_choice(self) -> SettingsChoice:
-        """Return the settings of the least predicted memory at about the original's time."""
+        """Return the settings of the least predicted memory with which runs take about the original's time.
+
+        The file is run without optimisation unless that is estimated to be slower, or needs more
+        memory by `rank`.
+        """
         written = self.written
         if written.as_written or written.offline:
             return self.as_written_choice()

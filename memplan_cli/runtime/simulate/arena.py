@@ -241,7 +241,7 @@ class SimulatedArena:
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
         for wanted, allocation in trace.steps:
-            if wanted:
+            if wanted:  # allocate a chunk, and split it
                 index = bisect_left(free, wanted << _ADDRESS_BITS)
                 if index == len(free):
                     if not self._extend(wanted):
@@ -262,7 +262,7 @@ class SimulatedArena:
                     free_addresses.add(rest_start)
                     insort(free, rest << _ADDRESS_BITS | rest_start)
                 addresses[allocation] = start
-            else:
+            else:  # free a chunk, and merge it with its neighbours behind and ahead
                 start = addresses[allocation]
                 size = sizes[start]
                 behind, ahead = following[start], previous[start]

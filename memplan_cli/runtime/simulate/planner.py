@@ -147,7 +147,14 @@ class BlockPlan:
 def plan_block(
     program: Program, block: Block, owner: Op | None, settings: PlannerSettings
 ) -> BlockPlan:
-    """Return the decisions of the planner for a block. ``owner`` is the op whose body it is."""
+    """Return the decisions of the planner for a block.
+
+    Args:
+        program: the program of the block.
+        block: the main graph, or a body of a control-flow op.
+        owner: the control-flow op; None for the main graph.
+        settings: of the planner.
+    """
     order = settings.order(block)
     is_loop_body = owner is not None and owner.type == "Loop"
     walk = _Walk(program, block, settings.table, settings.reuse, is_loop_body)

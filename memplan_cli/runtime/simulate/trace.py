@@ -128,6 +128,7 @@ class TraceRecorder:
     _sizes: list[int] = field(default_factory=list)
     _steps: list[tuple[int, int]] = field(default_factory=list)
     _kernel_start: int = 0
+    """The number of steps before the current kernel."""
 
     def allocate(self, size: int) -> int:
         """Record an allocation and return its index."""
@@ -148,12 +149,11 @@ class TraceRecorder:
         self.peak = max(self.peak, self.live)
         if workspace := self.workspace.get(node_key(op)):
             is_first = op.type in PROFILE.workspace_first
-            start = self._kernel_start if is_first else len(self._steps)
+            position = self._kernel_start if is_first else len(self._steps)
             indices = []
             for size in workspace:
-                before = len(self._steps)
-                indices.append(self._record(size, start))
-                start += len(self._steps) - before
+                indices.append(self._record(size, position))
+                position += 1 if size else 0  # an allocation of no bytes is no step
             for index in reversed(indices):
                 self._record_free(index)
         self._kernel_start = len(self._steps)

@@ -147,9 +147,9 @@ class Confirmation:
     def _compare_at_other_level(self, progress: Progress) -> None:
         """Compare outputs again at another optimisation level, if that may be why they differ.
 
-        The original's own file runs with optimisation instead of without. Another file is compared
-        with the original without optimisation; if the outputs are equal then, ``run`` is replaced
-        and holds only as the file stands.
+        If the written model is the original's own file, it runs with optimisation instead of
+        without. Another file is compared with the original without optimisation. If their outputs are
+        equal then, that run replaces ``run``, and the file must always run without optimisation.
         """
         if self._written.path == self._baseline.path:
             if self.run.as_written:

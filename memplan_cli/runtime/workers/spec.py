@@ -30,8 +30,12 @@ Collect = Literal["outputs", "arena", "process", "kernels", "time", "graph"]
 ``graph``: the runtime's own graph, written by a further session that runs nothing.
 """
 
+MEASURED_RUNS = 3
+"""Runs of a process whose memory is measured: the first grows the arena, the second makes the block of
+the memory pattern, the third is steady."""
+
 FULL: tuple[Collect, ...] = ("outputs", "arena", "process", "kernels", "graph")
-"""Everything but the time."""
+"""All that a run can record, except for its time."""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -66,8 +70,8 @@ class SessionSpec:
 
         return replace(self, settings=self.settings.updated(deterministic(self.provider)))
 
-    def create(self, more: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-        """Create the session, with further settings on top; call it in a worker process only.
+    def create(self, more_settings: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Create and return the session, with further settings on top; in a worker process only.
 
         Raises:
             RuntimeUnavailableError: the session is not on the provider asked for.
@@ -75,20 +79,13 @@ class SessionSpec:
         from memplan_cli.runtime.workers.memory_release import release_after_loading
         from memplan_cli.runtime.workers.session import make_session
 
-        settings = self.settings.updated(more) if more else self.settings
+        settings = self.settings.updated(more_settings) if more_settings else self.settings
         if self.weights_folder is not None:
-            folder = RuntimeSettings(
-                session_config={_WEIGHTS_FOLDER: str(self.weights_folder)}
-            )
-            return make_session(
-                self.model.read_bytes(), settings.updated(folder), self.provider
-            )
-        frees = (
-            release_after_loading(self.model.resolve().parent)
-            if self.as_loaded
-            else nullcontext()
-        )
-        with frees:
+            location = {_WEIGHTS_FOLDER: str(self.weights_folder)}
+            settings = settings.updated(RuntimeSettings(session_config=location))
+            return make_session(self.model.read_bytes(), settings, self.provider)
+        folder = self.model.resolve().parent
+        with release_after_loading(folder) if self.as_loaded else nullcontext():
             return make_session(self.model, settings, self.provider)
 
 
@@ -114,7 +111,7 @@ class InputSet:
         return from_json(cls, job["inputs"], "the job")
 
     def draw(self) -> Feed:
-        """Draw the inputs, by name; the same arrays each time."""
+        """Return the inputs by name; each call returns equal arrays."""
         from memplan_cli.runtime.workers.inputs import draw_all
 
         return draw_all(self.specs)
@@ -129,13 +126,12 @@ class RunSpec:
         inputs: input sets. Arena, process and time are those of the first; outputs of all are
             saved or compared.
         collect: what is recorded.
-        runs: runs on the first input set. The first run grows the arena, the second makes the
-            memory pattern, later ones are steady.
+        runs: runs on the first input set.
         compared_runs: runs on each input set whose outputs are saved or compared. Two show
             whether a run changes the next one.
         timed_runs: runs of the session without profiler, at least.
         outputs: names of the outputs that are compared; empty for all.
-        tolerance: which differences are excused.
+        tolerance: within which differences of outputs are allowed.
         graph: the file that the runtime's own graph is written to, without its weights.
         stop: when the job ends early: ``at a difference``, with the first run whose outputs
             differ by more than the tolerance, or ``at a set that runs``; else ``never``.
@@ -147,7 +143,7 @@ class RunSpec:
     session: SessionSpec
     inputs: tuple[InputSet, ...]
     collect: tuple[str, ...] = ("outputs",)
-    runs: int = 3
+    runs: int = MEASURED_RUNS
     compared_runs: int = 2
     timed_runs: int = 5
     outputs: tuple[str, ...] = ()
@@ -157,9 +153,9 @@ class RunSpec:
     failures: str = "raised"
     seconds: float | None = None
 
-    def collects(self, what: Collect) -> bool:
-        """Return whether something is recorded."""
-        return what in self.collect
+    def collects(self, item: Collect) -> bool:
+        """Return whether the run records an item of `Collect`."""
+        return item in self.collect
 
     @property
     def is_profiled(self) -> bool:
@@ -176,7 +172,7 @@ class RunConditions:
         binding: numbers for dims, and inputs that were given; other inputs are drawn.
         timeout: seconds for each worker process.
         as_loaded: create sessions as `memplan_cli.load` does.
-        specs: how inputs are drawn; None goes by the model and the binding.
+        specs: how inputs are drawn; None: as the model and the binding require.
     """
 
     provider: str = CPU
