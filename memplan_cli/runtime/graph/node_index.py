@@ -306,7 +306,7 @@ class _Matcher:
                 self._match_unread_in(scope, unmatched[scope.dump])
 
     def _match_unread_in(self, scope: _Scope, unmatched: Mapping[Kind, Sequence[int]]) -> None:
-        """Match the nodes of one scope in its order, which makes results of calls known first.
+        """Match the nodes of one scope in its order, so that results of calls are matched before readers.
 
         Args:
             scope: the scope, with the bodies of its calls.

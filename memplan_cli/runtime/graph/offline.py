@@ -167,7 +167,7 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     Args:
         dump: the file, with its weights beside it.
         original: the model that was optimised.
-        shapes: what the runtime infers; if empty, it is asked again.
+        shapes: inferred by the runtime; if empty, they are inferred again from the written file.
         provider: the provider for which the graph was optimised.
     """
     model = load_model(dump)

@@ -1,7 +1,8 @@
 """The graph that a session ran, read from the record of that run.
 
-What data decided in the run is attached to the graph if each recorded kernel can be assigned to
-its node: by the node's name, or by the order of the kernels if nodes have no distinct names.
+The observation of the run (sizes, iteration counts) is attached to the graph if each recorded kernel
+can be assigned to its node: by the node's name, or by the order of the kernels if nodes have no
+distinct names.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DEFAULT = "DEFAULT"
 
 
 def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
-    """Return the graph that was run, with what data decided in its first run.
+    """Return the graph that was run, with the observation of its first run.
 
     ``observed`` is None if nothing depends on data, or if the kernels cannot be assigned to
     nodes. In the second case nothing can be predicted from the graph.
@@ -260,11 +261,11 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
 def with_file_order(
     graph: ExecutedGraph, file_nodes: Sequence[str], written: Program
 ) -> ExecutedGraph:
-    """Predict the optimised graph of a file whose nodes are written in another order.
+    """Return the predicted optimised graph of a file with the same nodes in another order.
 
-    Nodes that optimisation makes get indices above all others, in an order that is unknown; the
-    order of the dump is assumed. The graph is returned as it is if names do not identify its
-    nodes, or if its own order does not follow from this assumption.
+    Nodes that optimisation adds get indices above all others, in an unknown order; the order of the
+    dump is assumed. The graph is returned unchanged if names do not identify its nodes, or if its own
+    order does not follow from this assumption.
 
     Args:
         graph: the optimised graph of the original file.

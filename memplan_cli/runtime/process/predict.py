@@ -171,7 +171,7 @@ def _load(
     program: Program,
     measurements: ProcessMeasurements,
 ) -> SessionLoading:
-    """Simulate how the session is created; ``memory`` is changed."""
+    """Simulate how the session is created, which changes ``memory``, and return the simulation."""
     if measurements.as_loaded:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
     loading = SessionLoading(memory, stored, program)

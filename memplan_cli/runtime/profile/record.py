@@ -1,4 +1,4 @@
-"""The numbers that memplan knows about ONNX Runtime, in one record for one version.
+"""The numbers on which predictions of ONNX Runtime are based, in one record for one version.
 
 A docstring anywhere in the package that calls a fact about the runtime "measured" means this version.
 Another version gets another record. How to measure: a log of all blocks that a session
@@ -43,7 +43,7 @@ class RuntimeProfile:
             do it afterwards (measured: requests of each node).
         image_piece: MLAS takes this for each thread that goes through an image piece by piece
             (measured: workspace of Conv with more pixels than filters).
-        loop_counter, loop_condition: what a Loop keeps in the arena while it runs
+        loop_counter, loop_condition: bytes that a Loop keeps in the arena while it runs
             (core/providers/cpu/controlflow/loop.cc).
         matrix_panel: MLAS packs float matrices for SGEMM in panels of this many columns
             (measured: blocks that sessions allocate for packed weights).

@@ -220,7 +220,7 @@ _DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 
 
 def costly_fusions(program: Program) -> tuple[str, ...]:
-    """Return the optimizers that made fused ops of a program whose workspace costs memory.
+    """Return ONNX Runtime's optimizers that made those fused ops whose workspace costs memory.
 
     Such a kernel allocates workspace as large as its result, and saves little time.
     """

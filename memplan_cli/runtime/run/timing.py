@@ -90,8 +90,8 @@ def slower_note(ratio: TimeRatio | None) -> str:
 def is_slower(after: Peaks, before: Peaks) -> bool:
     """Return whether a run takes more than 5 % longer than before.
 
-    Processor times are compared if both were measured (only on CPU): elapsed times depend on what
-    else the machine does. A time that was not measured counts as 0.
+    Processor times are compared if both were measured (only on CPU): elapsed times depend on the
+    load of the machine. A time that was not measured counts as 0.
     """
     new_time, old_time = after.effort, before.effort
     if new_time is None or old_time is None:

@@ -69,7 +69,7 @@ def predict_process(
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
-    The memory after creating a session is measured, and what runs add to it is predicted.
+    The memory after creating a session is measured; the memory that runs add is predicted.
 
     Raises:
         UnknownSizeError: it cannot be predicted; the message has the reason.

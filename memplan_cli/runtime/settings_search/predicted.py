@@ -153,7 +153,7 @@ class _Candidate:
         settings: all settings, those of the arena included.
         predicted: peaks of tensors.
         arena: the arena, and the bytes that it holds.
-        traces: what runs request of the arena.
+        traces: requests of the runs to the arena.
         bytes_for_speed: bytes that the arena holds only to make runs shorter; not counted in the score.
     """
 
@@ -219,7 +219,7 @@ def has_several_regions(choice: SettingsChoice) -> bool:
 
 
 def in_one_region(choice: SettingsChoice) -> SettingsChoice:
-    """Return the choice with an arena of one region, somewhat larger than what was predicted to be held."""
+    """Return the choice with an arena of one region, larger than the predicted arena by `_MARGIN`."""
     size = rounded_up((choice.predicted.held or 0) * _MARGIN)
     return replace(
         choice,

@@ -279,7 +279,7 @@ class PredictedCost:
         unknown: whether its process cannot be predicted.
         process: the sum of the load peak, the run peak and the private bytes after runs; if the
             process is unknown, an estimate by the arena and its weights.
-        arena: the sum of the first-run peak and what the arena holds without weights.
+        arena: the sum of the first-run peak and the bytes that the arena holds without weights.
     """
 
     unknown: bool

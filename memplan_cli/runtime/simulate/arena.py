@@ -85,7 +85,7 @@ class ArenaSettings:
 
 @dataclass(frozen=True, slots=True)
 class ArenaUse:
-    """The result of a simulation: what an arena held while it served some runs.
+    """The result of a simulation: the memory that an arena held while it served some runs.
 
     Attributes:
         held: bytes reserved from the system after the last run. More than the limit if the

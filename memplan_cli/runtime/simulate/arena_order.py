@@ -61,7 +61,7 @@ def order_for_arena(
 
     Args:
         program: in an order of the lowest peak.
-        is_allowed: returns whether an order is acceptable; asked for every order of the search.
+        is_allowed: returns whether an order is acceptable; called for every order of the search.
         dims: values of symbolic dims.
         provider: ONNX Runtime's name of the execution provider.
     """
@@ -89,7 +89,7 @@ def order_for_arena(
 
 @dataclass(frozen=True, slots=True)
 class _Tracer:
-    """Simulates what a program allocates if its ops run in their order."""
+    """Simulates the allocations of a program whose ops run in their order."""
 
     dims: Mapping[str, int]
     provider: str

@@ -49,14 +49,14 @@ _ITERATIONS_TO_REPEAT = 3
 
 @dataclass(frozen=True, slots=True)
 class SimulatedModel:
-    """An executed graph with what its runs depend on.
+    """An executed graph, with all that its simulated runs depend on.
 
     Attributes:
         program: the graph.
         bytes: of each variable whose size is known before a run.
         planner: settings of the allocation planner.
         with_pattern: whether runs use memory patterns (``enable_mem_pattern``).
-        observed: what data decided in one real run.
+        observed: data-dependent sizes and iteration counts of one real run.
         packed: weights that are freed once their kernels have packed them.
     """
 
@@ -89,12 +89,12 @@ class SessionTraces:
 
     @property
     def saved_allocations(self) -> int:
-        """How many fewer allocations a later run makes than the first."""
+        """The number of allocations that the first run makes and a later run does not."""
         return len(self.first.sizes) - len(self.later.sizes)
 
 
 def trace_session(model: SimulatedModel, workspace: Workspace) -> SessionTraces:
-    """Simulate two runs of a model. ``workspace`` is what kernels allocate beside outputs.
+    """Simulate two runs of a model. ``workspace`` is allocated by kernels besides their outputs.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -318,7 +318,7 @@ class Frame:
             self.traced.free(var)
 
     def _observed_write(self, var: VarId) -> WrittenTensor | None:
-        """Return what the observed run wrote into a variable in this very frame."""
+        """Return the tensor that the observed run wrote into a variable in the same frame; None if unknown."""
         observed = self.simulator.model.observed
         entries = observed.written.get(var, ()) if observed else ()
         return entries[self.number] if self.number < len(entries) else None

@@ -1,4 +1,4 @@
-"""What the data of one run decides: branches, iteration counts, sizes, packed weights.
+"""Data-dependent facts of one run: branches, iteration counts, sizes, packed weights.
 
 Each op of a block is executed once in every frame (execution) of that block, so the n-th execution
 of an op belongs to the n-th frame of its block, whatever the order of the ops within a frame.
@@ -39,7 +39,7 @@ class WrittenTensor:
 
 @dataclass(frozen=True, slots=True)
 class RunObservation:
-    """What the data decided in one run. It holds for the inputs of that run.
+    """The sizes, iteration counts and packed weights of one run, which depend on its inputs.
 
     Attributes:
         written: for each variable, the tensor written in each frame of its block, in order.
@@ -69,7 +69,7 @@ class OpExecution:
 
 
 def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunObservation:
-    """Return what one run of a program decided.
+    """Return the observation of one run of a program.
 
     Args:
         program: the program that ran.

@@ -1,4 +1,4 @@
-"""Prediction of ONNX Runtime's memory for one graph: peaks of tensors, and what the arena holds.
+"""Prediction of ONNX Runtime's memory for one graph: peaks of tensors, and bytes held by the arena.
 
 The first run's peak and the steady peak (of later runs) count the bytes of live tensors. What the
 arena holds is more: rounding, holes, and the workspace of kernels.
@@ -44,9 +44,10 @@ class ExecutedGraph:
         program: after the runtime's own changes; with optimisation off, the file itself.
         dims: values of symbolic dims.
         in_run_order: whether the ops are in execution order, as in a dump of an optimised graph.
-        planner_shapes: the runtime's own shapes of variables, where it knows less than the
-            program does; None is an unknown shape. The runtime's planner goes by these.
-        observed: what data decided in one run. Predictions then hold for the inputs of that run.
+        planner_shapes: the shapes by which ONNX Runtime plans, of variables for which it infers
+            less than the program has; None is an unknown shape.
+        observed: data-dependent sizes and iteration counts of one run; predictions then hold for the
+            inputs of that run. None: they are unknown, or there are none.
         provider: ONNX Runtime's name of the execution provider.
     """
 
@@ -83,7 +84,7 @@ def predict_peaks(
 def session_traces(
     executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> SessionTraces:
-    """Return what the runs of a session request of the arena.
+    """Return the requests to the arena of a session's runs.
 
     ``workspace`` is the measured bytes that each node requests besides its outputs.
 
@@ -95,7 +96,7 @@ def session_traces(
 
 
 def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> SimulatedModel:
-    """Return what a simulation of runs under these settings needs."""
+    """Return a graph with the planner's settings and known sizes, for a simulation of its runs."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
     reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF

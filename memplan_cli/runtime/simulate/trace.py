@@ -70,7 +70,7 @@ class AllocationTrace:
 
     Attributes:
         sizes: bytes of each allocation. Its index identifies the allocation.
-        steps: what happens in turn: ``(chunks, index)`` allocates ``sizes[index]`` bytes, which
+        steps: allocations and frees in order: ``(chunks, index)`` allocates ``sizes[index]`` bytes, which
             take that many chunks of 256; ``(0, index)`` frees the allocation. Allocations of no
             bytes have no steps.
     """
@@ -118,8 +118,8 @@ class TraceRecorder:
     Attributes:
         workspace: requests of each kernel beside its outputs, by node (`node_key`).
         live: bytes of the tensors that are allocated.
-        peak: the largest ``live`` at the end of a kernel, before its inputs are freed: what the
-            profile of the runtime reports. Workspace is not part of it.
+        peak: the largest ``live`` at the end of a kernel, before its inputs are freed, as
+            the profile of ONNX Runtime reports it. Workspace is not part of it.
     """
 
     workspace: Workspace = field(default_factory=dict)
@@ -159,7 +159,7 @@ class TraceRecorder:
         self._kernel_start = len(self._steps)
 
     def trace(self) -> AllocationTrace:
-        """Return what was recorded so far."""
+        """Return the allocations and frees that were recorded so far."""
         return AllocationTrace(tuple(self._sizes), tuple(self._steps))
 
     def _record(self, size: int, position: int) -> int:

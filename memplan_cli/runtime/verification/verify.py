@@ -201,7 +201,7 @@ def require_same_inputs(original: Path, written: Path) -> None:
 
 
 def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare with an original whose own runs differ: by first runs, without optimisation if needed."""
+    """Compare a written model with an original whose own runs differ, without optimisation if needed."""
     path = written.path
     if written.offline:
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)

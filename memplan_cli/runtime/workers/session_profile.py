@@ -124,7 +124,7 @@ def _node_event(event: Json) -> NodeEvent:
 
 
 def arena_peaks(runs: Runs) -> Peaks:
-    """Return the peaks of the arena over some runs; None for what has no events.
+    """Return the peaks of the arena over some runs; figures without events are None.
 
     The first run grows the arena, later ones are steady. Bytes in use before the first kernel of
     the first run count as weights, and are not part of the peaks of tensors.

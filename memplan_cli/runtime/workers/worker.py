@@ -195,7 +195,7 @@ class Job:
                     self._process = Child.start(command, environment, output=output)
 
     def _wait(self) -> Outcome:
-        """Wait until the process ends or the time is over, and read what it wrote.
+        """Wait until the process ends or the time is over, and return its outcome.
 
         If the fork server ends before the job, the job starts again in a new Python.
         """
