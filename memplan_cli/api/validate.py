@@ -329,7 +329,7 @@ def _replayed(
     from memplan_cli.runtime.workers.spec import RunConditions
 
     result = replay(planned, plan, RunConditions.of_check(check, binding))
-    texts = [*result.extent.described(), *([result.reason] if result.reason else [])]
+    texts = [*result.extent.coverage_sentences(), *([result.reason] if result.reason else [])]
     notes = [f"replay: {text}" for text in (*texts, *result.notes)]
     return replace(
         verdict,

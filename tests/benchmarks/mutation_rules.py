@@ -423,7 +423,7 @@ RULES = (
     rule("the arena: what Where asks for comes before its output",
          "PROFILE", without("Where"), "test_process_prediction"),
     rule("the arena: each request of a kernel is one",
-         "requests_from_totals", replace("total", "-1", nth=0), "test_process_prediction"),
+         "requests_from_totals", replace("sum(sizes) == total", "False"), "test_process_prediction"),
     rule("a slower file is warned of above five per cent",
          "slower_note", replace("SLOWEST", "2"), "test_time_claims"),
     rule("settings that a run has sized are called observed",

@@ -134,7 +134,7 @@ def test_what_is_excluded_is_in_its_place_and_is_not_said_to_have_none(tmp_path:
     assert found == ReplayExtent(placed=len(plan.tensors), pinned=2)
     every = len(plan.tensors)
     said = f"{every} of {every} tensors at their offsets, 2 excluded ones compared again"
-    assert [line.startswith(said) for line in found.described()] == [True]
+    assert [line.startswith(said) for line in found.coverage_sentences()] == [True]
 
 
 def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     found = replay(model, plan, ON_CPU).extent
     assert inside > 0
     assert found == ReplayExtent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
-    first, second = found.described()
+    first, second = found.coverage_sentences()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
     assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not covered")
 
@@ -164,7 +164,7 @@ def test_tensors_without_bytes_lie_nowhere(tmp_path: Path) -> None:
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.reason) == ("passed", "")
     assert (result.extent.placed, result.extent.empty) == (1, 1)
-    assert list(result.extent.described())[1] == "1 tensors without bytes"
+    assert list(result.extent.coverage_sentences())[1] == "1 tensors without bytes"
 
 
 def test_an_excluded_result_of_an_op_on_strings_is_looked_at_too(tmp_path: Path) -> None:

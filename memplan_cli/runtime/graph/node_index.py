@@ -216,7 +216,11 @@ class _Matcher:
             scope, name = scope.outer_value(name) or (None, "")
 
     def _match_producers(self, pending: _PendingMatch) -> None:
-        """Compare a source node with the node of the dump that produces the same value."""
+        """Match the source node of a pending match with the dump node that produces the same value.
+
+        If the source node is a call of a function, its body is inlined, and the producer in the body
+        becomes pending instead. Casts that ONNX Runtime inserted or removed are skipped.
+        """
         scope, place, name, dump_name = pending
         dump_place = scope.dump.producer.get(dump_name)
         if dump_place is None or place in scope.matched:

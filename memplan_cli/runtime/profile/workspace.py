@@ -40,7 +40,7 @@ _INDEX = 8
 
 
 def _where(_: Op, inputs: Operands, __: Dims) -> Requests:
-    """Each alternative is first spread over the condition, in a buffer of its own."""
+    """Return a buffer for each alternative, in which it is broadcast to the condition."""
     condition, *others = (dims for _, dims in inputs)
     width = _element_size(inputs[1][0])
     spread = (_broadcast(condition, other) for other in others)
@@ -48,7 +48,7 @@ def _where(_: Op, inputs: Operands, __: Dims) -> Requests:
 
 
 def _conv(op: Op, inputs: Operands, output: Dims) -> Requests:
-    """The columns of the image (im2col) if there are more filters than pixels, else one piece."""
+    """Return the columns of the image (im2col) if there are more filters than pixels, else one piece of it."""
     filters = inputs[1][1]
     if filters is None or _is_pointwise(op, filters):
         return ()
@@ -59,7 +59,7 @@ def _conv(op: Op, inputs: Operands, output: Dims) -> Requests:
 
 
 def _conv_transpose(_: Op, inputs: Operands, __: Dims) -> Requests:
-    """The columns of one image of one group."""
+    """Return the columns (col2im) of one image of one group."""
     image, filters = inputs[0][1], inputs[1][1]
     if image is None or filters is None:
         return ()
@@ -67,7 +67,7 @@ def _conv_transpose(_: Op, inputs: Operands, __: Dims) -> Requests:
 
 
 def _attention(_: Op, inputs: Operands, __: Dims) -> Requests:
-    """All scores, and a boolean mask as floats."""
+    """Return all scores, and a boolean mask converted to floats."""
     query, key = inputs[0][1], inputs[1][1]
     if query is None or key is None or len(query) != 4 or len(key) != 4:
         return ()
@@ -76,20 +76,22 @@ def _attention(_: Op, inputs: Operands, __: Dims) -> Requests:
 
 
 def _floats_like_output(_: Op, __: Operands, output: Dims) -> Requests:
+    """Return a float for each element of the output."""
     return (prod(output) * _FLOAT,)
 
 
 def _index_per_update(_: Op, inputs: Operands, __: Dims) -> Requests:
-    """A number of eight bytes for each index."""
+    """Return eight bytes for each index."""
     return (_INDEX * prod(inputs[1][1] or ()),)
 
 
 def _index_per_row(_: Op, inputs: Operands, __: Dims) -> Requests:
-    """A number of eight bytes for each row of indices; the last axis holds the row."""
+    """Return eight bytes for each row of indices, where a row is the last axis."""
     return (_INDEX * prod((inputs[1][1] or ())[:-1]),)
 
 
 def _index_per_result(_: Op, __: Operands, output: Dims) -> Requests:
+    """Return eight bytes for each element of the output."""
     return (_INDEX * prod(output),)
 
 
@@ -135,17 +137,27 @@ def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
 def requests_from_totals(
     program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, Requests]:
-    """Split measured totals into requests, by the rules.
+    """Split measured totals into requests.
 
-    The runtime's statistics add up the requests of a node. They have one line, under the op type,
-    for all nodes of a type that have no name; the rules tell these apart.
+    ONNX Runtime's statistics have the sum of a node's requests. If the rules give the same sum, their
+    requests are returned, else one request. Nodes without a name share one line of the statistics,
+    under their operator; their requests are those of the rules.
+
+    Args:
+        program: the graph that was run.
+        dims: values of symbolic dims.
+        totals: measured bytes by node name, or by operator for nodes without a name.
     """
-    rules = workspace_by_rule(program, dims) if totals else {}
-    nameless = (node_key(op) for op in program.body.ops if not op.name and op.type in totals)
-    return {
-        name: sizes if sum(sizes := rules.get(name, ())) == total else (total,)
-        for name, total in totals.items()
-    } | {key: rules[key] for key in nameless if key in rules}
+    by_rule = workspace_by_rule(program, dims) if totals else {}
+    requests: dict[str, Requests] = {}
+    for name, total in totals.items():
+        sizes = by_rule.get(name, ())
+        requests[name] = sizes if sum(sizes) == total else (total,)
+    nameless = (op for op in program.body.ops if not op.name and op.type in totals)
+    for key in map(node_key, nameless):
+        if key in by_rule:
+            requests[key] = by_rule[key]
+    return requests
 
 
 def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requests]:
@@ -161,7 +173,7 @@ def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requ
 
 
 def _by_rules(
-    program: Program, bound: Mapping[str, int], rules: Mapping[tuple[str, str], WorkspaceRule]
+    program: Program, dims: Mapping[str, int], rules: Mapping[tuple[str, str], WorkspaceRule]
 ) -> Iterator[tuple[Op, Requests]]:
     """Yield the top nodes that have workspace, with their requests."""
     for op in program.body.ops:
@@ -169,10 +181,10 @@ def _by_rules(
         if rule is None:
             continue
         inputs = tuple(
-            (program.vars[var].dtype, _dims(program.vars[var], bound)) if var else ("", None)
+            (program.vars[var].dtype, _dims(program.vars[var], dims)) if var else ("", None)
             for var in op.inputs
         )
-        output = _dims(program.vars[op.outputs[0]], bound)
+        output = _dims(program.vars[op.outputs[0]], dims)
         sizes = tuple(filter(None, rule(op, inputs, output))) if output is not None else ()
         if sizes:
             yield op, sizes

@@ -233,8 +233,8 @@ class _Replay:
         Raises:
             ValueError: an input was not computed yet.
         """
-        reads = self.node_models.reads(node)
-        for name in reads:
+        inputs = self.node_models.reads(node)
+        for name in inputs:
             if name not in self.values and name not in self.bound:
                 raise ValueError(
                     f"node {node.name or node.op_type!r} reads {name!r} before the plan's order "
@@ -242,48 +242,48 @@ class _Replay:
                 )
         types = {
             name: self._runtime_type(name)
-            for name in reads
+            for name in inputs
             if not self.node_models.is_map(name)
         }
         model = self.node_models.one_op(node, types)
         settings = UNOPTIMISED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
-        names = [name for name in node.output if name]
+        outputs = [name for name in node.output if name]
         output_types = (output.type for output in session.get_outputs())
-        if any(_is_unbindable(self.values.get(name)) for name in reads) or any(
+        if any(_is_unbindable(self.values.get(name)) for name in inputs) or any(
             output_type.startswith(_UNBINDABLE_TYPES) for output_type in output_types
         ):
-            self._run_with_copies(session, reads, names)
+            self._run_with_copies(session, inputs, outputs)
         else:
-            self._run_bound(session, reads, names, self._temporary_outputs(node, names))
-        self.bound.update(name for name in names if self._is_placed(name))
-        for name in names:
+            self._run_bound(session, inputs, outputs, self._temporary_outputs(node, outputs))
+        self.bound.update(name for name in outputs if self._is_placed(name))
+        for name in outputs:
             if self._is_placed(name) and self.places[name].pinned:
                 self.digests[name] = self._digest(self.places[name])
 
     def _run_bound(
         self,
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
-        reads: Sequence[str],
-        names: Sequence[str],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
         temporary: Mapping[str, ReplayArena],
     ) -> None:
         """Run a session with its inputs and outputs bound to their places.
 
         Args:
             session: of one node.
-            reads: names of its inputs.
-            names: names of its outputs.
+            inputs: names of its inputs.
+            outputs: names of its outputs.
             temporary: memory for outputs that are copied to their places after the run.
         """
         binding = session.io_binding()
-        for name in reads:
+        for name in inputs:
             if self._is_placed(name):
                 place = self.places[name]
                 binding.bind_input(name, *self._bound_memory(place))
             else:
                 binding.bind_ortvalue_input(name, self.values[name])
-        for name in names:
+        for name in outputs:
             if self._is_placed(name):
                 place, memory = self.places[name], temporary.get(name)
                 binding.bind_output(name, *self._bound_memory(place, memory))
@@ -293,12 +293,12 @@ class _Replay:
         for name, memory in temporary.items():
             place = self.places[name]
             self.arenas[place.arena].write(place.offset, memory.read(0, place.bytes))
-        for name, value in zip(names, binding.get_outputs(), strict=True):
+        for name, value in zip(outputs, binding.get_outputs(), strict=True):
             if not self._is_placed(name):
                 self.values[name] = value
 
     def _temporary_outputs(
-        self, node: NodeProto, names: Sequence[str]
+        self, node: NodeProto, outputs: Sequence[str]
     ) -> dict[str, ReplayArena]:
         """Return memory for the placed outputs of an If; of other nodes, nothing.
 
@@ -308,21 +308,21 @@ class _Replay:
         """
         if not operator(node).runs_one_body:
             return {}
-        placed = [name for name in names if self._is_placed(name)]
+        placed = [name for name in outputs if self._is_placed(name)]
         return {name: self.new_arena(self.places[name].bytes) for name in placed}
 
     def _run_with_copies(
         self,
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
-        reads: Sequence[str],
-        names: Sequence[str],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
     ) -> None:
         """Run a node that reads or writes strings, sequences or maps, which cannot be bound.
 
         Placed inputs are copied out of the arenas before, placed outputs into them after the run.
         """
-        feed = {name: self.array(name) for name in reads}
-        for name, value in zip(names, session.run(names, feed), strict=True):
+        feed = {name: self.array(name) for name in inputs}
+        for name, value in zip(outputs, session.run(outputs, feed), strict=True):
             if self._is_placed(name):
                 place = self.places[name]
                 self.arenas[place.arena].write(place.offset, np.asarray(value).tobytes())

@@ -71,7 +71,7 @@ class ReplayExtent:
     empty: int = 0
     unplaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def described(self) -> Iterator[str]:
+    def coverage_sentences(self) -> Iterator[str]:
         """Yield sentences that tell which tensors the replay covered."""
         total = self.placed + self.in_subgraphs + self.empty + len(self.unplaced)
         pinned = f", {self.pinned} excluded ones compared again at the end"

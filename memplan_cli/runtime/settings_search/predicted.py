@@ -276,6 +276,7 @@ def prediction_warnings(graph: ExecutedGraph) -> Iterator[str]:
 
 
 def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
+    """Return a candidate as the result of a search."""
     predicted = replace(candidate.predicted, held=candidate.arena.held)
     return SettingsChoice(
         candidate.settings,

@@ -359,11 +359,11 @@ def _grows(trace: AllocationTrace, size: int) -> bool:
 def shared_regions(
     traces: Callable[[], Iterable[AllocationTrace]], choice: ArenaChoice, highest: int
 ) -> ArenaChoice | None:
-    """Return two or three regions to which none of several runs adds one.
+    """Return an arena of two or three regions that suffice for each of several runs.
 
-    All regions are empty again after each run, so a run finds as many regions as the runs before
-    it needed. Each run is simulated with none, with the first, and so on up to all of them.
-    None if even somewhat enlarged regions do not suffice.
+    All regions are empty again after each run, and earlier runs may have needed only some of them.
+    So each run is simulated after earlier runs that left none of the regions, the first, the first
+    two, and so on. None if even enlarged regions do not suffice.
 
     Args:
         traces: returns the requests of each run, and is called several times.
