@@ -71,7 +71,7 @@ def test_all_that_is_collected_together_is_what_is_collected_alone(
     assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
         alone, milliseconds=None, effort=None
     )
-    assert found.repeats
+    assert found.is_repeatable
     assert found.record.outputs == ("y",)
     saved = found.inputs[0].save_to
     assert saved is not None

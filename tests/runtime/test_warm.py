@@ -19,10 +19,10 @@ from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.run.run_model import process_of_run, start_run
 from memplan_cli.runtime.workers import fork_client, worker
 from memplan_cli.runtime.workers.fork_client import (
-    ProcessChoice,
     Request,
     Server,
     ServerGoneError,
+    WorkerChoice,
     worker_environment,
 )
 from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.runtime.workers.fork_client import Begin
+    from memplan_cli.runtime.workers.fork_client import WorkerKind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
@@ -182,8 +182,8 @@ def test_a_library_that_would_read_another_variable_is_loaded_anew(
     assert not server.accepts(worker_environment())
 
 
-def named(note: Path, code: str, worker: str, begin: Begin = "waiting") -> Request:
-    return replace(asked(note, code), process=ProcessChoice(worker, begin))
+def named(note: Path, code: str, worker: str, kind: WorkerKind = "waiting") -> Request:
+    return replace(asked(note, code), worker=WorkerChoice(worker, kind))
 
 
 def test_a_process_with_a_name_does_what_comes_next_under_it(

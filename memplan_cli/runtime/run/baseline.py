@@ -86,7 +86,7 @@ class Baseline:
         return self.binding.dims
 
     @property
-    def repeats(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Whether its own runs gave bit-identical outputs."""
         return not self.record.differences
 

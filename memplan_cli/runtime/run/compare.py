@@ -101,7 +101,7 @@ def run_written(
     require_weights(path)
     as_written = settings.runs_as_written
     spec = compared_spec(baseline, path, settings, reference or baseline.inputs)
-    if baseline.repeats and not as_written:
+    if baseline.is_repeatable and not as_written:
         spec = replace(spec, stop="at a difference")
     if graph is not None:
         spec = replace(spec, graph=graph, collect=(*spec.collect, "graph"))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.runtime.workers.fork_client import Begin
+    from memplan_cli.runtime.workers.fork_client import WorkerKind
     from memplan_cli.runtime.workers.spec import RunConditions
     from memplan_cli.runtime.workers.worker import Job, Outcome
 
@@ -176,10 +176,14 @@ def start_run(
     which lasts as long as its process. Other runs may use a process that waits for work.
     """
     is_measured = spec.collects("process") or spec.collects("time")
-    begin: Begin = "new" if is_measured or spec.session.settings.arena else "waiting"
+    worker_kind: WorkerKind = (
+        "new" if is_measured or spec.session.settings.arena else "waiting"
+    )
     job = {"spec": to_json(spec)}
     worker_model = worker_model or spec.session.model
-    return start_job(_RUN_JOB, job, timeout=timeout, worker_model=worker_model, begin=begin)
+    return start_job(
+        _RUN_JOB, job, timeout=timeout, worker_model=worker_model, worker_kind=worker_kind
+    )
 
 
 def require_weights(

@@ -85,7 +85,7 @@ def verify(
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
     """
-    if not baseline.repeats:
+    if not baseline.is_repeatable:
         verification = _compare_first_runs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
@@ -269,7 +269,7 @@ def choose_settings(
     Raises:
         RuntimeUnavailableError: no settings give the same outputs.
     """
-    if not baseline.repeats:  # then its outputs cannot be compared
+    if not baseline.is_repeatable:  # then its outputs cannot be compared
         model = replace(model, verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)

@@ -48,7 +48,7 @@ temporary folder (see its Privacy.md). A value that the user sets is kept."""
 _CANCEL_SECONDS = 5.0
 """How long a server may take to end a job, or to start, before it is killed itself."""
 
-Begin = Literal["waiting", "new"]
+WorkerKind = Literal["waiting", "new"]
 """Whether a process that waits does the next job, or a new process that replaces it."""
 
 Answer = tuple[int, int | None]
@@ -56,16 +56,16 @@ Answer = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessChoice:
+class WorkerChoice:
     """The forked process that does a job, and then waits for further jobs of the same model.
 
     Attributes:
         name: the path of the model.
-        begin: whether the process that waits for jobs of this model does the job.
+        kind: whether the process that waits for jobs of this model does the job.
     """
 
     name: str
-    begin: Begin = "waiting"
+    kind: WorkerKind = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Request:
         folder: the current folder of the job.
         log: the file to which stdout and stderr are appended.
         environment: all variables of the job.
-        process: the process that does the job; None: a new one, which ends with the job.
+        worker: the process that does the job; None: a new one, which ends with the job.
     """
 
     function: str
@@ -86,7 +86,7 @@ class Request:
     folder: str
     log: str
     environment: Mapping[str, str]
-    process: ProcessChoice | None = None
+    worker: WorkerChoice | None = None
 
 
 class ServerGoneError(Exception):

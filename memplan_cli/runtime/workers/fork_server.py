@@ -111,8 +111,8 @@ class _ForkServer:
             code: int = worker.connection.recv()
         except (EOFError, OSError):
             return worker.pid, worker.reap()
-        assert request.process is not None  # noqa: S101 - another process ends with its job
-        self._waiting[request.process.name] = worker
+        assert request.worker is not None  # noqa: S101 - another process ends with its job
+        self._waiting[request.worker.name] = worker
         if len(self._waiting) > _MAX_WAITING:
             self._waiting.pop(next(iter(self._waiting))).kill()
         return worker.pid, code
@@ -122,11 +122,11 @@ class _ForkServer:
 
         None if there is no such process. It is killed if the request wants a new one.
         """
-        choice = request.process
+        choice = request.worker
         worker = self._waiting.pop(choice.name, None) if choice else None
         if choice is None or worker is None:
             return None
-        if choice.begin == "new":
+        if choice.kind == "new":
             worker.kill()
             return None
         try:
@@ -162,7 +162,7 @@ class _ForkServer:
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
             self._imported_pages.load()
             code = _run(request)
-            while request.process:
+            while request.worker:
                 release_free_memory()
                 connection.send(code)
                 request = connection.recv()

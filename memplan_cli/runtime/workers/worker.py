@@ -29,16 +29,16 @@ from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
 from memplan_cli.runtime.workers.fork_client import (
     ForkedJob,
-    ProcessChoice,
     Request,
     ServerGoneError,
+    WorkerChoice,
     fork_job,
     worker_environment,
 )
 
 if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
-    from memplan_cli.runtime.workers.fork_client import Begin
+    from memplan_cli.runtime.workers.fork_client import WorkerKind
 
 _MODULE = "memplan_cli.runtime.workers.worker"
 
@@ -106,7 +106,7 @@ class Job:
         content: Json,
         *,
         timeout: float,
-        process: ProcessChoice | None = None,
+        worker: WorkerChoice | None = None,
     ) -> None:
         """Start a job, after the job that this thread started before has ended.
 
@@ -114,12 +114,12 @@ class Job:
             arguments: of Python; the job's folder is appended.
             content: the JSON object in ``job.json``.
             timeout: seconds that the job may take.
-            process: which forked process does the job; None: one that ends with the job.
+            worker: which forked process does the job; None: one that ends with the job.
 
         Raises:
             RuntimeUnavailableError: the temporary files of the job cannot be written.
         """
-        self._arguments, self._timeout, self._choice = arguments, timeout, process
+        self._arguments, self._timeout, self._worker = arguments, timeout, worker
         self._known_outcome: Outcome | None = None
         self._process: Child | ForkedJob | None = None
         if _running.job is not None:
@@ -186,7 +186,7 @@ class Job:
                     folder=_current_folder(),
                     log=str(log),
                     environment=environment,
-                    process=self._choice,
+                    worker=self._worker,
                 )
                 self._process = fork_job(request)
             if self._process is None:
@@ -244,7 +244,7 @@ def start_job(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     worker_model: Path | None = None,
-    begin: Begin = "waiting",
+    worker_kind: WorkerKind = "waiting",
 ) -> Job:
     """Start a job in a child process, after the previous job of this thread has ended.
 
@@ -254,15 +254,15 @@ def start_job(
         timeout: seconds that the job may take.
         worker_model: within `warm_workers`, the process then waits for further jobs with this
             model; None: it ends with the job.
-        begin: whether a waiting process may do the job; a job that measures the memory or time
-            of a process needs a new one.
+        worker_kind: whether a waiting process may do the job; a job that measures the memory or
+            time of a process needs a new one.
 
     Raises:
         RuntimeUnavailableError: the temporary files of the job cannot be written.
     """
     name = None if worker_model is None else str(worker_model.absolute())
-    process = None if name is None else ProcessChoice(name, begin)
-    return Job([*WORKER, function], content, timeout=timeout, process=process)
+    worker = None if name is None else WorkerChoice(name, worker_kind)
+    return Job([*WORKER, function], content, timeout=timeout, worker=worker)
 
 
 def _current_folder() -> str:
