@@ -116,12 +116,12 @@ def weight_reads(program: Program) -> Iterator[tuple[Op, VarId, int]]:
 
     A kernel packs constants of its own block and of the block around it, but none further out.
     """
-    around: dict[str, str] = {}
+    outer_path: dict[str, str] = {}  # the path of the block around each body
     for block, op in walk(program.body):
-        around.update((body.path, block.path) for body in op.bodies)
+        outer_path.update((body.path, block.path) for body in op.bodies)
         for var in op.inputs:
             if var and program.vars[var].origin is Origin.WEIGHT:
-                near_blocks = (block.path, around.get(block.path))
+                near_blocks = (block.path, outer_path.get(block.path))
                 is_near = program.vars[var].block in near_blocks
                 yield op, var, packed_bytes(op, var, program) if is_near else 0
 

@@ -186,7 +186,7 @@ def predict_settings(
     try:
         best = _best_candidate(executed, base, workspace or {})
     except UnknownBytesError:
-        settings = _plain(base).updated(
+        settings = _without_pattern_and_reuse(base).updated(
             RuntimeSettings(arena=EXACT, session_config=OWN_INITIALIZERS)
         )
         return SettingsChoice(
@@ -315,12 +315,12 @@ def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[Runtim
     orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.in_run_order else list(ORDERS)
     for order in orders:
         for reuse in (False, True):
-            yield _plain(base).updated(
+            yield _without_pattern_and_reuse(base).updated(
                 RuntimeSettings(session={"execution_order": order, "enable_mem_reuse": reuse})
             )
 
 
-def _plain(base: RuntimeSettings) -> RuntimeSettings:
+def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
     """Return settings without memory pattern and reuse."""
     off = {"enable_mem_pattern": False, "enable_mem_reuse": False}
     return base.updated(RuntimeSettings(session=off))

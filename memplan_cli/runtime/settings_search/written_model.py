@@ -12,7 +12,6 @@ from memplan_cli.runtime.graph.recorded import graph_of_run, with_file_order
 from memplan_cli.runtime.process.predict import (
     ProcessMeasurements,
     predict_process_bytes,
-    simulate_process,
 )
 from memplan_cli.runtime.profile.workspace import (
     costly_fusions,
@@ -298,7 +297,7 @@ def predicted_cost(
     """
     prediction = Prediction(baseline, graph, written)
     choice = prediction.best_choice()
-    prediction_of_process = simulate_process(
+    process = predict_process_bytes(
         stored_model(written.path),
         prediction.executed(choice.settings),
         choice.settings,
@@ -306,8 +305,7 @@ def predicted_cost(
         ProcessMeasurements(baseline.record.workspace, as_loaded=True),
     )
     is_unknown, arena = choice.rank
-    if prediction_of_process is not None:
-        process = prediction_of_process.process
+    if process is not None:
         total = process.load + process.run + process.private
         return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks

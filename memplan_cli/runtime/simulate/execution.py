@@ -443,7 +443,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
         remaining -= 1
         is_settled = iterations - remaining == _ITERATIONS_TO_REPEAT
         if is_settled and simulator.is_repetitive(body, remaining):
-            simulator.frames[body.path] += remaining
+            simulator.frames[body.path] += remaining  # further iterations change nothing
             break
     for index in buffers:
         recorder.free(index)
