@@ -88,8 +88,8 @@ def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class RecordedJob(worker.Job):
         def __init__(self, arguments: list[str], content: Json, **options: Any) -> None:  # noqa: ANN401
-            process = options["process"]
-            is_new = process is not None and process.begin == "new"
+            choice = options["worker"]
+            is_new = choice is not None and choice.kind == "new"
             name = arguments[-1].rpartition(":")[2]
             names.append(f"{name} in a new process" if is_new else name)
             super().__init__(arguments, content, **options)
