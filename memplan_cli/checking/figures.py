@@ -90,9 +90,10 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the numbers of the original order, if the plan keeps this order or has no numbers.
+    """Yield the report's numbers of the original order, which must equal those of the plan.
 
-    The model has one order, so the numbers of another one cannot be counted.
+    Only if the plan keeps the original nodes in their order, or has no numbers. Otherwise the
+    written model has another order, and the numbers of the original one cannot be counted.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     is_changed = report.recompute.nodes or report.chunked.regions

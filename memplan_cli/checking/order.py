@@ -48,9 +48,11 @@ def check_order(planned: PlannedModel) -> Iterator[str]:
 
 
 def has_valid_path(block: Block) -> bool:
-    """Return whether the path of a block consists of its outer path, node and attribute.
+    """Return whether the plan's path of a block names the node and attribute of its subgraph.
 
-    A node without a name of its own is ``Type#index``. Quotes at the end tell equal paths apart.
+    For example ``loop1.body/If#3.then_branch``: the path of the outer block, then the node and the
+    attribute. A node without a name of its own is ``Type#index``. Equal paths end in different
+    numbers of quotes. The path of the main graph is empty.
     """
     node = block.parent
     if node is None:

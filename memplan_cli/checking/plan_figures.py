@@ -376,7 +376,11 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
-    """Yield the numbers that cannot be counted from the plan, with their ranges."""
+    """Yield the ranges of numbers that cannot be counted from the plan.
+
+    ``padding`` is the most that aligned tensors need beyond their own bytes. A level allows all the
+    reuse of the levels below it, so it needs at most as much as they do.
+    """
     report, memory = plan.report, plan.report.memory
     alignment = plan.settings.get("alignment")
     padding = 0
@@ -386,8 +390,8 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         suffix = f" at {', '.join(map(str, profile.dims.values()))[:120]}"
         yield from _ordered_totals(profile.memory, padding, suffix)
     if memory.inputs is not None and memory.outputs is not None:
-        most_donated = min(memory.inputs, memory.outputs)
-        yield _Limit("donated bytes", 0, report.donated.bytes, most_donated)
+        max_donated = min(memory.inputs, memory.outputs)
+        yield _Limit("donated bytes", 0, report.donated.bytes, max_donated)
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
     unshared_peak = _unshared_peak(plan)

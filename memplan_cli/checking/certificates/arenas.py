@@ -140,8 +140,8 @@ def _storages(rows: Mapping[str, Placement]) -> Iterable[LiveBytes]:
             base in rows and rows[base].bytes == row.bytes,
             f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which does not exist",
         )
-        known = storages.get(base, LiveBytes(row.first, row.last, row.bytes))
-        first, end = min(known.first, row.first), max(known.end, row.last)
+        storage = storages.get(base, LiveBytes(row.first, row.last, row.bytes))
+        first, end = min(storage.first, row.first), max(storage.end, row.last)
         storages[base] = LiveBytes(first, end, row.bytes)
     return storages.values()
 
@@ -232,7 +232,11 @@ def check_packing(
 def _load_verdict(
     proof: ArenaProof, buffers: Iterable[_CsvBuffer], height: int
 ) -> PartVerdict:
-    """Return the verdict on the proof of a packed file: the load at its tick is the bound."""
+    """Return the verdict on the bound of a packed file.
+
+    The bytes live at the tick of the proof must reach the bound, and ``height``, the height of the
+    layout, must not be below it.
+    """
     if proof.method == NOT_CHECKABLE:
         return PartVerdict("layout", proof.bound, NOT_CHECKED, proof.method, proof.why)
     tick, reason = proof.tick, ""

@@ -177,7 +177,7 @@ class _LiveBytesSum:
         self._constant += sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
         if self._replaced is not None:
             others = self._readers(self._replaced) - {self._node}
-            if not self._one_runs_after(others):
+            if not self._any_runs_after(others):
                 self._constant -= group.saved_bytes
         for index, reader, share in dual.shares:
             self._add_share(_tensor_name(index, tensors), reader, share)
@@ -191,10 +191,12 @@ class _LiveBytesSum:
         return self._constant + sum(c for c in self._coefficients.values() if c < 0)
 
     def _add_share(self, tensor: str, reader: int, share: int) -> None:
-        """Add share * (x(producer) - x(reader)) of a tensor that is not counted yet.
+        """Add share * (x(producer) - x(reader)) to the sum: bytes of a tensor live for this reader.
 
-        For the tensor that the group overwrites, the share is of the bytes that are not saved if a
-        reader runs later, and the producer is known to run before.
+        The shares of a tensor may not exceed its bytes, and the tensor may not be counted yet as
+        live in any order. The tensor that the group overwrites is special: if another reader runs
+        later, it cannot be overwritten, so its shares are of the saved bytes. Its producer is known
+        to run before, so x(producer) is 1.
 
         Raises:
             ProofError: the tensor is counted already or has too many shares, or does not have this
@@ -207,7 +209,7 @@ class _LiveBytesSum:
         if tensor == self._replaced:
             readers -= {self._node}
             limit = graph.groups[self._node].saved_bytes
-            is_counted = self._one_runs_after(readers)
+            is_counted = self._any_runs_after(readers)
             self._constant += share
         else:
             limit = graph.sizes[tensor]
@@ -220,7 +222,7 @@ class _LiveBytesSum:
         )
         if reader == self._node:
             require(
-                self._one_runs_after(readers),
+                self._any_runs_after(readers),
                 f"{name} has a share for {reader}, but may have ended",
             )
         else:
@@ -245,11 +247,11 @@ class _LiveBytesSum:
         """Return the users of a tensor without its producer."""
         return self._graph.users[tensor] - {self._producer(tensor)}
 
-    def _one_runs_after(self, groups: Iterable[int]) -> bool:
-        """Return whether one of some groups surely does not run before the step."""
+    def _any_runs_after(self, groups: Iterable[int]) -> bool:
+        """Return whether at least one of these groups is known not to run before the step."""
         return any(self._runs_before.get(group) == 0 for group in groups)
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live at the step in any order, and was produced before."""
         is_produced = self._runs_before.get(self._producer(tensor)) == 1
-        return is_produced and self._one_runs_after(self._graph.users[tensor])
+        return is_produced and self._any_runs_after(self._graph.users[tensor])

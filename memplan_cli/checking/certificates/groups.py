@@ -189,8 +189,8 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         if value is None or base not in graph.sizes or BLOCK_END in graph.users[base]:
             continue
         is_read_in_place_only = all(
-            at in in_place and other is value
-            for at, other in enumerate(node.inputs)
+            index in in_place and other is value
+            for index, other in enumerate(node.inputs)
             if other is not None and view_bases.get(other.tensor_id) == base
         )
         has_same_size = tensors[value.tensor_id].size == tensors[output.tensor_id].size
@@ -216,12 +216,12 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
     last_user_of_state: dict[str, int] = {}
     for node in block.nodes:
         read_ids = [id(value) for value in node.reads()]
-        yield from ((producers[each], node.index) for each in read_ids if each in producers)
-        states = {statistics[each] for each in read_ids if each in statistics}
+        yield from ((producers[i], node.index) for i in read_ids if i in producers)
+        states = {statistics[i] for i in read_ids if i in statistics}
         nodes = list(_with_nodes_inside(node))
         if any(map(_draws_random_numbers, nodes)):
             states.add("random")
-        if any(each.operator.startswith("Sequence") for each in nodes):
+        if any(inner.operator.startswith("Sequence") for inner in nodes):
             states.add("sequence")
         for state in states:
             if state in last_user_of_state:
@@ -245,10 +245,11 @@ def _with_nodes_inside(node: Node) -> Iterator[Node]:
 
 
 def _overwritten_statistics(block: Block) -> Mapping[int, str]:
-    """Return the statistics that BatchNormalization nodes read and update, by ``id`` of the value.
+    """Return the running statistics of BatchNormalization nodes that share one memory.
 
-    Each is mapped to the statistic at the start of its chain of updates: a runtime overwrites the
-    memory of that one. Updated statistics that are outputs of the block are left out.
+    A runtime may write the updated mean and variance over the old ones. The result maps the
+    ``id`` of an old or updated statistic to the tensor id of the first one in its chain of
+    updates. Updates that are outputs of the block have memory of their own and are left out.
     """
     first_in_chain: dict[int, str] = {}
     block_outputs = {id(value) for value in block.outputs}
@@ -288,9 +289,16 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
 def _apply_late_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
 ) -> None:
-    """Check that ``node`` may run just before ``into``, and add its bytes to the need of ``into``.
+    """Check the rule *late*: group ``node`` may run just before group ``into``.
 
-    ``inner_tensors`` are used by these two groups only; ``title`` names the fusion in errors.
+    The bytes that ``node`` produces are added to the need of ``into``.
+
+    Args:
+        graph: the groups; ``into`` is changed.
+        node: the number of the group that is moved.
+        into: the number of the group after it.
+        inner_tensors: the tensors of ``node`` that only these two groups use.
+        title: the name of the fusion in errors.
 
     Raises:
         ProofError: the rule *late* does not hold.
@@ -309,9 +317,17 @@ def _apply_late_rule(
 def _apply_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
 ) -> None:
-    """Check that ``node`` may run just after ``into``; ``into`` can overwrite less afterwards.
+    """Check the rule *early*: group ``node`` may run just after group ``into``.
 
-    ``inner_tensors`` are used by these two groups only; ``title`` names the fusion in errors.
+    Tensors that ``node`` uses are removed from those that ``into`` can overwrite, because they
+    no longer end at ``into``.
+
+    Args:
+        graph: the groups; ``into`` is changed.
+        node: the number of the group that is moved.
+        into: the number of the group before it.
+        inner_tensors: the tensors of ``node`` that only these two groups use.
+        title: the name of the fusion in errors.
 
     Raises:
         ProofError: the rule *early* does not hold.

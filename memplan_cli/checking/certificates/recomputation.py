@@ -91,9 +91,8 @@ class _GraphWithoutCopies:
 
     def live_values(self, node: Node) -> set[str]:
         """Return the values that must be live at the step of a node."""
-        if _runs_subgraph_once(
-            node
-        ):  # what a branch reads can end before the outputs are written
+        if _runs_subgraph_once(node):
+            # Values that a branch reads can end before the outputs are written.
             return self.read_values(node)
         return self.read_values(node) | self.output_values(node)
 
@@ -174,12 +173,12 @@ def _copied_outputs(
         for value in node.outputs
         if value is not None and COPY_SUFFIX.search(value.tensor_id)
     }
-    found = [producers[name] for name in originals.values() if name in producers]
-    if not found or len(found) != len(originals):
+    original_nodes = [producers[name] for name in originals.values() if name in producers]
+    if not original_nodes or len(original_nodes) != len(originals):
         return {}
-    original = found[0]
+    original = original_nodes[0]
     is_copy = (
-        all(each is original for each in found)
+        all(producer is original for producer in original_nodes)
         and not node.subgraphs
         and (node.proto.op_type, node.proto.domain)
         == (original.proto.op_type, original.proto.domain)
@@ -200,7 +199,16 @@ def _attributes(node: Node) -> list[bytes]:
 
 
 def _viewed_value(node: Node, name: str, graph: _GraphWithoutCopies) -> str | None:
-    """Return the value that an output of a node is a view of; None if it is not a view."""
+    """Return the value of which a tensor is a view, if its producer is a view operator.
+
+    None if sharing is off, if ``name`` is not the node's first output, or if the plan does not
+    give both tensors the same size.
+
+    Args:
+        node: the producer.
+        name: the id of the tensor.
+        graph: the values of all earlier tensors.
+    """
     has_sharing = bool(graph.planned.in_place_inputs)
     if not has_sharing or node.operator not in VIEWS or not node.inputs:
         return None

@@ -184,19 +184,25 @@ class _OrderSimulator:
         return True
 
     def _possible_moves(self, state: _State) -> Iterator[tuple[int, int, int]]:
-        """Yield all moves of a state: late groups as a bit set, the last group, the most bytes."""
+        """Yield all moves of a state as (late groups, last group, most bytes at one step).
+
+        A move runs one group that is not late, after the late groups (a bit set) that it waits for.
+        Its bytes are those of the highest step.
+        """
         ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
         late = [number for number in ready if number in self._late]
         for number in ready:
             if number not in self._late:
                 yield 0, number, self._run_group(number, state)[0]
         late_set = self._bit_set(late)
-        waiting = {each for number in late for each in self._graph.groups[number].successors}
+        waiting = {
+            successor for number in late for successor in self._graph.groups[number].successors
+        }
         for number in sorted(waiting):
             missing = self._predecessors[number] & state.remaining
             if missing & ~late_set:
                 continue
-            produced = sum(self._produced[each] for each in late if self._bits[each] & missing)
+            produced = sum(self._produced[n] for n in late if self._bits[n] & missing)
             after_late = _State(state.remaining & ~missing, state.live + produced)
             step, _ = self._run_group(number, after_late)
             yield missing, number, max(step, after_late.live)

@@ -139,12 +139,13 @@ def _check_order(
     )
     subgraphs = {block.path: block for block in planned.timeline.blocks[1:]}
     proven_bytes: dict[str, int] = {}
-    for each in block_proofs:
-        name = f"block {each.block[:120]!r}"
-        require(each.block in subgraphs, f"the model has no {name}")
-        require(each.block not in proven_bytes, f"{name} has two proofs")
-        _check_block(subgraphs[each.block], planned, each.order, proven_bytes)
-        proven_bytes[each.block] = each.order.bound
+    for block_proof in block_proofs:
+        path = block_proof.block
+        name = f"block {path[:120]!r}"
+        require(path in subgraphs, f"the model has no {name}")
+        require(path not in proven_bytes, f"{name} has two proofs")
+        _check_block(subgraphs[path], planned, block_proof.order, proven_bytes)
+        proven_bytes[path] = block_proof.order.bound
     _check_block(planned.timeline.main, planned, proof, proven_bytes)
 
 
