@@ -126,10 +126,12 @@ class _CommandGroup(click.Group):
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of the table."""
         del ctx
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command and return the command; None if there is none."""
         del ctx
         if cmd_name not in self.table:
             return None
@@ -139,6 +141,7 @@ class _CommandGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands into the help, without importing the commands."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
@@ -146,6 +149,7 @@ class _CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name, or fail with the nearest names."""
         name = args[0]
         if name not in self.table and not name.startswith("-"):
             from memplan_cli.core.selection import nearest
@@ -154,6 +158,7 @@ class _CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
+        """Run the command line, and exit with the exit codes of this module in every case."""
         try:
             return super().main(*args, **extra)
         except KeyboardInterrupt as error:
@@ -166,6 +171,7 @@ class _CommandGroup(click.Group):
             raise SystemExit(_CommandError.exit_code) from error
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        """Run a command. If a signal ended it, exit as after the signal, whatever error was raised."""
         try:
             return self._invoke(ctx)
         except _CommandError:

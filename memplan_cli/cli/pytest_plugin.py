@@ -152,6 +152,7 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     """
 
     def measure(model: Path | str) -> Report:
+        """Plan a model, check the limits that apply to it, and return its report."""
         with _errors_as_failures():
             test = _limits_of_test(request.node)
             indices = range(len(test.limits))
