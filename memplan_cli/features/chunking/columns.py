@@ -208,7 +208,7 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
         for tensor, tensor_axis in axes.items()
     )
     ops = sorted({producer[tensor] for tensor in axes})
-    return Chain(product, var, axes, tuple(ops), has_log_softmax)
+    return Chain(product, var, axes, ops=tuple(ops), has_log_softmax=has_log_softmax)
 
 
 def _sliced_inputs(

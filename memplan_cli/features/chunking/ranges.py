@@ -220,6 +220,7 @@ def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> R
     of the split: rows 3..8 need the range 1..4.
     """
     ranges = [
+        # The start is rounded down, the stop up.
         (needed[var][0] // axis_map.scale, -(-needed[var][1] // axis_map.scale))
         for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         if var in needed and axis_map is not None

@@ -286,11 +286,11 @@ def _extensions(
                     continue
                 joined_duplicates = duplicated | {op_index}
             yield _Extension(
-                boundary_bytes(graph, {*splits, op_index}, joined_duplicates),
-                -shared_bytes,
-                op_index in joined_duplicates,
-                op_index,
-                split_index,
+                boundary_bytes=boundary_bytes(graph, {*splits, op_index}, joined_duplicates),
+                negative_shared_bytes=-shared_bytes,
+                is_duplicate=op_index in joined_duplicates,
+                op_index=op_index,
+                split_index=split_index,
             )
 
 

@@ -316,7 +316,8 @@ class _Cut:
 
     def capacity(self) -> int:
         """Return the fewest bytes that separate source and sink."""
-        return self.network.flow(_FLOW_WORK)[0]
+        flow, _ = self.network.flow(_FLOW_WORK)
+        return flow
 
     def flows(self) -> Iterable[_Flow]:
         """Yield the flow along each edge between gates or to the sink, if there is any."""

@@ -137,8 +137,11 @@ class _Segments:
 
     def _crosses_segments(self, accesses: tuple[int, ...]) -> bool:
         """Whether a value is accessed in several segments of the forward part."""
-        forward = [place for place in accesses if self._parts[place] == "forward"]
-        return bool(forward) and self._segment(forward[0]) != self._segment(forward[-1])
+        # Accesses are in order, and so are the segments of the forward ones.
+        segments = [
+            self._segment(place) for place in accesses if self._parts[place] == "forward"
+        ]
+        return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[int]]:
         """Return for each value the places at which it is made again.

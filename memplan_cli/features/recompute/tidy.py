@@ -31,6 +31,7 @@ def tidy(program: Program, weights: Mapping[VarId, int]) -> Program:
 
 
 def _in_order(program: Program, order: list[int]) -> Program:
+    """Return the program with the ops of the top block in an order of their indices."""
     ops = program.body.ops
     return program.with_ops(ops[index] for index in order)
 
