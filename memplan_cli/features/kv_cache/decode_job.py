@@ -354,7 +354,15 @@ class _StepInputs:
         seed: int = 0,
         without: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Return random inputs of a step, apart from those named in ``without``."""
+        """Return random inputs of a decoding step, by name.
+
+        Args:
+            rules: the rule of each free dim.
+            past: entries in the caches before the step.
+            new: entries that the step adds.
+            seed: the seed of random values.
+            without: names of inputs that are not drawn.
+        """
         specs = self._feeder.specs(self.dim_values(rules, past, new))
         drawn = [self._adapted(spec, past) for spec in specs if spec.name not in without]
         return draw_all(drawn, seed=seed)

@@ -196,7 +196,10 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
 
 
 def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | KeptCache]:
-    """Yield the cache whose present is a graph output; nothing if the output is no present."""
+    """Yield the cache that a graph output extends or passes on, if there is one.
+
+    A `CacheMatch` can be updated in place. A `KeptCache` cannot, and has the reason.
+    """
     source, after = index.trace_back(output)
     if source in index.ranks:
         if after and not index.rounds(after) and _keeps_axes(index, after, source):

@@ -139,10 +139,11 @@ def _scale_of(
 def _path_to_product(
     name: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> tuple[tuple[NodeProto, ...], NodeProto | None]:
-    """Return the product that reads repeated heads as its right operand, and the nodes before it.
+    """Return the nodes between repeated heads and the MatMul that reads them, and this MatMul.
 
-    These may be Transposes of the last two axes and scalings by one number. Returns ``(), None`` if there
-    are others.
+    ``name`` is the value with the repeated heads, which must end up as the right operand only. The
+    nodes between may be Transposes of the last two axes and scalings by one number. Returns
+    ``(), None`` if there are others, or if a value on the path has several consumers.
     """
     moves: list[NodeProto] = []
     while True:
