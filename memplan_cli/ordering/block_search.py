@@ -172,7 +172,8 @@ def order_block(
 class _ClusterSearch:
     """The methods of `order_block` on the contracted graph.
 
-    Each method spends a part of the budget, and improves the order or the bound of ``best``.
+    Each method spends a part of the budget, and improves the order or the bound of ``best``, the
+    result that is built. Creating an instance raises its bound to those of single steps.
     """
 
     def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:

@@ -158,12 +158,13 @@ class _SectionChoice:
 def _divide_section(section: TaskGraph, place: int, budget: WorkBudget) -> DividedOrder:
     """Divide a section at the op at ``place``, both as early and as late as the cut allows.
 
-    The better order is returned if its peak is lower, or reached at fewer steps, than now.
+    Returns the better of both orders and the number of ops before the division, or the section as
+    it is, with 0, if neither has a lower peak or reaches it at fewer steps. Spends budget.
     """
     cut = CutBounds(section).at(place, max(budget.remaining, section.size))
     budget.spend(cut.work // 4)
     best = Schedule(section, range(section.size))
-    middle = 0
+    middle = 0  # not divided
     if cut.bound < best.peak_and_count[0]:
         for first in (cut.earliest(), cut.latest()):
             budget.spend(_WORK_PER_OP * section.size)

@@ -98,6 +98,8 @@ def _max_bytes(size: Size, bounds: Bounds) -> int | None:
     by_intervals = size.coefficient * prod(
         max(range_of(factor, bounds)[1], 0) for factor in factors
     )
+    # Intervals take each factor at its largest. Only calls can do better: in n * floor(k/n) the n
+    # cancels, so the product is at most k.
     if not any(
         parse_call(atom) for factor in factors for monomial in factor for atom in monomial
     ):

@@ -82,7 +82,8 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
     """Turn a model into a program without declared types that its nodes contradict.
 
     Inferred types replace wrong declared ones, with a warning. A type on which the nodes themselves
-    disagree is unknown.
+    disagree is unknown. If input values were given, and some shapes are different without them, the
+    program counts as observed: other values may give other shapes. A warning names them.
 
     Raises:
         ModelError: as `read_program`.
@@ -105,7 +106,7 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         return loaded
     names = ", ".join(name[:_MAX_NAME] for name in dependent[:3])
     more = ", ..." if len(dependent) > 3 else ""
-    note = f"shapes hang on the values given, others may need more: {names}{more}"
+    note = f"shapes depend on the given input values, other values may need more memory: {names}{more}"
     return replace(loaded, observed=True, warnings=(*loaded.warnings, note))
 
 

@@ -128,7 +128,12 @@ def _append_written(
 
 
 def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
-    """Yield the weights among an op's inputs that are missing from the tensors it read."""
+    """Yield the weights among an op's inputs that the runtime's profile does not list as read.
+
+    The profile lists the shapes of the inputs in order, without weights that a kernel packed when
+    the session was created. An input that is no weight is always listed; a weight is listed if the
+    next shape in the list is its own. Ops with subgraphs are not examined.
+    """
     remaining = [tuple(dims) for _, dims in read]
     inputs = [var for var in op.inputs if var and is_tensor(program.vars[var])]
     if op.bodies or len(inputs) <= len(remaining):

@@ -144,9 +144,11 @@ class _ModelRun:
     has_stopped: bool = False
 
     def run(self) -> None:
-        """Create the first session, run it, and read its profile. The session is gone afterwards.
+        """Create the first session, run it, and read its profile; sets the results of this object.
 
-        All input sets are run; if arena or process are measured, only the first.
+        All input sets are run; if arena or process are measured, only the first. With failures
+        "recorded" each input set is tried once, and nothing else is collected. Nothing is run if
+        only times are collected, which have sessions of their own. The session is gone afterwards.
         """
         spec = self.spec
         if set(spec.collect) == {"time"}:

@@ -53,7 +53,9 @@ def test_what_hangs_on_values_is_said_to() -> None:
     loaded = read_checked(model, Bindings(values=given))
     assert loaded.observed
     (note,) = loaded.warnings
-    assert note == "shapes hang on the values given, others may need more: y"
+    assert note == (
+        "shapes depend on the given input values, other values may need more memory: y"
+    )
     other = {"scale": numpy_helper.from_array(np.array([1.0, 2.0], np.float32))}
     assert not read_checked(model, Bindings(values=other)).observed, "it does not fit"
 

@@ -100,9 +100,10 @@ class LoopBody:
     def _with_constant_growth(
         self, start: list[TypeProto], iterations: int
     ) -> tuple[GraphProto, list[TypeProto]] | None:
-        """Return the result of `infer_all_iterations` if dims grow by a constant per iteration, else None.
+        """Return the body at its largest iteration, and the largest type of each carried value.
 
-        The growth is taken from the first two iterations and checked on the last one.
+        None unless all dims grow by a constant per iteration. The growth is taken from the first two
+        iterations and checked on the last one. A dim that shrinks is largest at the start.
         """
         second = self.infer_iteration(start)[1]
         growths = [_growth(a, b) for a, b in zip(start, second, strict=True)]
