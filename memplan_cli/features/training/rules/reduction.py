@@ -61,7 +61,7 @@ def reduce_log_sum_exp(call: Call) -> Gradients:
 def reduce_extreme(call: Call) -> Gradients:
     """Y = max (or min) of X: dY is shared by the elements equal to Y."""
     tape, x = call.tape, call.input(0)
-    if _axes(call) == ():
+    if _reduced_axes(call) == ():
         return (call.dy,)
     is_extreme = tape.emit("Equal", x, _with_reduced_axes(call, call.output()))
     mask = tape.emit("Cast", is_extreme, to=tape.dtype(x))
@@ -77,7 +77,7 @@ def reduce_prod(call: Call) -> Gradients:
     otherwise P / X, or P for X = 0.
     """
     tape, x = call.tape, call.input(0)
-    if _axes(call) == ():
+    if _reduced_axes(call) == ():
         return (call.dy,)
     zero = tape.scalar(0, x)
     is_zero = tape.emit("Equal", x, zero)
@@ -110,7 +110,7 @@ def infinity_for_zero(call: Call, norm: str) -> str:
     return tape.emit("Where", is_zero, tape.scalar(math.inf, x), norm)
 
 
-def _axes(call: Call) -> tuple[int, ...] | None:
+def _reduced_axes(call: Call) -> tuple[int, ...] | None:
     """Return the reduced axes, counted from the front; None: known only at run time.
 
     Empty if nothing is reduced: X is a scalar, or ``noop_with_empty_axes`` is set.
@@ -129,7 +129,7 @@ def _axes(call: Call) -> tuple[int, ...] | None:
 
 def _reduce(call: Call, kind: str, name: str) -> str:
     """Reduce a tensor of X's shape along the call's axes, which get size 1."""
-    axes = _axes(call)
+    axes = _reduced_axes(call)
     if axes is not None:
         return call.tape.emit(kind, name, call.tape.ints(*axes), keepdims=1)
     noop = call.attribute("noop_with_empty_axes", 0)
@@ -138,7 +138,7 @@ def _reduce(call: Call, kind: str, name: str) -> str:
 
 def _with_reduced_axes(call: Call, name: str) -> str:
     """Return a tensor of Y's shape with the reduced axes as axes of size 1."""
-    axes = _axes(call)
+    axes = _reduced_axes(call)
     if call.attribute("keepdims", 1) or axes == ():
         return name
     axes_tensor = call.input(1) if axes is None else call.tape.ints(*axes)
@@ -147,7 +147,7 @@ def _with_reduced_axes(call: Call, name: str) -> str:
 
 def _repeated(call: Call, name: str) -> str:
     """Return a tensor with reduced axes of size 1 expanded to the shape of X."""
-    if _axes(call) == ():
+    if _reduced_axes(call) == ():
         return name
     return call.tape.emit("Expand", name, call.tape.shape_of(call.input(0)))
 
@@ -159,7 +159,7 @@ def _divided_by_count(call: Call, name: str) -> str:
         UnknownShapeError: the axes are not constant.
     """
     tape, x = call.tape, call.input(0)
-    axes = _axes(call)
+    axes = _reduced_axes(call)
     if axes is None:
         raise UnknownShapeError(f"the axes of {call.node.op_type} over {x!r} are not constant")
     shape = tape.shape(x)
