@@ -142,7 +142,7 @@ def test_names_in_a_result_are_text_to_a_notebook() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "says"),
     [
-        (lambda: memplan.plan(3), ModelError, "a int is no model"),
+        (lambda: memplan.plan(3), ModelError, "an object of type int is not a model"),
         (lambda: memplan.plan(b"no model"), ModelError, "in-memory.onnx is not an ONNX model"),
         (lambda: memplan.plan(MODEL, levl=1), SettingsError, "levl"),
         (lambda: memplan.plan(MODEL, memplan.Settings(), level=1), SettingsError, "level="),
@@ -151,7 +151,7 @@ def test_names_in_a_result_are_text_to_a_notebook() -> None:
         (lambda: memplan.gate(MODEL, {"max_memori": 1}), SettingsError, "max_memori"),
         (lambda: memplan.gate(MODEL, {"max_memory": 1}, files={"x": "pdf"}), SettingsError, "pdf"),
         (lambda: memplan.gate(MODEL.read_bytes(), baseline="b"), ModelError, "in memory"),
-        (lambda: memplan.why(memplan.plan(MODEL), of="process"), PlanError, "of a model"),
+        (lambda: memplan.why(memplan.plan(MODEL), of="process"), PlanError, "for a model"),
         (lambda: memplan.why(memplan.plan(MODEL), level=1), SettingsError, "level"),
         (lambda: memplan.train_step(MODEL, "x.onnx"), SettingsError, "one loss"),
         (lambda: memplan.schema("plans"), SettingsError, "'plans'"),

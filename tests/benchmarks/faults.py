@@ -242,7 +242,7 @@ def _onto_itself(place: Place, out: str) -> Ending:
     ending = place.end("optimize", "model.onnx", "-o", out, "--no-validate", "-q")
     same = place.model.read_bytes() == SAMPLE.read_bytes()
     wrong = place.rubbish(out) if same else ["the model is another one", *place.rubbish(out)]
-    return judged(ending, 2, "the model itself", wrong)
+    return judged(ending, 2, "a file that this command reads", wrong)
 
 
 def output_is_input(place: Place) -> Ending:
@@ -264,7 +264,7 @@ def plan_is_input(place: Place) -> Ending:
     ending = place.end(*words, "--no-validate")
     same = place.model.read_bytes() == SAMPLE.read_bytes()
     wrong = place.rubbish() if same else ["the model is another one"]
-    return judged(ending, 2, "the model itself", wrong)
+    return judged(ending, 2, "a file that this command reads", wrong)
 
 
 def kills(place: Place) -> Ending:

@@ -130,7 +130,7 @@ def test_what_has_no_weights_of_its_own_is_two_files() -> None:
 def test_a_plan_is_not_written_over_the_weights_of_the_source() -> None:
     model = with_weights(Path("a.onnx"), data="w.bin")
     before = files()
-    with pytest.raises(ModelError, match=r"weights of .* lie in .*w\.bin"):
+    with pytest.raises(ModelError, match=r"w\.bin contains weights of"):
         api.optimize(model, CPU, out=Path("n.onnx"), plan_file=Path("w.bin"), check=None)
     assert files() == before
 

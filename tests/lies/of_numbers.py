@@ -248,7 +248,7 @@ LIES: Mapping[str, Lie] = {
     "nodes are recomputed that are not": ("flat", recomputed, "recomputed nodes is recorded as 2"),
     "the plan is of another file": ("flat", model_digest, "another file than the original"),
     "the plan is of another graph": ("flat", graph_digest, "another graph than the original"),
-    "the plan is another than the model's": ("flat", stale_digest, "its digest is not|digest is"),
+    "the plan is another than the model's": ("flat", stale_digest, "belongs to another model|digest is"),
     "naive is another in symbols": ("free", symbolic("naive"), "naive in symbols"),
     "planned is another in symbols": ("free", symbolic("planned"), "planned in symbols"),
 }  # fmt: skip

@@ -195,7 +195,7 @@ def test_the_models_weights_are_never_overwritten(
     path = saved(tmp_path, model_with("a.bin"), "a.bin")
     chosen = {"out": None, "plan_file": None, option: tmp_path / "a.bin"}
     out, plan_file = chosen["out"], chosen["plan_file"]
-    with pytest.raises(ModelError, match=r"weights.*a\.bin"):
+    with pytest.raises(ModelError, match=r"a\.bin contains weights"):
         api.optimize(path, check=None, out=out, plan_file=plan_file)
     assert (tmp_path / "a.bin").read_bytes() == DATA
     assert files(tmp_path) == {"model.onnx", "a.bin"}
@@ -204,7 +204,7 @@ def test_the_models_weights_are_never_overwritten(
 def test_a_model_is_not_written_over_the_copy_of_its_weights(tmp_path: Path) -> None:
     path = saved(tmp_path / "here", model_with("a.bin"), "a.bin")
     (tmp_path / "there").mkdir()
-    with pytest.raises(ModelError, match=r"weights.*a\.bin"):
+    with pytest.raises(ModelError, match=r"a\.bin contains weights"):
         api.optimize(path, out=tmp_path / "there" / "a.bin", check=None)
     assert files(tmp_path / "there") == set()
 

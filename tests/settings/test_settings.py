@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ({"expose": "yes"}, "expose: expected true or false, not 'yes'"),
         ({"dims": {"batch": -1}}, "dims: expected a number from 0 to 2^63 - 1, not -1"),
         ({"dims": [1]}, "dims: expected a table of keys, not a list"),
-        ({"bounds": {"batch": (3, 1)}}, "bounds: 3..1 holds no number"),
+        ({"bounds": {"batch": (3, 1)}}, "bounds: the range 3..1 is empty"),
         ({"bounds": {"batch": 3}}, "bounds: expected LOW..HIGH, as in 1..64, not 3"),
         ({"bounds": 3}, "bounds: expected a table of keys, not 3"),
         ({"shapes": {"x": 3}}, "shapes: expected a list, not 3"),

@@ -105,7 +105,7 @@ def _serialized(model: Any) -> bytes:  # noqa: ANN401 - whatever a caller gives
         return bytes(model)
     if not hasattr(model, "SerializeToString"):
         raise ModelError(
-            f"a {type(model).__name__} is not a model",
+            f"an object of type {type(model).__name__} is not a model",
             hint="give a path, the bytes of an ONNX file or an onnx.ModelProto",
         )
     try:
