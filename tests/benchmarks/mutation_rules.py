@@ -267,7 +267,7 @@ RULES = (
     rule("one intercept of two labels has two scores",
          "_linear_classifier", never("labels count"), "test_domains"),
     rule("a machine has a score for each pair",
-         "_svm_classifier", replace("two if labels == two else pairs", "labels"), "test_domains"),
+         "_svm_classifier", replace("_BINARY if labels == _BINARY else pairs", "labels"), "test_domains"),
     rule("a label has the type of its values",
          "_label_encoder", always("name"), "test_domains"),
     rule("several elements of a table lie in a byte",

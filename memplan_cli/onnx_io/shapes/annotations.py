@@ -45,8 +45,9 @@ class DimNames:
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
     """Remove, in place, the declared types that inference may know better; return them for each graph.
 
-    These are the types with named dims. If there are untrusted values, all types are removed, and those
-    of untrusted values are not returned.
+    These are the types with named dims. If there are untrusted values, whose declared types their nodes
+    contradict, all types are removed, since inference believes what is declared, and those of untrusted
+    values are not returned.
     """
     if not untrusted:
         return _take_named_dims(model)
@@ -69,11 +70,13 @@ def _take_named_dims(model: ModelProto) -> Annotations:
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
         # A Loop may end before its trip count: the declared name of its stacked outputs' length stays.
-        collected = {o for node in graph.node if node.op_type == "Loop" for o in node.output}
+        loop_outputs = {
+            output for node in graph.node if node.op_type == "Loop" for output in node.output
+        }
         for value in (*graph.value_info, *graph.output):
-            named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
-            if value.name in collected:
+            if value.name in loop_outputs:
                 continue
+            named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
             if named:
                 types[value.name] = deepcopy(value.type)
             for dim in named:
@@ -89,6 +92,8 @@ def restore_annotations(
     names: DimNames,
 ) -> bool:
     """Declare, in place, the removed types that tell more than inference; return whether there are any.
+
+    A removed type that disagrees with the inferred one is not declared again.
 
     Args:
         model: the model given to inference.
@@ -127,7 +132,10 @@ def restore_annotations(
 def _unique_expressions(
     annotations: Annotations, inferred: Annotations, inputs: frozenset[str]
 ) -> dict[str, Dim]:
-    """Return for names that no input has the inferred dim, if it is the same wherever the name occurs."""
+    """Return for names that no input has the inferred dim, if it is the same wherever it is known.
+
+    Dims with other names than those of inputs are not considered: nobody could bind them.
+    """
     candidates: dict[str, set[Dim]] = {}
     for name, dim in _named_dims(annotations, inferred):
         if name not in inputs and dim is not None and symbols_of(dim) <= inputs:
@@ -139,25 +147,20 @@ def _named_dims(annotations: Annotations, inferred: Annotations) -> Iterator[tup
     """Yield each declared dim that is a single name, with the inferred dim at its place."""
     for types, inferred_types in zip(annotations, inferred, strict=True):
         for value, type_proto in types.items():
-            declared, inferred_shape = (
-                shape_in(type_proto),
-                shape_in(inferred_types[value]) if value in inferred_types else None,
+            declared = shape_in(type_proto)
+            inferred_shape = (
+                shape_in(inferred_types[value]) if value in inferred_types else None
             )
-            if (
-                declared is None
-                or inferred_shape is None
-                or len(declared) != len(inferred_shape)
-            ):
+            if declared is None or inferred_shape is None:
+                continue
+            if len(declared) != len(inferred_shape):
                 continue
             for dim, inferred_dim in zip(declared, inferred_shape, strict=True):
-                names = symbols_of(dim)
-                if len(names) == 1 and dim in names:
-                    yield (
-                        str(dim),
-                        canonical_dim(inferred_dim)
-                        if isinstance(inferred_dim, str)
-                        else inferred_dim,
-                    )
+                is_single_name = symbols_of(dim) == {dim}
+                if is_single_name and isinstance(inferred_dim, str):
+                    yield str(dim), canonical_dim(inferred_dim)
+                elif is_single_name:
+                    yield str(dim), inferred_dim
 
 
 def _with_expressions(
@@ -173,9 +176,14 @@ def _with_expressions(
 
 
 def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
-    """Raise `SettingsError` if a name is bound to another size than its expression has."""
+    """Raise `SettingsError` if a name is bound to another size than its expression has.
+
+    Args:
+        expressions: inferred dims by name, with all bound names replaced by their sizes.
+        dims: sizes of bound names.
+    """
     for name, value in dims.items():
-        expression = expressions.get(name, value)
+        expression = expressions.get(name, value)  # without an expression any size is right
         if expression != value:
             free = sorted(symbols_of(expression))
             others = {other: number for other, number in dims.items() if other != name}

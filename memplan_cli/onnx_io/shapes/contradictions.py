@@ -39,7 +39,7 @@ _MAX_DIMS = 12
 """Dims of a shape in a message."""
 
 _OLDEST_IR = 8
-"""Below IR 4 weights must be inputs, and inference ignores their data."""
+"""Least IR version of a query. Below IR 4 weights must be inputs, and inference ignores their data."""
 
 _INTEGERS = frozenset({"int64", "int32"})
 
@@ -68,11 +68,12 @@ class Contradiction(NamedTuple):
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
     """Return the node outputs whose type in the program is certainly wrong.
 
-    Wrong means another dtype, rank or number, or a number for a dim that is free. A node for which
-    inference has no answer contradicts nothing. Outputs of control flow are compared with those
-    of their subgraphs.
+    Wrong means another dtype, rank or number than the node computes, or a number where the node computes
+    a name. A node for which inference has no answer contradicts nothing. Outputs of control flow are
+    compared with those of their subgraphs.
     """
     index = _OpIndex.of(model.graph, program)
+    # Ops with equal keys are equal for inference: the first of them is inferred for all.
     representatives: dict[Hashable, OpNode] = {}
     for graph, block in index.blocks:
         for key, op in index.keyed_ops(block):
@@ -89,7 +90,10 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
 def _op_contradictions(
     index: _OpIndex, wrong_outputs: Mapping[Hashable, Sequence[_WrongOutput]]
 ) -> Iterator[Contradiction]:
-    """Yield a contradiction for each op that is equal to one with wrong outputs."""
+    """Yield a contradiction for each wrong output of each op.
+
+    ``wrong_outputs`` has them by the op's key, which is the same for ops that are equal for inference.
+    """
     for _, block in index.blocks:
         for key, op in index.keyed_ops(block):
             for wrong in wrong_outputs.get(key, ()):
@@ -99,7 +103,10 @@ def _op_contradictions(
 def _control_flow_contradictions(
     ops: Iterable[Op], vars_: Mapping[VarId, Var]
 ) -> Iterator[Contradiction]:
-    """Yield the outputs of If, Loop and Scan that differ from what their subgraphs return."""
+    """Yield the outputs of If, Loop and Scan that differ from what their subgraphs return.
+
+    Ops whose subgraphs do not tell types yield nothing.
+    """
     for op in ops:
         for var, computed in zip(op.outputs, _control_flow_types(op, vars_), strict=False):
             difference = _difference(op, vars_, var, computed) if var else ""
@@ -113,8 +120,9 @@ def _control_flow_contradictions(
 def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[DeclaredType]:
     """Return the types of the outputs of an If, Loop or Scan from those of its subgraphs' outputs.
 
-    A Loop or Scan may run any number of times: a state keeps what its initial value and the
-    subgraph's output have in common. Empty for other operators.
+    A Loop or Scan may run any number of times, 0 included: a final state keeps what its initial value and
+    the subgraph's output have in common, and the length of stacked outputs is unknown. Empty for
+    other operators, and for a Scan without its number of scanned inputs.
     """
 
     def type_of(var: VarId) -> DeclaredType:
@@ -129,8 +137,8 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
         return outputs
     axes: object = ()
     if op.type == "Loop":
-        outputs = outputs[1:]  # the condition
-        initial = [type_of(var) for var in op.inputs[2:]]
+        outputs = outputs[1:]  # without the condition
+        initial = [type_of(var) for var in op.inputs[2:]]  # without trip count and condition
     else:
         scanned = op.attributes.get("num_scan_inputs")
         axes = op.attributes.get("scan_output_axes")
@@ -139,6 +147,7 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
         initial = [type_of(var) for var in op.inputs[: len(op.inputs) - scanned]]
     rows = outputs[len(initial) :]
     given_axes = axes if isinstance(axes, tuple) else ()
+    # Axes that are left out are 0.
     stack_axes = [*(axis for axis in given_axes if isinstance(axis, int)), *[0] * len(rows)]
     return (
         *(_common(a, b) for a, b in zip(initial, outputs, strict=False)),
@@ -150,6 +159,7 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
 
 
 def _common(one: DeclaredType, other: DeclaredType) -> DeclaredType:
+    """Return what two types have in common; a dtype, rank or dim that differs is unknown."""
     dtype = one[0] if one[0] == other[0] else UNKNOWN[0]
     return dtype, common_shape(one[1], other[1])
 
@@ -159,13 +169,13 @@ def _common(one: DeclaredType, other: DeclaredType) -> DeclaredType:
 
 def _blocks_with_graphs(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
     """Yield every block of the program with its graph, outer ones first."""
-    waiting = [(graph, block)]
-    for graph, block in waiting:  # noqa: PLR1704 - each in its turn, the first included
-        yield graph, block
-        for op in block.ops:
+    pairs = [(graph, block)]
+    for outer_graph, outer_block in pairs:  # the list grows while it is walked
+        yield outer_graph, outer_block
+        for op in outer_block.ops:
             if op.bodies:
-                inner = (body for _, body in subgraphs(graph.node[op.source]))
-                waiting.extend(zip(inner, op.bodies, strict=True))
+                inner_graphs = (body for _, body in subgraphs(outer_graph.node[op.source]))
+                pairs.extend(zip(inner_graphs, op.bodies, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +186,8 @@ class _OpIndex:
         blocks: all blocks with their graphs.
         vars: the program's values.
         contents: values of small weights.
-        type_numbers: a number for each value; values of equal type have equal numbers.
+        type_numbers: a number for each value; values of equal type have equal numbers. An input or output
+            that is left out has -1.
     """
 
     blocks: Sequence[tuple[GraphProto, Block]]
@@ -198,7 +209,12 @@ class _OpIndex:
         return cls(blocks, program.vars, _weight_contents(blocks, weights), type_numbers)
 
     def keyed_ops(self, block: Block) -> Iterator[tuple[Hashable, Op]]:
-        """Yield each op that inference may have an answer for, after its key."""
+        """Yield each op that inference may have an answer for, after its key.
+
+        Ops with equal keys have equal operators, attributes and types of inputs and outputs, and equal values
+        in the inputs that decide the output shape. Control flow is left out: it is compared with its
+        subgraphs.
+        """
         type_number = self.type_numbers.__getitem__
         for op in block.ops:
             _, op_type, inputs, outputs, bodies, domain, _, attributes = op
@@ -209,17 +225,19 @@ class _OpIndex:
                 op_type,
                 domain,
                 *map(type_number, inputs),
-                None,
+                None,  # the end of the inputs
                 *map(type_number, outputs),
             )
             if attributes:
                 key = (*key, *attributes.items())
             first_shape_input = operator(op).shape_from
             if first_shape_input is not None:
-                if op_type == "Constant":  # its tensor has the only type
+                if op_type == "Constant":  # its type is read from its tensor
                     continue
                 key = (*key, *map(self._content_key, inputs[first_shape_input:]))
-                if op_type == "ConstantOfShape":  # ops do not carry the tensor with its dtype
+                if op_type == "ConstantOfShape":
+                    # The tensor that decides its dtype is not among the op's attributes, so that ops
+                    # with equal attributes may differ: each has a key of its own.
                     key = (*key, *outputs)
             yield key, op
 
@@ -229,7 +247,11 @@ class _OpIndex:
         return filter(self.is_computed, op.inputs[first:] if first is not None else ())
 
     def _content_key(self, var: VarId) -> Hashable:
-        """Return a weight's values; a computed shape differs from any other."""
+        """Return what an input that decides the output shape adds to the key of its op.
+
+        For a small weight its values; for a computed value its id, since it may differ from any other;
+        None for the rest, of which inference knows only the type.
+        """
         if var in self.contents:
             return self.contents[var].value
         return var if self.is_computed(var) else None
@@ -255,7 +277,10 @@ class _Content(NamedTuple):
 
 
 def _may_decide_a_shape(var: Var) -> bool:
-    """Whether a value may hold dims, or factors of a Resize: few integers, or few float32 weights."""
+    """Whether a value may hold dims, or factors of a Resize: few integers, or few float32 weights.
+
+    A dim that is not a number counts as 1.
+    """
     if var.dtype not in _INTEGERS and (var.dtype, var.origin) != ("float32", Origin.WEIGHT):
         return False
     sizes = (dim for dim in var.shape or () if isinstance(dim, int))
@@ -265,7 +290,10 @@ def _may_decide_a_shape(var: Var) -> bool:
 def _weight_contents(
     blocks: Iterable[tuple[GraphProto, Block]], weights: Iterable[Var]
 ) -> Mapping[VarId, _Content]:
-    """Return the values of the weights that may decide a shape and are stored in the model."""
+    """Return the values of the weights that may decide a shape and are stored in the model.
+
+    A weight is an initializer or the output of a Constant node.
+    """
     small = {(var.block, var.name): var.id for var in weights if _may_decide_a_shape(var)}
     contents: dict[VarId, _Content] = {}
     for graph, block in blocks if small else ():
@@ -307,7 +335,11 @@ class _WrongOutput(NamedTuple):
 def _wrong_outputs(
     model: ModelProto, index: _OpIndex, representatives: Mapping[Hashable, OpNode]
 ) -> dict[Hashable, list[_WrongOutput]]:
-    """Infer one op for each key, and return the outputs that contradict their declarations."""
+    """Infer one op for each key, and return the outputs that contradict their declarations.
+
+    The ops that compute shapes for them are added before them, since inference propagates their values.
+    If inference fails, the result is empty.
+    """
     query = _QueryModel(model, index.vars, index.contents)
     shape_ops = _shape_ops(index, (op for op, _ in representatives.values()))
     for op, node in shape_ops:
@@ -316,7 +348,8 @@ def _wrong_outputs(
     names: dict[Hashable, list[str]] = {}
     for key, (op, node) in representatives.items():
         first = op.inputs[0] if op.inputs else VarId("")
-        # Inference crashes on these operators unless the first input has a declared type.
+        # Inference crashes on `TYPE_REQUIRED` operators unless the query declares the first input's type;
+        # it does not declare computed values.
         is_typed = first and first not in computed and element_type(index.vars[first].dtype)
         if is_typed or op.type not in TYPE_REQUIRED:
             names[key] = query.add(node, op)
@@ -334,7 +367,11 @@ def _wrong_outputs(
 
 
 def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
-    """Return the ops that compute the shapes that queried ops read, producers first."""
+    """Return the ops that compute the shapes that queried ops read, producers first.
+
+    Only standard operators without subgraphs on which inference cannot crash; what others compute stays
+    unknown.
+    """
     waiting = [var for op in queried for var in index.computed_shape_inputs(op)]
     if not waiting:
         return []
@@ -352,7 +389,7 @@ def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
             continue
         positions.add(position)
         op, _ = ops[position]
-        if op.type not in SHAPE_QUERIES:
+        if op.type not in SHAPE_QUERIES:  # those read only the type of their input
             waiting.extend(var for var in op.inputs if index.is_computed(var))
     return [ops[position] for position in sorted(positions)]
 
@@ -362,6 +399,10 @@ class _QueryModel:
 
     Every value gets a new name: an input with its type in the program, a weight with its values, or
     an output of a node that was added with `add_connected`.
+
+    Attributes:
+        _names: names in the query, for the values that are added so far.
+        _name_count: number of names that are used.
     """
 
     def __init__(
@@ -380,7 +421,7 @@ class _QueryModel:
         self._names.update(zip(op.outputs, self.add(node, op), strict=True))
 
     def add(self, node: NodeProto, op: Op) -> list[str]:
-        """Add a node and return the names of its outputs in the query."""
+        """Add a node and return the new names of its outputs in the query; no later node reads them."""
         names = [self._input_name(var) if var else "" for var in op.inputs]
         copy = self._model.graph.node.add()
         copy.CopyFrom(node)
@@ -406,7 +447,7 @@ class _QueryModel:
         content = self._contents.get(var)
         if content is None:
             self._add_input(name, self._vars[var])
-        elif hasattr(content.source, "op_type"):
+        elif hasattr(content.source, "op_type"):  # a Constant node
             node = self._model.graph.node.add()
             node.CopyFrom(content.source)
             node.output[:] = [name]
@@ -451,7 +492,7 @@ def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: Declar
         len(shape) != len(declared.shape) or any(map(_is_wrong_dim, declared.shape, shape))
     ):
         return _type_text(computed)
-    if op.type == "Reshape":
+    if op.type == "Reshape":  # whatever its target, which may be unknown to inference
         elements = _element_count(vars_[op.inputs[0]].shape)
         declared_elements = _element_count(declared.shape)
         if None not in (elements, declared_elements) and elements != declared_elements:
@@ -460,7 +501,11 @@ def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: Declar
 
 
 def _is_wrong_dim(declared: Dim, computed: Dim) -> bool:
-    """Whether a declared number is certainly wrong; a declared name never is."""
+    """Whether a declared number is certainly wrong; a declared name never is.
+
+    It is if the node computes another number, or a name of the model: then the dim is free. A negative
+    number counts as unknown.
+    """
     if not isinstance(declared, int) or declared < 0:
         return False
     if isinstance(computed, str):
@@ -469,6 +514,7 @@ def _is_wrong_dim(declared: Dim, computed: Dim) -> bool:
 
 
 def _element_count(shape: Shape | None) -> int | None:
+    """Return the number of elements; None unless all dims are numbers from 0 on."""
     sizes = [dim for dim in shape or () if isinstance(dim, int) and dim >= 0]
     return prod(sizes) if shape is not None and len(sizes) == len(shape) else None
 
@@ -483,10 +529,12 @@ def _type_text(declared: DeclaredType) -> str:
 
 
 def _dim_text(dim: Dim) -> str:
+    """Return a dim, shortened for a message; ``?`` if it is unknown, quoted if it cannot be printed."""
     text = "?" if dim is None else str(dim)
     text = text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 3]}..."
     return text if text.isprintable() else repr(text)
 
 
 def _short(name: str) -> str:
+    """Return a name in quotes, shortened for a message."""
     return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")

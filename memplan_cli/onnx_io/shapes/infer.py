@@ -69,6 +69,7 @@ def infer(
     add_known(light, bindings, dims)
     constant_inputs = as_constants(light, bindings.values)
     infer_level = _OneLevelInference(has_dropout=has_subgraphs or "Dropout" in op_types)
+    # Inferred without the removed types first; only if some of them tell more, once more with these.
     if any(annotations):
         inferred = (
             _infer_with_subgraphs(light, infer_level) if has_subgraphs else infer_level(light)
@@ -102,7 +103,8 @@ class _OneLevelInference:
     Attributes:
         warnings: failures of ONNX's inference; each call may add one.
         has_dropout: whether the model may have a Dropout, whose masks ONNX's inference leaves out.
-        has_failed: whether ONNX's inference failed in the last call.
+        has_failed: whether ONNX's inference failed in the last call. Such a model may be invalid and is not
+            interpreted.
     """
 
     warnings: list[str] = field(default_factory=list)
@@ -128,11 +130,15 @@ class _OneLevelInference:
         return inferred
 
     def _infer_with_onnx(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
-        """Return a serialized model as ONNX infers it, or as it is, with a warning, if inference fails."""
+        """Return a serialized model as ONNX infers it, without generated dim names (``unk__0``).
+
+        If inference fails, return the model as it is, add a warning and set ``has_failed``.
+        """
         from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 
         try:
             inferred = infer_shapes(data)
+            # Inferred again with the added masks, because other values may depend on them.
             if self.has_dropout and add_dropout_masks(inferred):
                 inferred = infer_shapes(inferred.SerializeToString())
         except Exception as error:  # noqa: BLE001 - of many types

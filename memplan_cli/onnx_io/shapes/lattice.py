@@ -30,6 +30,7 @@ def shape_in(type_proto: TypeProto) -> Shape | None:
 
 
 def _tensor(type_proto: TypeProto) -> TypeProto.Tensor | None:
+    """Return the tensor type; None for an empty type, and for sequences, maps and the like."""
     is_tensor = type_proto.WhichOneof("value") == "tensor_type"
     return type_proto.tensor_type if is_tensor else None
 
@@ -60,7 +61,10 @@ def with_shape(type_proto: TypeProto, shape: Shape | None) -> TypeProto:
 
 
 def is_complete(type_proto: TypeProto) -> bool:
-    """Whether a type is fully known: element type, rank, and a number or name for each dim."""
+    """Whether a type is fully known: element type, rank, and a number or name for each dim.
+
+    The type of a value that is no tensor (a sequence, a map) counts as fully known.
+    """
     if type_proto.WhichOneof("value") != "tensor_type":
         return type_proto.WhichOneof("value") is not None
     shape = shape_in(type_proto)
@@ -75,7 +79,11 @@ def has_holes(graph: GraphProto) -> bool:
 
 
 def merged(first: TypeProto, second: TypeProto) -> TypeProto:
-    """Return the first type with its unknown parts filled in from the second."""
+    """Return the first type with its unknown parts filled in from the second.
+
+    Where both know a part, the first counts; so it does as a whole if one of them is no tensor. The result
+    may be one of the arguments itself.
+    """
     if first.WhichOneof("value") is None:
         return second
     tensor, other = _tensor(first), _tensor(second)
@@ -93,10 +101,10 @@ def merged(first: TypeProto, second: TypeProto) -> TypeProto:
 
 
 def agrees(first: TypeProto, second: TypeProto) -> bool:
-    """Whether a value may have both types.
+    """Whether a value of the first type, which was inferred, may have the second, which was declared.
 
-    False if their element types or ranks differ, or where the first has a dim of another number, or
-    a number for another number.
+    False if element types or ranks differ, or if the second has a number for a dim of which the first has
+    another number or a name. A name in the second may stand for any dim.
     """
     tensor, other = _tensor(first), _tensor(second)
     if tensor is None or other is None:
@@ -114,7 +122,11 @@ def agrees(first: TypeProto, second: TypeProto) -> bool:
 
 
 def widened(first: TypeProto, second: TypeProto) -> TypeProto:
-    """Return what both types have in common; dims that differ are unknown."""
+    """Return what both types have in common; dims that differ are unknown.
+
+    The element type is taken from the first, as is a type that is no tensor. If the first is unknown, the
+    second is returned.
+    """
     if first.WhichOneof("value") is None or _tensor(first) is None:
         return first if first.WhichOneof("value") else second
     return with_shape(first, common_shape(shape_in(first), shape_in(second)))
@@ -136,7 +148,10 @@ def widest(types: Iterable[TypeProto]) -> TypeProto | None:
 
 
 def slice_of(type_proto: TypeProto, axis: int) -> TypeProto:
-    """Return the type of a tensor's slices along an axis: without that dim."""
+    """Return the type of a tensor's slices along an axis: without that dim.
+
+    The shape is unknown if the axis is out of range.
+    """
     shape = shape_in(type_proto)
     if not shape or not -len(shape) <= axis < len(shape):
         return with_shape(type_proto, None)

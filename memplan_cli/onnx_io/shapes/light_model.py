@@ -43,6 +43,7 @@ def light_copy(model: ModelProto) -> ModelProto:
     light.opset_import.extend(model.opset_import)
     graph = light.graph
     graph.name = model.graph.name
+    # A file may list its weights as inputs too.
     weights = {tensor.name for tensor in model.graph.initializer}
     weights |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     graph.input.extend(value for value in model.graph.input if value.name not in weights)
@@ -99,7 +100,11 @@ def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> N
 
 
 def _quote_odd_names(model: ModelProto) -> None:
-    """Quote the names that look like arithmetic, such as ``sequence-length``, in place."""
+    """Quote the names that look like arithmetic, such as ``sequence-length``, in place.
+
+    `input_symbols` takes the text for one name; without quotes it would be read as ``sequence`` minus
+    ``length``.
+    """
     quoted = {
         text: f"`{as_name(text)}`"
         for text, symbols in input_symbols(model).items()
@@ -122,7 +127,7 @@ def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, 
     """
     if not shapes:
         return {}
-    interface = type(model)()
+    interface = type(model)()  # a copy of the inputs, whose dims get names
     interface.graph.input.extend(model.graph.input)
     name_free_dims(interface, names_taken(model))
     return dims_from_shapes(interface, shapes)
@@ -144,6 +149,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
             raise SettingsError(
                 f"input {value.name!r} has {len(dims)} dims, the shape given has {len(shape)}"
             )
+        # An input of unknown rank has no dims, and tells nothing.
         for dim, size in zip(dims, shape, strict=False):
             if not isinstance(size, int):
                 continue
@@ -206,7 +212,7 @@ def _add_observed_types(top: GraphProto, bindings: Bindings) -> None:
         names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
         for name in names:
             observed = bindings.known.get(var_id(path, name))
-            if observed is None or name in bindings.shapes:
+            if observed is None or name in bindings.shapes:  # the user's shape counts
                 continue
             dtype, shape = observed
             value = _typed_value(name, element_type(dtype), shape)
@@ -233,7 +239,7 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
                 _set_shape(graph, name, shape)
                 unmatched.pop(key, None)
         known_names |= block_names
-    for key in unmatched:
+    for key in unmatched:  # the first is named
         raise SettingsError(
             f"a shape is given for {key!r}, which is not a value of the model",
             hint=nearest(key, known_names),
@@ -241,7 +247,10 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
 
 
 def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
-    """Yield a graph and all its subgraphs, each after the path of its block in the program."""
+    """Yield a graph, whose block in the program is ``path``, and all its subgraphs.
+
+    Each comes after the path of its block, and after the graph around it.
+    """
     yield path, graph
     for index, node in enumerate(graph.node):
         for attribute, body in subgraphs(node):
@@ -256,7 +265,7 @@ def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:
     if value is None:
         value = graph.value_info.add()
         value.name = name
-        value.type.tensor_type.SetInParent()
+        value.type.tensor_type.SetInParent()  # a tensor of unknown element type
     value.type.CopyFrom(with_shape(value.type, shape))
 
 
@@ -272,7 +281,10 @@ def small_values(feeds: Feeds) -> Mapping[str, TensorProto]:
 
 
 def _small_tensor(feed: Feed) -> Iterator[TensorProto]:
-    """Yield the value of a feed if it is one small tensor of a type that numpy has."""
+    """Yield the value of a feed if it is one small tensor of a type that numpy has.
+
+    A feed without a shape is a number that fills an input of any shape; it is yielded with rank 0.
+    """
     if (
         feed.container != "tensor"
         or len(feed.files) != 1
@@ -285,12 +297,16 @@ def _small_tensor(feed: Feed) -> Iterator[TensorProto]:
     array = np.load(feed.files[0], allow_pickle=False)
     if array.dtype.kind == "V":  # a type that numpy does not have, such as bfloat16
         return
+    # `numpy_helper` takes texts only as objects.
     array = array.astype(object) if array.dtype.kind == "U" else array
     yield numpy_helper.from_array(array if feed.shape is not None else array.reshape(()))
 
 
 def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[ValueInfoProto]:
-    """Turn the inputs with given values into initializers, in place; return the removed inputs."""
+    """Turn the inputs with given values into initializers, in place; return the removed inputs.
+
+    These have the shapes of the values. An input whose type or shape its value does not fit stays an input.
+    """
     graph = model.graph
     replaced: list[ValueInfoProto] = []
     for index in reversed(range(len(graph.input) if values else 0)):
@@ -308,7 +324,10 @@ def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[V
 
 
 def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto | None:
-    """Return a value as a tensor of its input's shape; None if type or shape do not fit."""
+    """Return a value as a tensor of its input's shape; None if type or shape do not fit.
+
+    A value of rank 0 fills an input whose dims are all numbers.
+    """
     import numpy as np
     from onnx import numpy_helper
 

@@ -25,6 +25,7 @@ NEVER_RUN = "memplan: never run"
 def never_run_blocks(graph: GraphProto) -> tuple[str, ...]:
     """Return the paths of the outermost subgraphs that are marked `NEVER_RUN`."""
     blocks: list[str] = []
+    # A subgraph comes after the one around it.
     for path, inner in block_paths(graph, ""):
         if inner.doc_string == NEVER_RUN and not is_inside(path, blocks):
             blocks.append(path)
@@ -37,7 +38,10 @@ def is_inside(block: str, paths: Sequence[str]) -> bool:
 
 
 def without_memory_of(program: Program, paths: Sequence[str]) -> Program:
-    """Return a program in which the values of these blocks, weights excepted, have no elements."""
+    """Return a program in which the values of these blocks and of blocks in them have no elements.
+
+    Weights are excepted: a runtime loads them whether or not a block is run.
+    """
     vars_ = {
         identity: _empty(var) if is_inside(var.block, paths) else var
         for identity, var in program.vars.items()
@@ -46,6 +50,7 @@ def without_memory_of(program: Program, paths: Sequence[str]) -> Program:
 
 
 def _empty(var: Var) -> Var:
+    """Return a var without elements, a weight as it is; an unknown dtype would make its size unknown."""
     if var.origin is Origin.WEIGHT:
         return var
     return var._replace(dtype="uint8" if var.dtype == "unknown" else var.dtype, shape=(0,))

@@ -36,6 +36,9 @@ _MAX_ROUNDS = 8
 def infer_shapes(data: bytes) -> ModelProto:
     """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
+    Nodes on which inference would crash are hidden. Each round of inference may give their inputs types; then
+    they are shown, and the next round infers them.
+
     Raises:
         Exception: of many types; inference does not accept the model.
     """
@@ -83,9 +86,11 @@ def infer_node(
 ) -> Mapping[str, TypeProto]:
     """Return the types of one node's outputs by name, as far as ONNX infers them.
 
+    Empty if inference does not accept the node.
+
     Args:
         node: a node of the standard domain without subgraphs.
-        types: the types of its inputs; if one is empty, nothing is inferred.
+        types: the types of its inputs; if one is empty, nothing is inferred, since inference might crash.
         arrays: values of the inputs that are known.
         opset: version of the standard domain.
     """
@@ -112,8 +117,8 @@ def infer_node(
 
 
 def _infer(data: bytes) -> ModelProto:
+    """Return a serialized model with the types that ONNX's inference finds; it may crash the process."""
     # Positional arguments: no type check, no strict mode, data propagation.
-    """Return a serialized model with the types that ONNX's inference finds, unguarded."""
     inferred = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
     model: ModelProto = messages().ModelProto.FromString(inferred)
     return model

@@ -59,9 +59,10 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or depends on itself.
+        SettingsError: the bindings contradict the model, or name no value of it.
     """
     source, bindings = lazy(model), bindings or Bindings()
-    del model
+    del model  # inference releases what ``source`` holds
     if bindings == Bindings() and (program := declared_program(source.model)) is not None:
         return Loaded(program)
     from memplan_cli.onnx_io.shapes.infer import infer
@@ -111,7 +112,14 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 
 
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
-    """Read a program; while nodes contradict declared types, read it again without these types."""
+    """Read a program; while nodes contradict declared types, read it again without these types.
+
+    A warning names the first contradiction. Values that are still contradicted have no shape. The values of
+    blocks that are never run take no memory.
+
+    Raises:
+        SettingsError: a shape was given that the value's node contradicts.
+    """
     from memplan_cli.onnx_io.shapes.contradictions import contradictions
 
     def contradictions_that_run(loaded: Loaded) -> list[Contradiction]:
@@ -148,7 +156,10 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
 
 
 def _without_never_run(loaded: Loaded, bindings: Bindings) -> Loaded:
-    """Remove the memory of blocks that are never run, with a warning if given values decide that."""
+    """Return a program in which blocks that are never run take no memory.
+
+    A warning is added if input values were given: with other values the blocks may run.
+    """
     program = without_memory_of(loaded.program, loaded.skipped)
     if not bindings.values:
         return replace(loaded, program=program)
@@ -163,6 +174,7 @@ def _reject_wrong_shapes(contradictions: Sequence[Contradiction], bindings: Bind
     """Raise `SettingsError` if the shape of a contradicted value was given by the user."""
     for contradiction in contradictions:
         var = contradiction.var
+        # The user may have given the shape by name or by ``<block path>/<name>``, which is the id.
         if not bindings.shapes.keys().isdisjoint((var.name, var.id)):
             raise SettingsError(
                 f"the shape given for {var.name!r} cannot be right: {contradiction}",

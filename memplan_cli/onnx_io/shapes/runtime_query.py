@@ -36,7 +36,7 @@ class RuntimeQuery:
 
     Attributes:
         data: the serialized model.
-        symbols: the names in the dims of its inputs.
+        symbols: the names in the dims of its inputs that are not bound.
     """
 
     data: bytes = field(repr=False)
@@ -46,7 +46,13 @@ class RuntimeQuery:
 def runtime_query(
     model: ModelProto, bindings: Bindings, names: Collection[str]
 ) -> RuntimeQuery:
-    """Return a light copy of a model whose further outputs are the named values, without types."""
+    """Return a light copy of a model whose further outputs are the named values of the main graph.
+
+    These outputs have no type: a session infers it when it loads the model.
+
+    Raises:
+        SettingsError: a given shape contradicts the model, or names no value of it.
+    """
     light = light_copy(model)
     name_free_dims(light)
     dims = {**bindings.dims, **dims_from_shapes(light, bindings.shapes)}
@@ -82,7 +88,10 @@ class NumberedModel:
 
 
 def number_nodes(model: ModelProto) -> NumberedModel:
-    """Return a copy of a model in which every node of every block has a unique number as its name."""
+    """Return a copy of a model in which every node of every block has a unique number as its name.
+
+    A value that a subgraph captures is listed with the path of the block that reads it.
+    """
     copied = deepcopy(model)
     reads: dict[str, tuple[str, ...]] = {}
     writes: dict[str, tuple[str, ...]] = {}

@@ -24,7 +24,7 @@ class ScanSignature:
         states: number of state inputs, and of state outputs.
         input_axes: for each scanned input, the axis along which it is sliced.
         output_axes: for each stacked output, the axis along which it is stacked.
-        is_reversed: whether any input is read, or output written, from its end.
+        is_reversed: whether any input is read, or output written, from its end (a direction that is not 0).
     """
 
     states: int
@@ -38,7 +38,7 @@ class ScanSignature:
         lists = {attribute.name: list(attribute.ints) for attribute in node.attribute}
         scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
         states = len(node.input) - scanned
-        stacked = max(len(node.output) - states, 0)
+        stacked = max(len(node.output) - states, 0)  # a node may leave out its last outputs
         input_axes = lists.get("scan_input_axes", [])
         output_axes = lists.get("scan_output_axes", [])
         directions = (
@@ -53,7 +53,10 @@ class ScanSignature:
         )
 
     def length(self, shapes: Iterable[Shape | None]) -> Dim:
-        """Return the number of iterations from the shapes of the scanned inputs; None if unknown."""
+        """Return the number of iterations: the first known length of a scanned input along its axis.
+
+        None if none is known. ``shapes`` are those of the scanned inputs, in order.
+        """
         for shape, axis in zip(shapes, self.input_axes, strict=True):
             if shape and -len(shape) <= axis < len(shape) and shape[axis] is not None:
                 return shape[axis]

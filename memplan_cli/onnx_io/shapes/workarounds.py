@@ -83,21 +83,24 @@ class _GraphTypes(NamedTuple):
 
     @classmethod
     def of(cls, graph: GraphProto, inferred: GraphProto) -> _GraphTypes:
+        """Collect the types of a graph before inference, and of the same graph after it."""
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
         values = (*inferred.input, *inferred.value_info, *inferred.output)
         return cls(graph, declared, {value.name: value.type for value in values})
 
 
 def infer_with_workarounds(data: bytes, infer: Callable[[bytes], ModelProto]) -> ModelProto:
-    """Return a serialized model inferred without the errors above; the result has its own nodes.
+    """Return a serialized model inferred without the errors that the head of this file lists.
 
-    Scores of Attention are declared from the inferred queries and keys, and inference is repeated, because
-    they may lead to further scores.
+    Nodes are changed for inference; the result has the original ones again. The scores of an Attention are
+    declared from its inferred queries and keys, and inference is repeated, because they may lead to
+    further scores.
 
     Args:
         data: the model.
         infer: infers a serialized model.
     """
+    # Much faster than decoding the model, and enough to see that no such node is in it.
     if not any(op_type.encode() in data for op_type in NEED_WORKAROUND):
         return infer(data)
     model = messages().ModelProto.FromString(data)
@@ -112,7 +115,7 @@ def infer_with_workarounds(data: bytes, infer: Callable[[bytes], ModelProto]) ->
         del model  # inference makes two more copies
         return infer(data)
     inferred = infer(model.SerializeToString())
-    for _ in changed_nodes:
+    for _ in changed_nodes:  # each repetition declares the scores of at least one more node
         types = tuple(
             _GraphTypes.of(graph, inferred_graph)
             for graph, inferred_graph in zip(
@@ -147,22 +150,25 @@ def _wrong_outputs(node: NodeProto) -> Sequence[int]:
     """Return the output positions for which inference would return wrong types."""
     if node.domain not in STANDARD_DOMAINS:
         return ()
-    if _has_merged_heads(node):
+    if _has_merged_heads(node):  # a named width is taken for 0
         return range(len(node.output))
     if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
         return (_SCORES,)
     if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
-        return (0,)
+        return (0,)  # the default is taken for 0
     return ()
 
 
 def _has_merged_heads(node: NodeProto) -> bool:
-    """Whether the inputs of an Attention are (batch, length, heads * head size)."""
+    """Whether a node is an Attention whose inputs are (batch, length, heads * head size).
+
+    Only then it has an attribute with the number of heads.
+    """
     return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
 
 
 def _computed_values(model: ModelProto) -> frozenset[str]:
-    """Return the names of all values that are not constants, those of subgraphs included."""
+    """Return the names of all inputs and node outputs, those of Constant nodes excepted, at any depth."""
     names: set[str] = set()
     for graph in graphs(model.graph):
         names.update(value.name for value in graph.input)
@@ -175,10 +181,13 @@ def _computed_values(model: ModelProto) -> frozenset[str]:
 def _change_for_inference(node: NodeProto, computed: Collection[str]) -> NodeProto | None:
     """Change a node that inference would misread, in place; return a copy of the original, None if unchanged.
 
-    A Slice whose starts are computed gets undefined ends. The inferred type stays the same, since it
-    depends on the ends only if the starts are constant.
+    A Slice whose starts are computed gets undefined ends, at which data propagation stops. The inferred type
+    stays the same, since it depends on the ends only if the starts are constant. An Attention with merged
+    heads is hidden, another one loses its output of scores, and an STFT gets the default of
+    ``onesided`` as an attribute.
     """
     if node.op_type == "Slice" and node.domain in STANDARD_DOMAINS:
+        # Before opset 10 starts and ends are attributes.
         if len(node.input) <= _ENDS or node.input[_STARTS] not in computed:
             return None
         original = deepcopy(node)
@@ -197,7 +206,11 @@ def _change_for_inference(node: NodeProto, computed: Collection[str]) -> NodePro
 
 
 def _declare_scores(node: NodeProto, types: _GraphTypes) -> bool:
-    """Declare the scores of an Attention in its graph; return whether that is new information."""
+    """Declare the scores of an Attention in its graph, in place; return whether that is new information.
+
+    Not for a node with merged heads, which is hidden as a whole, nor if the scores have a shape or their type
+    cannot be computed yet.
+    """
     if node.op_type != "Attention" or _has_merged_heads(node):
         return False
     name = node.output[_SCORES]
@@ -213,9 +226,10 @@ def _declare_scores(node: NodeProto, types: _GraphTypes) -> bool:
 
 
 def _scores_type(node: NodeProto, types: Mapping[str, TypeProto]) -> TypeProto | None:
-    """Return q (n, h, s, d), k (n, g, t, d), past k (n, g, p, d) -> scores (n, h, s, p + t).
+    """Return the type of scores: q (n, h, s, d), k (n, g, t, d), past k (n, g, p, d) -> (n, h, s, p + t).
 
-    The last dim is unknown if there are past keys and p or t is not a number. None if q or k is unknown.
+    n is the batch, h and g are numbers of heads, s, t and p of queries, keys and past keys. The last dim
+    is unknown if there are past keys and p or t is not a number. None if q or k is unknown.
     """
     query_type, key_type = (types.get(name) for name in node.input[:2])
     if query_type is None or key_type is None:
@@ -251,7 +265,7 @@ def add_dropout_masks(model: ModelProto) -> bool:
     from onnx import TensorProto
 
     is_changed = False
-    has_float_masks = standard_opset(model) < 10
+    has_float_masks = standard_opset(model) < 10  # masks have the element type of the data
     for graph in graphs(model.graph):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         for data, mask in _untyped_masks(graph, values):
@@ -286,7 +300,7 @@ def clear_generated_names(model: ModelProto) -> None:
         d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim
     }
     for graph in graphs(model.graph):
-        # An output may be in the list twice.
+        # An output of the graph may also be in ``value_info``: both entries are cleared.
         all_values = (*graph.input, *graph.output, *graph.value_info)
         values = {value.name: value for value in all_values}
         generated_dims = [
@@ -311,7 +325,8 @@ def _equal_dims(
     """Return the dims of the file to which generated names are equal.
 
     They are found at Transpose and at operators that keep the shape: if one side of the node has a
-    generated name and the other a number or name, both are the same dim.
+    generated name and the other a number or name, both are the same dim. The first such node counts.
+    The dim is ``""`` if the other side is unknown there.
     """
     equal_dims: dict[str, int | str] = {}
     for node in graph.node:
@@ -327,10 +342,10 @@ def _equal_dims(
             continue
         for output_dim, axis in zip(output_dims, permutation, strict=True):
             input_dim = input_dims[axis]
-            for a, b in ((output_dim, input_dim), (input_dim, output_dim)):
-                if is_generated_name(a.dim_param) and not is_generated_name(b.dim_param):
-                    number = b.dim_value if b.HasField("dim_value") else ""
-                    equal_dims.setdefault(a.dim_param, b.dim_param or number)
+            for dim, other in ((output_dim, input_dim), (input_dim, output_dim)):
+                if is_generated_name(dim.dim_param) and not is_generated_name(other.dim_param):
+                    number = other.dim_value if other.HasField("dim_value") else ""
+                    equal_dims.setdefault(dim.dim_param, other.dim_param or number)
     return equal_dims
 
 

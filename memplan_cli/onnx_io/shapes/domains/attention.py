@@ -19,7 +19,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
 from memplan_cli.onnx_io.shapes.domains.rule_node import like as same_type
 from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
 from memplan_cli.onnx_io.shapes.symbolic.elements import larger
-from memplan_cli.onnx_io.shapes.symbolic.values import INT32, product
+from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT32, product
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,8 @@ def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[Output
     """An attention that computes queries, keys and values from one input.
 
     x (n, s, i), weights (i, 3 h d) -> (n, s, h d), present cache (2, n, h, p + s, d). With
-    ``past_present_share_buffer`` the cache keeps the length of the past buffer.
+    ``past_present_share_buffer`` the cache keeps the length of the past buffer. The attribute
+    ``qkv_hidden_sizes`` has the width of queries, keys and values; the cache is unknown if they differ.
 
     (n: batch, s: queries, p: past keys, h: heads, d: head size)
 
@@ -72,7 +73,8 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     """MultiHeadAttention: q (n, s, h d), k (n, t, h d), v (n, t, h e) -> (n, s, h e).
 
     Further outputs: present keys (n, h, p + t, d), present values (n, h, p + t, e), and scores
-    (n, h, s, p + t). Keys and values may also be (n, h, t, d), or packed with the queries.
+    (n, h, s, p + t). Keys and values may also be (n, h, t, d), or packed with the queries. Past keys are
+    input 6. Input 8, the past length, is there if the cache is in a shared buffer, whose size is unknown.
 
     (n: batch, s: queries, t: keys, p: past keys, h: heads, d: head size, e: value head size)
     """
@@ -89,9 +91,7 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     value_width, length = _values_and_length(key, value, heads)
     head, value_head = part(query[-1], heads), part(value_width, heads)
     past = node.shape_of_rank(6, 4) if node.has_input(6) else None
-    if node.has_input(8) or (
-        node.has_input(6) and past is None
-    ):  # cache in a shared buffer of unknown size
+    if node.has_input(8) or (node.has_input(6) and past is None):
         total_length = None
     else:
         total_length = length if past is None else sum_dims((past[2], length))
@@ -167,8 +167,8 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
 def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     """GroupQueryAttention: q (n, s, h d), or q, k and v packed (n, s, (h + 2 g) d) -> (n, s, h d).
 
-    The present caches are (n, g, l, d), where l is the larger of the past cache's length and the total
-    length in input 6. They are unknown with a sliding window or a quantized cache.
+    The present caches are (n, g, l, d), where l is the larger of the past cache's length (input 3) and the
+    total length in input 6. Their l and d are unknown with a sliding window or a quantized cache.
 
     (n: batch, s: queries, h: heads, g: key and value heads, d: head size)
     """
@@ -273,7 +273,7 @@ def _embed_layer_norm(node: RuleNode, *, words: int, scale: int) -> Sequence[Out
 def _skip_layer_norm(node: RuleNode) -> Sequence[OutputType]:
     """SkipLayerNormalization: x (.., w) -> y as x, mean and inverse deviation (.., 1), sum as x."""
     shape, elem_type = node.input_shape(0), node.elem_type(0)
-    ones = OutputType(1, last_as(shape, 1))
+    ones = OutputType(FLOAT, last_as(shape, 1))
     return [OutputType(elem_type, shape), ones, ones, OutputType(elem_type, shape)]
 
 

@@ -57,17 +57,17 @@ def _bias_split_gelu(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _reduction(node: RuleNode, *, elements: Mapping[int, int]) -> Sequence[OutputType]:
+def _reduction(node: RuleNode, *, elem_types: Mapping[int, int]) -> Sequence[OutputType]:
     """ReduceSumInteger, QLinearReduceMean: reduced axes become 1, or are removed with ``keepdims=0``.
 
     Without the attribute ``axes`` all axes are reduced.
 
     Args:
         node: the node.
-        elements: by input element type, that of the output if it is another one.
+        elem_types: by element type of the input, that of the output; one that is missing stays the same.
     """
     shape = node.input_shape(0)
-    elem_type = elements.get(node.elem_type(0), node.elem_type(0))
+    elem_type = elem_types.get(node.elem_type(0), node.elem_type(0))
     if shape is None:
         return [OutputType(elem_type, None)]
     axes = {axis % len(shape) for axis in node.ints_attribute("axes")} or set(
@@ -91,7 +91,8 @@ def _gather_nd(node: RuleNode) -> Sequence[OutputType]:
 def _gather_block_quantized(node: RuleNode) -> Sequence[OutputType]:
     """GatherBlockQuantized: the gathered axis of a table is replaced by the indices' dims.
 
-    In a uint8 table ``8 / bits`` elements of the last axis are packed into a byte.
+    In a uint8 table ``8 / bits`` elements of the last axis are packed into a byte. The shape is unknown
+    if such a table is quantized along another axis.
     """
     data, indices = node.input_shape(0), node.input_shape(1)
     if data is None or indices is None or not data:
@@ -161,7 +162,10 @@ def _torch_embedding(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _rfft(node: RuleNode) -> Sequence[OutputType]:
-    """Rfft of one dim: (.., n) -> (.., floor(n / 2) + 1, 2); the last dim is real and imaginary part."""
+    """Rfft of one dim: (.., n) -> (.., floor(n / 2) + 1, 2); the last dim is real and imaginary part.
+
+    The dim before the last is unknown with ``onesided=0``.
+    """
     shape = node.input_shape(0)
     if not shape or shape[-1] is None or node.int_attribute("signal_ndim", 1) != 1:
         return [OutputType(node.elem_type(0), None)]
@@ -232,12 +236,14 @@ def _causal_conv_with_state(node: RuleNode) -> Sequence[OutputType]:
     The state is unknown with ``ndim``, ``state_window``, ``channels_last`` or ``dilation`` set.
     """
     shape, kernel = node.input_shape(0), node.shape_of_rank(1, 3)
-    is_plain = node.int_attribute("ndim", 1) == 1 and not node.int_attribute("state_window")
-    is_first = (
-        not node.int_attribute("channels_last") and node.int_attribute("dilation", 1) == 1
+    is_plain = (
+        node.int_attribute("ndim", 1) == 1
+        and not node.int_attribute("state_window")
+        and not node.int_attribute("channels_last")
+        and node.int_attribute("dilation", 1) == 1
     )
     state: Shape | None = None
-    if shape is not None and kernel is not None and is_plain and is_first:
+    if shape is not None and kernel is not None and is_plain:
         state = (*shape[:2], sum_dims((kernel[2], -1)))
     return [OutputType(node.elem_type(0), shape), OutputType(node.elem_type(0), state)]
 
@@ -268,15 +274,15 @@ RULES: Mapping[str, Rule] = {
     "QLinearWhere": lambda node: [
         OutputType(node.elem_type(1), broadcasting(0, 1, 4)(node)[0].shape)
     ],
-    # Dims output_dims out, added or cut.
+    # Dims left out, added or cut.
     "BiasSplitGelu": _bias_split_gelu,
     "CropAndResize": _crop_and_resize,
     "ExpandDims": _expand_dims,
     "Irfft": _irfft,
     "IsAllFinite": lambda _: [OutputType(BOOL, ())],
     "Pad": _pad,
-    "QLinearReduceMean": partial(_reduction, elements={}),
-    "ReduceSumInteger": partial(_reduction, elements={UINT8: UINT32, INT8: INT32}),
+    "QLinearReduceMean": partial(_reduction, elem_types={}),
+    "ReduceSumInteger": partial(_reduction, elem_types={UINT8: UINT32, INT8: INT32}),
     "Rfft": _rfft,
     "UnfoldTensor": _unfold_tensor,
     # Tables.

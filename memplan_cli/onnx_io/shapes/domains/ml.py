@@ -16,7 +16,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     like,
     typed,
 )
-from memplan_cli.onnx_io.shapes.symbolic.values import DOUBLE, FLOAT, INT64, product
+from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT64, product
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim
 
 _MATRIX = 2
+"""Rank of a matrix."""
+
+_BINARY = 2
+"""Labels of a classifier that tells two classes apart."""
 
 
 def _row_count(node: RuleNode) -> Dim:
@@ -33,7 +37,7 @@ def _row_count(node: RuleNode) -> Dim:
 
 
 def _array_feature_extractor(node: RuleNode) -> Sequence[OutputType]:
-    """ArrayFeatureExtractor: x (.., c), indices (..) -> (.., number of indices)."""
+    """ArrayFeatureExtractor: x (.., c), indices (..) -> (.., number of indices); a vector x is one row."""
     shape, indices = node.input_shape(0), node.input_shape(1)
     if not shape or indices is None:
         return []
@@ -83,9 +87,9 @@ def _dict_vectorizer(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(elem_type, (1, count) if count else None)]
 
 
-def _label_type(node: RuleNode, *names: str) -> int:
-    """Return STRING if the node has string labels in this attribute, else INT64."""
-    texts = node.attribute(names[0])
+def _label_type(node: RuleNode, name: str) -> int:
+    """Return the element type of labels: STRING if the node has some in attribute ``name``, else INT64."""
+    texts = node.attribute(name)
     return STRING if texts is not None and texts.strings else INT64
 
 
@@ -110,8 +114,7 @@ def _linear_classifier(node: RuleNode) -> Sequence[OutputType]:
     labels = node.attribute_length("classlabels_strings") or node.attribute_length(
         "classlabels_ints"
     )
-    two_scores = 2
-    scores = two_scores if count == 1 and labels == two_scores else count
+    scores = _BINARY if count == 1 and labels == _BINARY else count
     rows = _row_count(node)
     return [
         OutputType(_label_type(node, "classlabels_strings"), (rows,)),
@@ -130,13 +133,12 @@ def _svm_classifier(node: RuleNode) -> Sequence[OutputType]:
     )
     has_support_vectors = bool(node.attribute_length("vectors_per_class"))
     pairs = labels * (labels - 1) // 2
-    two = 2
     if not labels:
         count = None
     elif not has_support_vectors or node.attribute_length("prob_a"):
         count = labels
     else:
-        count = two if labels == two else pairs
+        count = _BINARY if labels == _BINARY else pairs
     rows = _row_count(node)
     shape = None if count is None else (rows, count)
     return [
@@ -150,10 +152,7 @@ def _regressor(node: RuleNode, *, name: str) -> Sequence[OutputType]:
 
     TreeEnsemble keeps the element type of its input; others give float32.
     """
-    elem_type = DOUBLE if node.proto.op_type == "TreeEnsemble" else FLOAT
-    elem_type = elem_type if node.elem_type(0) == DOUBLE else FLOAT
-    if node.proto.op_type == "TreeEnsemble" and node.elem_type(0) not in (FLOAT, DOUBLE):
-        elem_type = node.elem_type(0)
+    elem_type = node.elem_type(0) if node.proto.op_type == "TreeEnsemble" else FLOAT
     return [OutputType(elem_type, (_row_count(node), node.int_attribute(name, 1)))]
 
 
@@ -163,7 +162,7 @@ def _svm_regressor(node: RuleNode) -> Sequence[OutputType]:
 
 
 RULES: Mapping[str, Rule] = {
-    # Each elem_type by itself.
+    # Each element by itself.
     "Binarizer": like(0),
     "CategoryMapper": _category_mapper,
     "Imputer": like(0),
@@ -184,4 +183,7 @@ RULES: Mapping[str, Rule] = {
     "TreeEnsembleClassifier": _tree_ensemble_classifier,
     "TreeEnsembleRegressor": partial(_regressor, name="n_targets"),
 }
-"""The rules of ``ai.onnx.ml``, by operator. ZipMap and CastMap have an output, or input, without dims."""
+"""The rules of ``ai.onnx.ml``, by operator.
+
+ZipMap and CastMap have none: the output of the one and the input of the other has no dims.
+"""

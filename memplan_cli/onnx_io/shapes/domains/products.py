@@ -86,11 +86,11 @@ def _matmul_nbits(node: RuleNode) -> Sequence[OutputType]:
     Unknown with ``transB=0`` (the packed operand is not transposed).
     """
     columns = node.int_attribute("N")
-    is_whole = node.int_attribute("transB", 1) == 1
+    is_transposed = node.int_attribute("transB", 1) == 1
     return [
         OutputType(
             node.elem_type(0),
-            last_as(node.input_shape(0), columns) if columns and is_whole else None,
+            last_as(node.input_shape(0), columns) if columns and is_transposed else None,
         )
     ]
 
@@ -112,7 +112,10 @@ def _fused_gemm(node: RuleNode) -> Sequence[OutputType]:
 
 
 def _gemm_shape(node: RuleNode, second: int) -> Shape | None:
-    """Return (m, n) of a Gemm whose second operand is input ``second``; None if a rank is not 2."""
+    """Return (m, n) of a Gemm whose second operand is input ``second``; None if a rank is not 2.
+
+    ``transA`` and ``transB`` are 0 or 1: a is (k, m) and b (n, k) if they are 1.
+    """
     a, b = node.shape_of_rank(0, _MATRIX), node.shape_of_rank(second, _MATRIX)
     if a is None or b is None:
         return None
@@ -122,7 +125,7 @@ def _gemm_shape(node: RuleNode, second: int) -> Shape | None:
 
 def _qgemm(node: RuleNode) -> Sequence[OutputType]:
     """QGemm: (m, k), (k, n) -> (m, n); quantized if the node has an output zero point, else float."""
-    zero_point = 8
+    zero_point = 8  # an input index
     elem_type = node.elem_type(zero_point) if node.has_input(zero_point) else FLOAT
     return [OutputType(elem_type, _gemm_shape(node, 3))]
 

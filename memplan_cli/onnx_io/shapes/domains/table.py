@@ -15,6 +15,7 @@ from memplan_cli.onnx_io.shapes.domains import (
 )
 from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, Rule, RuleNode, last_as
 from memplan_cli.onnx_io.shapes.lattice import with_shape
+from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ def _normalized(node: RuleNode) -> Sequence[OutputType]:
     """SimplifiedLayerNormalization: x (.., n) -> y (.., n) in the scale's type, float factors (.., 1)."""
     return [
         OutputType(node.elem_type(1), node.input_shape(0)),
-        OutputType(1, last_as(node.input_shape(0), 1)),
+        OutputType(FLOAT, last_as(node.input_shape(0), 1)),
     ]
 
 
@@ -57,7 +58,8 @@ def rule_of(node: NodeProto) -> Rule | None:
 def output_types(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, TypeProto]:
     """Return the types of a node's named outputs as its rule gives them, by name.
 
-    Outputs without a known element type are left out, as are all outputs if the node is invalid.
+    Outputs without a known element type or with a negative dim are left out, as are all outputs if the node
+    is invalid.
     """
     try:
         outputs = rule(RuleNode(values, node))
@@ -67,7 +69,7 @@ def output_types(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, Ty
     for name, (elem_type, shape) in zip(node.output, outputs, strict=False):
         negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
         if name and elem_type and not negative:
-            scalar: TypeProto = messages().TypeProto()
-            scalar.tensor_type.elem_type = elem_type
-            types[name] = with_shape(scalar, shape)
+            type_proto: TypeProto = messages().TypeProto()
+            type_proto.tensor_type.elem_type = elem_type
+            types[name] = with_shape(type_proto, shape)
     return types

@@ -58,6 +58,7 @@ class LoopBody:
                 iteration, the subgraph is inferred for the largest size that it has in any, because the arena
                 must hold it, even if the loop may end earlier.
         """
+        # For a Scan these include the trailing inputs, which `zip` leaves out.
         declared = [v.type for v in self.subgraph.input[len(self.leading) :]]
         state = [merged(a, b) for a, b in zip(initial, declared, strict=False)]
         start = state
@@ -71,6 +72,7 @@ class LoopBody:
             ]
             if next_state == state:
                 return inferred, state
+            # A dim changes. Numbers that can be counted are better than an unknown dim.
             grown = self._with_constant_growth(start, iterations) if iterations else None
             if grown is not None:
                 return grown
@@ -92,7 +94,11 @@ class LoopBody:
     def _type_of_both(
         before: TypeProto, after: TypeProto, initial: TypeProto, declared: TypeProto
     ) -> TypeProto:
-        """Return what holds before and after an iteration, filled in from the declared type."""
+        """Return the part of a carried type that holds before and after an iteration.
+
+        It is filled in from the declared type, without numbers that may hold for the first iteration only.
+        If the subgraph's result has no shape, a complete declaration is believed: ``before`` stays.
+        """
         if shape_in(after) is None and is_complete(declared):
             return before
         return merged(widened(before, after), _without_initial_dims(initial, declared))
@@ -105,21 +111,23 @@ class LoopBody:
         None unless all dims grow by a constant per iteration. The growth is taken from the first two
         iterations and checked on the last one. A dim that shrinks is largest at the start.
         """
-        second = self.infer_iteration(start)[1]
-        growths = [_growth(a, b) for a, b in zip(start, second, strict=True)]
-        third = self.infer_iteration(second)[1]
-        if [_growth(a, b) for a, b in zip(second, third, strict=True)] != growths:
+        after_one = self.infer_iteration(start)[1]
+        growths = [_growth(a, b) for a, b in zip(start, after_one, strict=True)]
+        after_two = self.infer_iteration(after_one)[1]
+        if [_growth(a, b) for a, b in zip(after_one, after_two, strict=True)] != growths:
             return None
         if any(growth is None for growth in growths):
             return None
         pairs = list(zip(start, growths, strict=True))
-        entering = [_grown(a, growth, iterations - 1) for a, growth in pairs]
-        leaving = [_grown(a, growth, iterations) for a, growth in pairs]
-        if any(map(_is_negative, leaving)) or self.infer_iteration(entering)[1] != leaving:
+        before_last = [_grown(a, growth, iterations - 1) for a, growth in pairs]
+        after_last = [_grown(a, growth, iterations) for a, growth in pairs]
+        if any(map(_is_negative, after_last)):
             return None
-        largest = [_larger_dims(a, b) for a, b in zip(start, entering, strict=True)]
-        ends = [_larger_dims(a, b) for a, b in zip(start, leaving, strict=True)]
-        return self.infer_iteration(largest)[0], ends
+        if self.infer_iteration(before_last)[1] != after_last:
+            return None
+        largest_inputs = [_larger_dims(a, b) for a, b in zip(start, before_last, strict=True)]
+        largest_results = [_larger_dims(a, b) for a, b in zip(start, after_last, strict=True)]
+        return self.infer_iteration(largest_inputs)[0], largest_results
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
@@ -137,7 +145,10 @@ _Growth = tuple[int, ...]
 
 
 def _growth(before: TypeProto, after: TypeProto) -> _Growth | None:
-    """Return by how much each dim grows, empty for a type without shape; None if that is not a number."""
+    """Return ``after - before`` for each dim; 0 for a name that stays.
+
+    Empty if neither type has a shape. None if the ranks differ, or a dim is unknown or another name.
+    """
     shape, other_shape = shape_in(before), shape_in(after)
     if shape is None or other_shape is None or len(shape) != len(other_shape):
         return None if shape != other_shape else ()
@@ -153,7 +164,7 @@ def _growth(before: TypeProto, after: TypeProto) -> _Growth | None:
 
 
 def _grown(type_proto: TypeProto, growth: _Growth | None, iterations: int) -> TypeProto:
-    """Return a type after a number of iterations in which its dims grow."""
+    """Return a type after a number of iterations, in each of which its dims grow by ``growth``."""
     shape = shape_in(type_proto)
     if shape is None or growth is None:
         return type_proto
@@ -167,17 +178,17 @@ def _grown(type_proto: TypeProto, growth: _Growth | None, iterations: int) -> Ty
 
 
 def _is_negative(type_proto: TypeProto) -> bool:
-    """Whether a dim is below 0."""
+    """Whether a type has a dim below 0."""
     return any(isinstance(dim, int) and dim < 0 for dim in shape_in(type_proto) or ())
 
 
-def _larger_dims(initial: TypeProto, second: TypeProto) -> TypeProto:
-    """Return the first type with the larger one of each pair of numbers."""
-    shape, other_shape = shape_in(initial), shape_in(second)
+def _larger_dims(first: TypeProto, second: TypeProto) -> TypeProto:
+    """Return the first type with the larger number of both wherever both have one."""
+    shape, other_shape = shape_in(first), shape_in(second)
     if shape is None or other_shape is None:
-        return initial
+        return first
     pairs = zip(shape, other_shape, strict=True)
     larger = tuple(
         max(a, b) if isinstance(a, int) and isinstance(b, int) else a for a, b in pairs
     )
-    return with_shape(initial, larger)
+    return with_shape(first, larger)

@@ -45,7 +45,7 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
         model: the model, which is not changed; known types are kept.
         infer: infers one level; its caller handles failures.
     """
-    working = deepcopy(model)
+    working = deepcopy(model)  # collects the types of control-flow outputs
     for _ in range(_MAX_ROUNDS):
         inferred = infer(working)
         new_types = _infer_subgraphs_of(working, inferred, infer)
@@ -85,11 +85,12 @@ def _infer_subgraphs_of(
             if attribute.name in inner:
                 attribute.g.CopyFrom(inner[attribute.name])
         for name, type_proto in zip(node.output, results, strict=False):
+            # A wrong declaration leads to wrong types: what is known so far is dropped.
             old_type = None if wrong_states else outer.types.get(name)
             combined = type_proto if old_type is None else merged(old_type, type_proto)
             if name and combined != old_type:
                 new_types[name] = outer.types[name] = combined
-        for value in wrong_states:  # or the next round would infer the same wrong types
+        for value in wrong_states:  # else the next round would infer the same wrong types
             value.type.CopyFrom(with_shape(value.type, None))
     return new_types
 
@@ -99,6 +100,7 @@ def _wrongly_declared_states(
 ) -> list[ValueInfoProto]:
     """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
+    These have a number or name that the initial value has too, while the subgraph returns another one.
     ONNX's inference believes such a declaration and infers wrong types from it.
 
     Args:
@@ -118,13 +120,19 @@ def _wrongly_declared_states(
     wrong = []
     for index, name in enumerate(initial):
         declared = subgraph.input[leading_inputs + index]
-        dims = zip(
+        dim_triples = zip(
             shape_in(outer.type_of(name)) or (),
             shape_in(declared.type) or (),
             shape_in(inferred.output[leading_outputs + index].type) or (),
             strict=False,
         )
-        if any(a is not None and a == b and c is not None and c != b for a, b, c in dims):
+        if any(
+            initial_dim is not None
+            and initial_dim == declared_dim
+            and result_dim is not None
+            and result_dim != declared_dim
+            for initial_dim, declared_dim, result_dim in dim_triples
+        ):
             wrong.append(declared)
     return wrong
 
@@ -140,12 +148,12 @@ def _values_of(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
         yield from graph.input
         for inner in graph.node:
             yield from (types.get(name) for name in inner.output if name)
-            if inner.op_type in CONTROL_FLOW:
+            if inner.op_type in CONTROL_FLOW:  # its outputs have been yielded
                 yield from (v for v in _values_of(inner) if not isinstance(v, str))
 
 
 def declare(graph: GraphProto, new_types: Mapping[str, TypeProto]) -> None:
-    """Set the types of values of a graph, in place."""
+    """Set the types of node outputs of a graph, in place; outputs that it does not list are added."""
     known = {v.name: v for v in (*graph.output, *graph.value_info)}
     for name, type_proto in new_types.items():
         value = known.get(name)
@@ -169,39 +177,48 @@ def _if(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     for index in range(len(node.output)):
         branch_types = (b.output[index].type for b in inner.values() if index < len(b.output))
         type_proto = widest(branch_types)
-        assert type_proto is not None  # noqa: S101 - the range is the branches' own
+        assert type_proto is not None  # noqa: S101 - an If has as many outputs as its branches
         results.append(type_proto)
     return inner, results
 
 
 def _never_run_branch(node: NodeProto, outer: OuterGraph) -> str:
-    """Return the attribute with the subgraph that is never run, or ``""``."""
+    """Return the attribute with the subgraph that is never run, or ``""``.
+
+    For an If with a constant condition it is the other branch; for a Loop the body if the trip count is the
+    constant 0 or the condition is false at the start.
+    """
     if node.op_type == "If":
         condition = outer.constant_scalar(node.input[0])
         return "" if condition is None else "else_branch" if condition else "then_branch"
     if node.op_type == "Loop":
-        ends = [outer.constant_scalar(name) for name in node.input[:2] if name]
+        trip_count_and_condition = [
+            outer.constant_scalar(name) for name in node.input[:2] if name
+        ]
         ((attribute, _),) = subgraphs(node)
-        return attribute if 0 in ends else ""
+        return attribute if 0 in trip_count_and_condition else ""
     return ""
 
 
 def _mark_never_run(node: NodeProto, never_run: str) -> None:
-    """Mark a subgraph as never run, in place, by its doc string."""
+    """Mark the subgraph in this attribute as never run, in place, by its doc string; none for ``""``."""
     for attribute in node.attribute:
         if attribute.name == never_run:
             attribute.g.doc_string = NEVER_RUN
 
 
 def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
-    """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..)."""
+    """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..).
+
+    A trip count is the largest number of rows: the condition may end the Loop earlier.
+    """
     (attribute, subgraph), *_ = subgraphs(node)
     initial = [outer.type_of(name) for name in node.input[2:]]
     trip_count = outer.constant_scalar(node.input[0]) if node.input and node.input[0] else None
     if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
         trip_count = None
     leading = [value.type for value in subgraph.input[:2]]
-    body = LoopBody(outer, subgraph, leading, skipped_outputs=1)
+    body = LoopBody(outer, subgraph, leading, skipped_outputs=1)  # the condition
     inferred, final = body.infer_all_iterations(initial, trip_count)
     rows = inferred.output[1 + len(initial) :]
     return {attribute: inferred}, [*final, *(stack_of(v.type, 0, trip_count) for v in rows)]
@@ -231,18 +248,20 @@ def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
 
 
 def _sequence_map(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
-    """Return the subgraph inferred for one element of the sequences, and sequences of its outputs."""
+    """Return the subgraph inferred for one element of the sequences, and sequences of its outputs.
+
+    An input that is a tensor is given to each run as it is.
+    """
     from onnx import TypeProto
 
     (attribute, subgraph), *_ = subgraphs(node)
-    given = []
+    input_types = []
     for name, value in zip(node.input, subgraph.input, strict=False):
         type_proto = outer.type_of(name)
-        sequence = type_proto.WhichOneof("value") == "sequence_type"
-        given.append(
-            merged(type_proto.sequence_type.elem_type if sequence else type_proto, value.type)
-        )
-    inferred = outer.infer_subgraph(subgraph, given)
+        if type_proto.WhichOneof("value") == "sequence_type":
+            type_proto = type_proto.sequence_type.elem_type
+        input_types.append(merged(type_proto, value.type))
+    inferred = outer.infer_subgraph(subgraph, input_types)
     results = []
     for value in inferred.output:
         type_proto = TypeProto()

@@ -31,7 +31,7 @@ class OuterGraph:
         infer: infers a model with all its subgraphs.
         types: types by name.
         constants: initializers, and computed values that are known, by name.
-        producers: by name, the node that computes it with shape arithmetic.
+        producers: by name of a value, the node that computes it, if that is an operator of shape arithmetic.
     """
 
     model: ModelProto
@@ -57,7 +57,10 @@ class OuterGraph:
         return outer
 
     def _evaluate_constants(self) -> None:
-        """Add to ``constants`` what subgraphs capture, and trip counts and conditions, if its value is known."""
+        """Move values that the interpretation of the graph knows from ``producers`` to ``constants``.
+
+        Of these only what subgraphs need: captured values, and trip counts and conditions.
+        """
         from onnx import numpy_helper
 
         from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
@@ -65,7 +68,7 @@ class OuterGraph:
         captured: set[str] = set()
         for node in self.model.graph.node:
             for _, body in subgraphs(node):
-                captured.update(node.input[:2])
+                captured.update(node.input[:2])  # of a Loop the trip count and condition
                 captured.update(free_names(body))
         captured &= self.producers.keys()
         for name, value in interpret(self.model, captured).values.items() if captured else ():
@@ -91,7 +94,7 @@ class OuterGraph:
         return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
     def constant_scalar(self, name: str) -> int | None:
-        """Return the value of a constant with one element, None for other values."""
+        """Return the value of a constant with one element (of a bool 0 or 1), None for other values."""
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)
@@ -138,7 +141,10 @@ class OuterGraph:
         return result
 
     def _add_captures(self, graph: GraphProto, computed: set[str]) -> None:
-        """Add the captured values as inputs, or constants as initializers, except those in ``computed``."""
+        """Add captured values to a graph, in place: constants as initializers, others as inputs.
+
+        Those in ``computed`` are left out: nodes of the graph compute them.
+        """
         for name in free_names(graph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
@@ -148,24 +154,33 @@ class OuterGraph:
                 value.type.CopyFrom(self.types[name])
 
     def _shape_nodes(self, subgraph: GraphProto) -> list[NodeProto]:
-        """Return the nodes of shape arithmetic behind the captured values, producers first."""
+        """Return the nodes of shape arithmetic behind the captured values, producers first.
+
+        A value that depends on data, or takes more than `_MAX_PRELUDE` nodes, gets none: it becomes an input.
+        """
         nodes: dict[int, NodeProto] = {}
         for name in free_names(subgraph):
             shape_ops: dict[int, NodeProto] = {}
             if self._collect_shape_ops(name, shape_ops) and len(shape_ops) <= _MAX_PRELUDE:
                 nodes.update(shape_ops)
-        # Producers come first: each chain is in their order, and shared nodes keep their position.
+        # For each value, producers were added before the nodes that read them; a node that an earlier
+        # value needs as well keeps its position.
         return list(nodes.values())
 
     def _collect_shape_ops(self, name: str, shape_ops: dict[int, NodeProto]) -> bool:
-        """Add to ``shape_ops`` the producers of a value; return whether it depends on shapes and constants only."""
+        """Add to ``shape_ops`` the producers of a value; return whether only shapes and constants decide it.
+
+        If not, ``shape_ops`` may have some of its producers, and must not be used.
+        """
         producer = self.producers.get(name)
         if producer is None:
+            # A value of unknown type is no obstacle: it could not become an input instead.
             return name in self.constants or name not in self.types
         if id(producer) in shape_ops:
             return True
         if len(shape_ops) > _MAX_PRELUDE:
             return False
+        # A shape query reads only the type of its input.
         if producer.op_type not in SHAPE_QUERIES and not all(
             self._collect_shape_ops(source, shape_ops) for source in producer.input if source
         ):

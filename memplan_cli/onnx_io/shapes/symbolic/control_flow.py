@@ -67,12 +67,13 @@ def common(one: KnownTensor, other: KnownTensor) -> KnownTensor:
     a, b = one.value, other.value
     if a is None or b is None or (a.elem_type, a.array.shape) != (b.elem_type, b.array.shape):
         return KnownTensor(type_proto)
-    array = np.empty(a.array.shape, dtype=object)
+    array = np.empty(a.array.shape, dtype=object)  # `frompyfunc` gives no array for rank 0
     array[...] = np.frompyfunc(_equal_or_unknown, 2, 1)(a.element_array(), b.element_array())
     return KnownTensor(type_proto, Value(array, a.elem_type).normalized())
 
 
 def _equal_or_unknown(one: Element, other: Element) -> Element:
+    """Return the element that both are, None (unknown) if they differ."""
     return one if one == other else None
 
 
@@ -106,10 +107,15 @@ def _loop(
 ) -> list[KnownTensor]:
     """Interpret a Loop iteration by iteration, or until nothing changes if it cannot be counted.
 
-    A Loop can be counted if its trip count (or the lack of one) and all its conditions are known.
+    A Loop can be counted if its trip count (or the lack of one) and all its conditions are known, and it
+    has at most `MAX_ITERATIONS` iterations.
+
+    Raises:
+        ValueError: the node is invalid, or its subgraphs run for too long.
     """
     ((_, body),) = subgraphs(node)
     initial = [_known_tensor(values, name) for name in node.input[2:]]
+    # Both inputs exist in a valid node, but their names may be empty.
     has_trip_count, has_condition = (bool(name) for name in node.input[:2])
     trip_count = _known_scalar(values.input_value(node, 0)) if has_trip_count else None
     condition = _known_scalar(values.input_value(node, 1)) if has_condition else 1
@@ -120,6 +126,7 @@ def _loop(
     while condition and (trip_count is None or iterations < trip_count):
         if iterations == MAX_ITERATIONS:
             return _fixpoint(body, initial, interpret_graph)
+        # The condition is true wherever the body is run.
         leading = [_scalar(iterations, INT64), _scalar(1, BOOL)]
         next_condition, *outputs = interpret_graph(body, [*leading, *state])
         condition = _known_scalar(next_condition.value)
@@ -134,6 +141,7 @@ def _loop(
 
 
 def _scalar(number: Element, elem_type: int) -> KnownTensor:
+    """Return a tensor of rank 0 with this element; None stands for an unknown one."""
     array = np.empty((), dtype=object)
     array[()] = number
     return KnownTensor(tensor_type(elem_type, ()), Value(array, elem_type).normalized())
@@ -144,9 +152,12 @@ def _fixpoint(
 ) -> list[KnownTensor]:
     """Return the outputs of a Loop with any number of iterations: what no iteration changes.
 
-    Empty if the states still change after ``_MAX_ROUNDS`` iterations.
+    What an iteration changes in the states is unknown in the next round, until nothing changes. Empty if
+    the states still change after ``_MAX_ROUNDS`` rounds.
     """
-    leading, state = [_scalar(None, INT64), _scalar(1, BOOL)], initial
+    # The iteration number is any; the condition is true wherever the body is run.
+    leading = [_scalar(None, INT64), _scalar(1, BOOL)]
+    state = initial
     for _ in range(_MAX_ROUNDS):
         _, *outputs = interpret_graph(body, [*leading, *state])
         next_state = [common(a, b) for a, b in zip(state, outputs, strict=False)]
@@ -168,7 +179,10 @@ def _is_same(one: KnownTensor, other: KnownTensor) -> bool:
 
 
 def _stacked(rows: Sequence[KnownTensor], axis: int) -> KnownTensor:
-    """Return the tensors of all iterations, stacked along a new axis."""
+    """Return the tensors of all iterations, stacked along a new axis.
+
+    Its value is unknown if that of a tensor is, or if their shapes differ.
+    """
     type_proto = rows[0].type_proto
     for row in rows[1:]:
         type_proto = widened(type_proto, row.type_proto)
@@ -185,7 +199,7 @@ def _scan(
 ) -> list[KnownTensor]:
     """Interpret a Scan iteration by iteration.
 
-    Empty if its length is unknown, 0 or too large, or if it runs backwards.
+    Empty if its length is unknown, 0 or above `MAX_ITERATIONS`, or if an input or output runs backwards.
     """
     ((_, body),) = subgraphs(node)
     signature = ScanSignature.of_node(node)

@@ -119,7 +119,10 @@ def pad_shape(values: Values, node: NodeProto) -> Shape | None:
 
 
 def concat_shape(values: Values, node: NodeProto) -> Shape | None:
-    """Concat: the sum of dims on ``axis``; on other axes the dim that any input gives, numbers first."""
+    """Concat: the sum of dims on ``axis``; on other axes, where all are equal, the best known dim.
+
+    That is a number if any input has one, else a name.
+    """
     shapes = [values.shape(name) for name in node.input]
     axis = int_attribute(node, "axis", 1)
     known_shapes = [shape for shape in shapes if shape is not None]
@@ -157,7 +160,7 @@ def slice_shape(values: Values, node: NodeProto) -> Shape | None:
     count = max(len(starts or ()), len(ends or ()))
     axes = values.input_ints(node, 3, ints_attribute(node, "axes", range(count)))
     steps = values.input_ints(node, 4, [1] * count)
-    if not axes:  # unknown: any axis may be sliced
+    if not axes:  # unknown, or left out with unknown bounds: any axis may be sliced
         return tuple(None for _ in input_shape)
     output_shape = list(input_shape)
     for index, axis in enumerate(axes):
@@ -165,6 +168,7 @@ def slice_shape(values: Values, node: NodeProto) -> Shape | None:
             bounds[index] if bounds is not None and index < len(bounds) else None
             for bounds in (starts, ends)
         )
+        # 0 stands for an unknown step.
         step = steps[index] if steps is not None and index < len(steps) else 0
         output_shape[axis] = _sliced_dim(input_shape[axis], start, end, step)
     return tuple(output_shape)
@@ -180,7 +184,10 @@ def _slice_bounds(
 
 
 def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
-    """Return the length of ``[start:end:step]`` of an axis; None if unknown or ``step < 1``."""
+    """Return the length of ``[start:end:step]`` of an axis; None if unknown or ``step < 1``.
+
+    That is ``floor((span + step - 1) / step)`` for ``span = max(end - start, 0)``.
+    """
     if dim is None or start is None or end is None or step < 1:
         return None
     length = subtract(_clamped(end, dim), _clamped(start, dim))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
 
 EXACT = 1 << 10
-"""Factors whose parts are denominator this are multiplied without rounding, for dims denominator 2^14:
-the product of single-precision numbers is exact up to 2^24."""
+"""Fractions with a numerator and denominator below this are multiplied by dims up to 2^14 without rounding:
+a product of single-precision numbers is exact up to 2^24."""
 
 _MAX_POWER = 4
 """Exponents above this give expressions that are too long."""
@@ -57,7 +57,11 @@ def is_nonnegative(polynomial: Polynomial) -> bool:
 
 
 def _is_nonnegative_atom(atom: str) -> bool:
-    """Whether a symbol or a call such as ``max(n - 1, 0)`` is surely at least 0."""
+    """Whether a symbol or a call such as ``max(n - 1, 0)`` is surely at least 0.
+
+    A symbol is. One such argument is enough for ``max``; ``mod`` has the sign of its divisor, the second
+    argument; all arguments are needed for ``min`` and divisions.
+    """
     call = parse_call(atom)
     if call is None:
         return True
@@ -82,6 +86,7 @@ def _ratio(element: Element) -> Ratio | None:
 
 
 def _constant_polynomial(value: int) -> Polynomial:
+    """Return a number as a polynomial; 0 is the one without terms."""
     return {(): value} if value else {}
 
 
@@ -101,14 +106,16 @@ def _reduced(numerator: Polynomial, denominator: int) -> Element:
 
 
 def _signed_difference(a: Element, b: Element) -> Polynomial | None:
-    """Return a positive multiple of ``a - b``; None if an element is unknown."""
+    """Return ``a - b`` times the denominators, which are positive: a polynomial of the same sign.
+
+    None if an element is unknown.
+    """
     first, second = _ratio(a), _ratio(b)
     if first is None or second is None:
         return None
-    left = multiply_polynomials([first.numerator], second.denominator)
-    return add_polynomials(
-        [left, multiply_polynomials([second.numerator], -first.denominator)]
-    )
+    minuend = multiply_polynomials([first.numerator], second.denominator)
+    negative_subtrahend = multiply_polynomials([second.numerator], -first.denominator)
+    return add_polynomials([minuend, negative_subtrahend])
 
 
 def add(a: Element, b: Element) -> Element:
@@ -116,11 +123,11 @@ def add(a: Element, b: Element) -> Element:
     first, second = _ratio(a), _ratio(b)
     if first is None or second is None:
         return None
-    tops = (
+    numerators = (
         multiply_polynomials([first.numerator], second.denominator),
         multiply_polynomials([second.numerator], first.denominator),
     )
-    return _reduced(add_polynomials(tops), first.denominator * second.denominator)
+    return _reduced(add_polynomials(numerators), first.denominator * second.denominator)
 
 
 def subtract(a: Element, b: Element) -> Element:
@@ -202,15 +209,18 @@ def larger(a: Element, b: Element) -> Element:
 
 
 def _extreme(name: str, a: Element, b: Element) -> Element:
-    """Return the ``min`` or ``max``: one of the two if their order is certain, else a call."""
+    """Return the ``min`` or ``max``: one of the two if their order is certain, else a call.
+
+    Unknown for floats and quotients whose order is not certain: there are no calls for them.
+    """
     difference = _signed_difference(a, b)
     if difference is None:
         return None
-    first, second = (b, a) if name == "min" else (a, b)
+    result_if_a_is_larger, result_if_b_is_larger = (b, a) if name == "min" else (a, b)
     if is_nonnegative(difference):
-        return first
+        return result_if_a_is_larger
     if is_nonnegative(multiply_polynomials([difference], -1)):
-        return second
+        return result_if_b_is_larger
     if isinstance(a, int | str) and isinstance(b, int | str):
         return as_dim(apply_function(name, [polynomial_of(a), polynomial_of(b)]))
     return None
@@ -221,13 +231,10 @@ def equal(a: Element, b: Element) -> Element:
     difference = _signed_difference(a, b)
     if difference is None:
         return None
-    return (
-        1
-        if not difference
-        else 0
-        if _is_always_positive(difference, 1) or _is_always_positive(difference, -1)
-        else None
-    )
+    if not difference:
+        return 1
+    is_never_equal = _is_always_positive(difference, 1) or _is_always_positive(difference, -1)
+    return 0 if is_never_equal else None
 
 
 def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
@@ -238,16 +245,13 @@ def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
 
 def less(a: Element, b: Element) -> Element:
     """Return 1 if surely ``a < b``, 0 if surely not, else None."""
-    difference = _signed_difference(b, a)
+    difference = _signed_difference(b, a)  # positive if a is less
     if difference is None:
         return None
-    return (
-        1
-        if _is_always_positive(difference, 1)
-        else 0
-        if is_nonnegative(multiply_polynomials([difference], -1))
-        else None
-    )
+    if _is_always_positive(difference, 1):
+        return 1
+    is_never_less = is_nonnegative(multiply_polynomials([difference], -1))
+    return 0 if is_never_less else None
 
 
 def opposite(a: Element) -> Element:

@@ -108,7 +108,7 @@ def interpret(
     interpreter = _Interpreter(RULES if rules is None else rules)
     improved = interpreter.interpret_nodes(graph, values, types, wanted)
     for name in wanted:
-        values.value_of(name)
+        values.value_of(name)  # adds the values of initializers to ``values.known``
     return Interpretation(improved, values.known)
 
 
@@ -131,7 +131,10 @@ class _Interpreter:
         types: MutableMapping[str, TypeProto],
         wanted: Collection[str],
     ) -> dict[str, TypeProto]:
-        """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types."""
+        """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
+
+        Values are computed only of nodes on which a wanted value or an incomplete shape depends.
+        """
         needed = _needed_values(graph, types, wanted)
         improved: dict[str, TypeProto] = {}
         add_types = partial(_add_types, improved, types)
@@ -139,7 +142,7 @@ class _Interpreter:
             domain_rule = rule_of(node)
             if domain_rule is not None and not _has_complete_outputs(node, types):
                 add_types(output_types(values, node, domain_rule))
-            if node.domain not in STANDARD_DOMAINS:
+            if node.domain not in STANDARD_DOMAINS:  # ONNX does not know the operator
                 continue
             if not _has_complete_outputs(node, types):
                 add_types(_inferred_types(values, node, self.rules.get(node.op_type)))
@@ -223,11 +226,15 @@ def _has_complete_outputs(node: NodeProto, types: Mapping[str, TypeProto]) -> bo
 def _needed_values(
     graph: GraphProto, types: Mapping[str, TypeProto], wanted: Collection[str]
 ) -> set[str]:
-    """Return the names of the values on which wanted values and incomplete shapes depend."""
+    """Return the names of the values on which wanted values and incomplete shapes depend.
+
+    The nodes are walked backwards, so that the readers of a value come before its producer.
+    """
     needed = set(wanted)
     for node in reversed(graph.node):
         if node.domain not in STANDARD_DOMAINS and rule_of(node) is None:
-            continue
+            continue  # nothing is known of its outputs
+        # The value of a shape query depends on the type of its input, not on its value.
         if not needed.isdisjoint(node.output) and node.op_type not in SHAPE_QUERIES:
             needed.update(node.input)
             for _, body in subgraphs(node):
@@ -255,7 +262,10 @@ def _may_be_dims(type_proto: TypeProto | None) -> bool:
 def _inferred_types(
     values: Values, node: NodeProto, rule: Rule | None
 ) -> Mapping[str, TypeProto]:
-    """Return the types of a node's outputs from ONNX's inference and from a shape rule."""
+    """Return the types of a node's outputs from ONNX's inference and, where it leaves dims open, from a rule.
+
+    The rule gives the shape of the first output, which is used if its element type is known.
+    """
     types = dict(_types_from_onnx(values, node))
     shape = _shape_from_rule(values, node, rule)
     if shape is None:
@@ -279,7 +289,10 @@ def _shape_from_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shap
 
 
 def _types_from_onnx(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
-    """Return what ONNX infers for one node, given the types and known numbers of its inputs."""
+    """Return what ONNX infers for one node, given the types and known numbers of its inputs.
+
+    Empty if the type of an input is unknown, or for an operator that cannot be inferred alone.
+    """
     inputs = {name for name in node.input if name}
     types = {name: values.types[name] for name in inputs if name in values.types}
     if node.op_type in _NOT_INFERRED_ALONE or len(types) < len(inputs):

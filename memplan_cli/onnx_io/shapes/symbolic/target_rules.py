@@ -59,6 +59,7 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
     """
     if None in dividend or None in divisor:
         return None
+    # Equal dims cancel first, because `_divided_by_monomial` cannot divide by several terms (``past+s``).
     remaining = list(dividend)
     divisors = []
     for dim in divisor:
@@ -66,22 +67,26 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
             remaining.remove(dim)
         else:
             divisors.append(dim)
-    top, bottom = polynomial_of(product(remaining)), polynomial_of(product(divisors))
-    number = constant_value(bottom)
+    numerator = polynomial_of(product(remaining))
+    denominator = polynomial_of(product(divisors))
+    number = constant_value(denominator)
     if number is None:
-        return _divided_by_monomial(top, bottom)
-    if not number or any(value % number for value in top.values()):
+        return _divided_by_monomial(numerator, denominator)
+    if not number or any(value % number for value in numerator.values()):
         return None
-    return as_dim(floor_divide(top, number))
+    return as_dim(floor_divide(numerator, number))
 
 
-def _divided_by_monomial(top: Polynomial, bottom: Polynomial) -> Dim:
-    """Return ``top / bottom`` if ``bottom`` is one monomial that divides each term, else None."""
-    if len(bottom) != 1:
+def _divided_by_monomial(numerator: Polynomial, denominator: Polynomial) -> Dim:
+    """Return the quotient if ``denominator`` is one monomial that divides each term, else None.
+
+    For example ``6 n s + 4 n`` by ``2 n`` is ``3 s + 2``.
+    """
+    if len(denominator) != 1:
         return None
-    ((monomial, number),) = bottom.items()
+    ((monomial, number),) = denominator.items()
     quotient = {}
-    for factors, value in top.items():
+    for factors, value in numerator.items():
         remaining = list(factors)
         for atom in monomial:
             if atom not in remaining:
@@ -94,17 +99,17 @@ def _divided_by_monomial(top: Polynomial, bottom: Polynomial) -> Dim:
 
 
 def broadcast_shapes(shapes: list[Shape]) -> Shape:
-    """Return the shape to which several are broadcast; a dim that may be any of two is None."""
+    """Return the shape to which one or more are broadcast; None for a dim that is not certain."""
     rank = max(len(shape) for shape in shapes)
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(_broadcast_dim(dims) for dims in zip(*aligned, strict=True))
 
 
 def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
-    """Return the dim to which several are broadcast: a number above 1, else the only name, else 1.
+    """Return the dim to which several are broadcast: a number other than 1, else the only name, else 1.
 
-    Of two names one may be 1, so the result is unknown, except that with ``min(d, 7)`` the
-    result is ``d`` (see `_is_clamped`).
+    If a dim is unknown (None) and no number is, the result is unknown. Of two names one may be 1, so the
+    result is unknown, except that ``d`` and ``min(d, 7)`` give ``d`` (see `_is_clamped`).
     """
     numbers = [dim for dim in dims if isinstance(dim, int) and dim != 1]
     if numbers:
@@ -121,9 +126,9 @@ def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
 
 
 def _is_clamped(clamped: Dim, dim: Dim) -> bool:
-    """Whether a dim is ``min(dim, number, ..)`` with numbers above 1.
+    """Whether ``clamped`` is ``min(dim, number, ..)`` with numbers above 1.
 
-    Broadcast with ``dim`` it must equal it, because it is 1 only if ``dim`` is.
+    If ``clamped`` broadcasts with ``dim``, the two are equal: ``clamped`` is 1 only if ``dim`` is 1.
     """
     terms = parse_dim(str(clamped))
     if len(terms) != 1:

@@ -111,7 +111,11 @@ def add_output_values(values: Values, node: NodeProto) -> None:
 
 
 def _output_values(values: Values, node: NodeProto) -> Results:
-    """Return the values of a node's outputs by the first rule that applies."""
+    """Return the values of a node's outputs by the first rule that applies.
+
+    Known numbers are evaluated, other elements calculated or moved. Empty for control flow, which
+    is interpreted elsewhere, and for random values.
+    """
     source = _SOURCES.get(node.op_type)
     if source is not None:
         return (source(values, node),)
@@ -129,7 +133,10 @@ def _output_values(values: Values, node: NodeProto) -> Results:
 
 
 def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) -> Results:
-    """Evaluate a node on numbers if its output is known to be small; else return no results."""
+    """Evaluate a node on numbers if its output is known to be small; else return no results.
+
+    An operator such as NonZero is always evaluated: its output is no larger than its small input.
+    """
     shape = values.shape(node.output[0]) if node.output else None
     sizes = [dim for dim in shape or () if isinstance(dim, int)]
     is_fixed = shape is not None and len(sizes) == len(shape)
@@ -151,6 +158,7 @@ def _moved(values: Values, node: NodeProto) -> Results:
     ``Gather([n, 3], [1, 0])`` on ``[1, 2]``, which gives ``[2, 1]`` and stands for ``[3, n]``. Number 0
     is the element 0, with which Pad fills.
     """
+    # A Scatter with a reduction calculates.
     if any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute):
         return ()
     data_inputs = operator(node).moves
@@ -269,7 +277,10 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
 
 
 def _reduce(values: Values, node: NodeProto) -> Value | None:
-    """Reduce integer elements over the axes of the node; None if an axis is empty."""
+    """Reduce integer elements over the axes of the node; None if an axis has no elements.
+
+    Without axes all are reduced, or none with ``noop_with_empty_axes``.
+    """
     value = values.operand(node.input[0])
     axes = values.input_ints(node, 1, ints_attribute(node, "axes", ()))
     if value is None or axes is None or value.elem_type not in INTEGERS:
@@ -290,6 +301,7 @@ def _reduce(values: Values, node: NodeProto) -> Value | None:
 
 
 def _constant(_: Values, node: NodeProto) -> Value | None:
+    """Constant: its tensor; None if it has no tensor, or one that is too large."""
     tensor = constant_tensor(node)
     return None if tensor is None else value_of_tensor(tensor)
 

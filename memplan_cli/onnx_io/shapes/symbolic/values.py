@@ -110,7 +110,10 @@ class Values:
         return self.types[name].tensor_type.elem_type if name in self.types else 0
 
     def value_of(self, name: str) -> Value | None:
-        """Return a small value by name, None if none of its elements is known."""
+        """Return a small value by name, None if none of its elements is known.
+
+        A constant that is read for the first time is added to ``known``.
+        """
         if name not in self.known and name in self.constants:
             value = value_of_tensor(self.constants[name])
             if value is not None:
@@ -137,7 +140,10 @@ class Values:
         return Value(np.full(sizes, None, dtype=object), self.elem_type(name))
 
     def input_dims(self, node: NodeProto, index: int) -> tuple[Dim, ...] | None:
-        """Return the elements of a node's input as dims; None if its length is unknown."""
+        """Return the elements of a node's input as dims; None if nothing is known of its value.
+
+        A float is truncated. An element that is no number or expression is None.
+        """
         value = self.input_value(node, index)
         if value is None:
             return None

@@ -47,7 +47,7 @@ def _conv_shape(values: Values, node: NodeProto, kernel_index: int) -> Shape | N
 def conv_output_shape(node: NodeProto, shape: Shape, kernel: Shape) -> Shape:
     """Return the shape after a convolution of x (n, c, d..) with a kernel (m, c / group, k..).
 
-    The node gives strides, dilations and pads.
+    The node gives strides, dilations and pads, and may give the window sizes k.
     """
     sizes = ints_attribute(node, "kernel_shape", ())
     window: Sequence[Dim] = sizes or kernel[_BATCH_AND_CHANNELS:]
@@ -61,7 +61,10 @@ def pool_shape(values: Values, node: NodeProto) -> Shape | None:
 
 
 def pool_output_shape(node: NodeProto, shape: Shape) -> Shape | None:
-    """Return the shape after a pool of x (n, c, d..); spatial dims are unknown with ``ceil_mode``."""
+    """Return the shape after a pool of x (n, c, d..); spatial dims are unknown with ``ceil_mode``.
+
+    None if the node's window sizes do not fit the rank of x.
+    """
     window = ints_attribute(node, "kernel_shape", ())
     if len(window) != len(shape) - _BATCH_AND_CHANNELS:
         return None
@@ -92,6 +95,7 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
                 as_dim(floor_divide(add_polynomials([length, {(): stride - 1}]), stride))
             )
             continue
+        # The other value is VALID: no padding.
         padding = pads[axis] + pads[axis + len(dims)] if auto_pad == b"NOTSET" else 0
         extra = padding - dilations[axis] * (size - 1) - 1
         counts.append(
