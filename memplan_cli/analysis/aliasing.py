@@ -252,7 +252,7 @@ def _overwritable_input(
         return None
     size = sizes[result]
     for position in positions:
-        if position >= len(inputs):
+        if position >= len(inputs):  # positions are ascending
             return None
         source = number.get(inputs[position])
         if source is None:
@@ -260,6 +260,7 @@ def _overwritable_input(
         root = groups.root(source)
         if groups.end[root] != tick + 1:
             continue
+        # `is not` first: it is faster, and equal sizes are usually one object.
         if sizes[source] is not size and sizes[source] != size:
             continue
         if len(inputs) > 1 and _is_read_elsewhere(op, position, positions, root, groups):

@@ -154,10 +154,12 @@ def _dims(var: Var | None) -> tuple[int, ...]:
 
 
 def _bytes(var: Var) -> int:
+    """Return the bytes of a var; 0 for types without a known size, such as strings."""
     return prod(_dims(var)) * BITS.get(var.dtype, 0) // 8
 
 
 def _flops(traits: Operator, s: _Shapes) -> int:
+    """Return the FLOPs of an op: by the formula of its operator, of its family, or by its trait."""
     formula = _FORMULAS.get(traits.qualified_name) or _FORMULAS_OF_FAMILIES.get(traits.family)
     if formula is not None:
         return formula(s)
@@ -165,9 +167,10 @@ def _flops(traits: Operator, s: _Shapes) -> int:
 
 
 def _moved(family: Family, s: _Shapes) -> int:
-    if family is Family.GATHER or family is Family.SLICE:
+    """Return the bytes that an op reads and writes."""
+    if family is Family.GATHER or family is Family.SLICE:  # only selected elements are read
         return 2 * s.written
-    if family is Family.SCATTER:
+    if family is Family.SCATTER:  # the output is written as a copy of the data, then updated
         return s.read + 2 * s.written
     return s.read + s.written
 
@@ -177,16 +180,19 @@ def _matmul(s: _Shapes) -> int:
 
 
 def _gemm(s: _Shapes) -> int:
-    rows = s.inputs[0] or (1,)
-    length = rows[0] if s.attribute("transA", 0) else rows[-1]
-    return s.n * (2 * length + (len(s.inputs) > 2))
+    left = s.inputs[0] or (1,)
+    summed_length = left[0] if s.attribute("transA", 0) else left[-1]
+    has_addend = len(s.inputs) > 2
+    return s.n * (2 * summed_length + has_addend)
 
 
 def _conv(s: _Shapes) -> int:
+    # The weight has the shape (results, channels / groups, *kernel).
     return 2 * s.n * prod(s.inputs[1][1:])
 
 
 def _conv_transpose(s: _Shapes) -> int:
+    # The weight has the shape (channels, results / groups, *kernel).
     return 2 * s.m * prod(s.inputs[1][1:])
 
 
@@ -198,6 +204,7 @@ def _einsum(s: _Shapes) -> int:
     equation = str(s.op.attributes.get("equation", "")).replace(" ", "")
     terms = equation.split("->")[0].split(",")
     length: dict[str, int] = {}
+    # From the last index on, because a leading ``...`` may stand for any number of dims.
     for term, dims in zip(terms, s.inputs, strict=False):
         length.update(zip(reversed(term), reversed(dims), strict=False))
     return 2 * prod(length.values())
@@ -209,6 +216,7 @@ def _recurrent(s: _Shapes) -> int:
 
 
 def _attention(s: _Shapes) -> int:
+    # Two products, of queries with keys and of weights with values, each 2 * m * keys.
     keys = s.inputs[1][-2] if len(s.inputs) > 1 and len(s.inputs[1]) > 1 else 1
     return 4 * s.m * keys
 

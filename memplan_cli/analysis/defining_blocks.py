@@ -68,6 +68,7 @@ def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> Definin
     branch_ops: list[BranchOp] = []
 
     def collect(block: Block, path: BlockPath) -> None:
+        """Add the vars and the branch ops of a block and of the subgraphs below it."""
         path_of.update(dict.fromkeys(block.inputs, path))
         for index, op in enumerate(block.ops):
             path_of.update(dict.fromkeys(op.outputs, path))

@@ -57,9 +57,9 @@ class DimConstraint:
         )
 
     def is_satisfied(self, values: Mapping[str, int]) -> bool:
-        """Return whether it holds for these dims. A dim that stays symbolic satisfies it.
+        """Return whether it holds for these dims.
 
-        A dim that becomes negative violates it in any case.
+        A constraint in which a dim stays symbolic holds, unless another dim becomes negative.
         """
         products = []
         for factors in self.products:
@@ -178,14 +178,14 @@ def smallest_satisfying_dims(
 
     Leading dims start at 1, the others at ``start``. In each round the first violated
     constraint is satisfied by changing one of its dims: to the smallest value that leaves the
-    fewest constraints on that dim violated.
+    fewest constraints on that dim violated. A constraint that no change satisfies is given up.
     """
     values = {name: 1 if is_leading else start for name, is_leading in dims.free.items()}
     constraints_on = {
         name: [c for c in constraints if name in c.symbols] for name in dims.free
     }
     abandoned: set[DimConstraint] = set()
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_ROUNDS):  # changes may violate each other in turn, without an end
         all_values = {**dims.bound, **values}
         violated = next(
             (c for c in constraints if c not in abandoned and not c.is_satisfied(all_values)),
@@ -221,7 +221,7 @@ def _best_change(
             if value != values[name] and violated.is_satisfied(changed):
                 violations = sum(not c.is_satisfied(changed) for c in constraints_on[name])
                 ranked.append((violations, priority, value, name))
-                if violations == 0:
+                if violations == 0:  # larger values of this dim are no better
                     break
     if not ranked:
         return None

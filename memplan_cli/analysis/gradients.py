@@ -65,6 +65,7 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
+    # The weaker evidence of an update counts only if the loss was named.
     if not evidence.proves_gradients() and (
         loss == "guessed" or not evidence.suggests_updates(updates.sources)
     ):
@@ -79,6 +80,7 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
             final_gradients = updates.gradients(output)
             gradients.update(dict.fromkeys(final_gradients))
             parameters.update(dict.fromkeys(updated if final_gradients else ()))
+        # An output with other sources than these parameters is a new momentum or the like.
         elif not sources:  # the output may itself be a gradient
             fitting = [var for var in candidates if evidence.is_dependent(var, index)]
             if fitting:
@@ -100,6 +102,14 @@ class _Evidence:
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
+        """Find the candidate parameters, and which outputs depend on the values of their ops.
+
+        The op of a candidate ``P`` is an op ``f(a, P)`` of the forward part, see the module.
+
+        Args:
+            program: The model; only its main graph is considered.
+            forward: The indices of the ops of the forward part in the main graph.
+        """
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
         self.outputs = tuple(
@@ -110,12 +120,15 @@ class _Evidence:
             and is_float(program.vars[var])
         )
         self._root = _roots(dataflow)
+        """Result of a reshape, cast and the like -> the var that it was computed from."""
         self._on_results: dict[VarId, int] = {}
         """Candidate parameter -> outputs that depend on a value between its op and the loss."""
         self._on_operands: dict[VarId, int] = {}
         """Candidate parameter -> outputs that depend on another operand of its op."""
+        # The candidates are the keys of both tables, which `_find_candidates` fills.
         self.candidates: Collection[VarId] = self._on_results
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
+        """Dtype and shape -> candidates."""
         if self.outputs:
             self._find_candidates()
 
@@ -150,13 +163,18 @@ class _Evidence:
 
     def is_dependent(self, parameter: VarId, output_index: int) -> bool:
         """Return whether an output depends on anything that a gradient of the parameter may."""
-        masks = self._on_results[parameter] | self._on_operands[parameter]
-        return bool(masks >> output_index & 1)
+        dependent_outputs = self._on_results[parameter] | self._on_operands[parameter]
+        return bool(dependent_outputs >> output_index & 1)
 
     def _find_candidates(self) -> None:
+        """Fill the tables of candidates from each op ``f(a, P)`` of the forward part.
+
+        ``P`` is any operand that may be a parameter, ``a`` any other operand. Ops that only reshape
+        or cast are not such ops: their results count as their input.
+        """
         dataflow = self.dataflow
-        direct = self._outputs_by_var()
-        behind = self._outputs_by_op(direct)
+        outputs_of_var = self._outputs_by_var()
+        outputs_of_op = self._outputs_by_op(outputs_of_var)
         varying = _varying(dataflow, self.program.body.inputs)
         for index in sorted(self.forward):
             if _is_value_preserving(dataflow.ops[index]):
@@ -165,13 +183,14 @@ class _Evidence:
             for var in filter(self._may_be_parameter, operands):
                 on_operands = 0
                 for other in operands - {var}:
-                    if other in varying:
-                        on_operands |= direct.get(other, 0)
-                self._on_results[var] = self._on_results.get(var, 0) | behind[index]
+                    if other in varying:  # a constant operand says nothing about training
+                        on_operands |= outputs_of_var.get(other, 0)
+                self._on_results[var] = self._on_results.get(var, 0) | outputs_of_op[index]
                 self._on_operands[var] = self._on_operands.get(var, 0) | on_operands
         for parameter in self._on_results:
-            var_facts = self.program.vars[parameter]
-            self._by_type.setdefault((var_facts.dtype, var_facts.shape), []).append(parameter)
+            var_record = self.program.vars[parameter]
+            dtype_and_shape = var_record.dtype, var_record.shape
+            self._by_type.setdefault(dtype_and_shape, []).append(parameter)
 
     def _may_be_parameter(self, name: VarId) -> bool:
         """Return whether a var is a float graph input, or a float initializer of several elements.
@@ -208,17 +227,18 @@ class _Evidence:
                 outputs_of_var[root] = outputs_of_var.get(root, 0) | mask
         return outputs_of_var
 
-    def _outputs_by_op(self, direct: Mapping[VarId, int]) -> dict[int, int]:
+    def _outputs_by_op(self, outputs_of_var: Mapping[VarId, int]) -> dict[int, int]:
         """Return, per forward op, the outputs that depend on its results or on later ones.
 
-        ``direct`` is the result of `_outputs_by_var`.
+        ``outputs_of_var`` is the result of `_outputs_by_var`, which counts a reshaped or cast var as
+        the var that it was computed from.
         """
         outputs_of_op: dict[int, int] = {}
         for index in sorted(self.forward, reverse=True):
             mask = 0
             for var in self.dataflow.ops[index].outputs:
                 if var not in self._root:
-                    mask |= direct.get(var, 0)
+                    mask |= outputs_of_var.get(var, 0)
                 for consumer in self.dataflow.consumers.get(var, ()):
                     mask |= outputs_of_op.get(consumer, 0)
             outputs_of_op[index] = mask
@@ -234,6 +254,13 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
+        """Follow the stored tensors through all ops outside the forward part, in their order.
+
+        Args:
+            evidence: The model and its forward part. Its ``candidates``, the vars that may be
+                parameters, count as stored tensors even if they are scalars; other scalars, such
+                as a learning rate, do not.
+        """
         self._vars, self._dataflow = evidence.program.vars, evidence.dataflow
         all_ops = frozenset(range(len(self._dataflow.ops)))
         self._beyond_forward = all_ops.difference(evidence.forward)
@@ -259,7 +286,10 @@ class _Updates:
         return tuple(final_gradients)
 
     def _propagate(self, op: Op, candidates: Collection[VarId]) -> None:
-        """Set the sources of an op's outputs from those of its operands."""
+        """Set the sources of an op's outputs: those of its operands, and operands that are stored.
+
+        A stored scalar counts only if it is a candidate: others are factors, as a learning rate is.
+        """
         for output in filter(None, op.outputs):
             sources: frozenset[VarId] = frozenset()
             for operand in self._operands(op, output):

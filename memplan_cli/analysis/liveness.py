@@ -138,6 +138,7 @@ def duration(program: Program) -> int:
 
 
 def _duration(block: Block) -> int:
+    """Return the number of ticks of a block, its subgraphs included."""
     with_bodies = [op for op in block.ops if op.bodies]  # two ticks each, and their bodies'
     in_bodies = sum(_duration(body) for op in with_bodies for body in op.bodies)
     return len(block.ops) + len(with_bodies) + in_bodies
@@ -165,6 +166,7 @@ def live_ranges(
                     first[var] = last[var] = start
                 elif last[var] < start:
                     last[var] = start
+                # A result of a subgraph: its op, which comes first, reads it at a later tick.
                 elif first[var] > start:
                     first[var] = start
             continue
@@ -173,7 +175,7 @@ def live_ranges(
             last[var] = max(last.get(var, tick), tick)
     final = max(duration(program) - 1, 0)
     for var in program.body.outputs:
-        first.setdefault(var, final)
+        first.setdefault(var, final)  # an initializer that no op reads
         last[var] = max(last.get(var, 0), final)
     ends = [tick + 1 for tick in last.values()]
     ranges = rows(LiveRange, zip(first.values(), ends, strict=True))
@@ -220,6 +222,7 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
 
 
 def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
+    """Return the release ticks of a program with subgraphs: see `release_ticks`."""
     owner: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
     block_of: dict[VarId, str] = {}  # var -> path of the block that defines it
     last_use: dict[VarId, Step] = {}  # var -> its last use, as a step of its own block
@@ -230,7 +233,7 @@ def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
         if path is None:  # a graph input or an initializer
             return
         while step.block.path != path:
-            if step.block.path not in owner:
+            if step.block.path not in owner:  # the main graph: no outer block has the var
                 return
             step = owner[step.block.path]
         if var not in last_use or last_use[var].start <= step.start:

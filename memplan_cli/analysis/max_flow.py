@@ -73,7 +73,7 @@ class Network:
         level = [-1] * len(edges)
         level[SOURCE] = 0
         queue, inspected = [SOURCE], 0
-        for node in queue:
+        for node in queue:  # which grows while it is read
             for edge in edges[node]:
                 if residual[edge] and level[heads[edge]] < 0:
                     level[heads[edge]] = level[node] + 1

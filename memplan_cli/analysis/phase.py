@@ -92,6 +92,7 @@ def find_phases(
     hinted = frozenset(index for index, op in enumerate(flow.ops) if _is_hinted(op))
     if hinted:
         return _from_hints(program, candidates, hinted)
+    # An inference graph. Its loss is reported only if it is called so.
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
 
@@ -99,9 +100,9 @@ def find_phases(
 def _loss_named(program: Program, loss: str) -> VarId:
     """Return the computed value with a name, or raise a `SettingsError` with the nearest ones."""
     producer = program.dataflow.producer
-    found = next((var for var in producer if program.vars[var].name == loss), None)
-    if found is not None:
-        return found
+    loss_var = next((var for var in producer if program.vars[var].name == loss), None)
+    if loss_var is not None:
+        return loss_var
     names = [program.vars[var].name for var in producer]
     near = get_close_matches(loss, names, 3, 0.0)
     raise SettingsError(
@@ -175,6 +176,7 @@ def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[i
     flow = program.dataflow
     behind = flow.descendants(var for index in hinted for var in flow.ops[index].outputs)
     loss = next((var for var in losses if flow.producer[var] not in hinted | behind), None)
+    # Without a loss, all ops that depend on no marked op are forward.
     forward = (
         flow.ancestors((loss,)) if loss else frozenset(range(len(flow.ops))) - hinted - behind
     )
@@ -207,7 +209,16 @@ def _from_records(
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
-    """Return the phases that the file records; ops without a record follow their neighbours."""
+    """Return the phases that the file records; ops without a record follow their neighbours.
+
+    The final gradients are those of `find_trained`. If that finds none, they are the results of
+    backward ops that the graph returns or an update op reads, and no parameters are known.
+
+    Args:
+        program: The model.
+        losses: The vars that may be the loss, the likeliest first.
+        recorded: Op label -> ``forward``, ``backward`` or ``update``.
+    """
     flow = program.dataflow
     backward = {
         index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "backward"
@@ -220,7 +231,7 @@ def _from_records(
     }
     forward |= flow.ancestors((loss,)) - beyond if loss else frozenset()
     results = frozenset(program.body.outputs)
-    made = (
+    recorded_gradients = (
         var
         for index in sorted(backward)
         for var in flow.ops[index].outputs
@@ -228,8 +239,12 @@ def _from_records(
     )
     trained = find_trained(program, forward, "known")
     phases = _train(
-        flow, loss, forward, trained if trained.gradients else Trained((), tuple(made))
+        flow,
+        loss,
+        forward,
+        trained if trained.gradients else Trained((), tuple(recorded_gradients)),
     )
+    # What the file records replaces what `_train` derives.
     of = dict(phases.of)
     for index, op in enumerate(flow.ops):
         part: Part | None = (

@@ -17,8 +17,9 @@ _RUNTIME_DOMAINS = STANDARD_DOMAINS | {MICROSOFT, NCHWC, ML}
 def may_run_twice(op: Op) -> bool:
     """Whether a copy of an op gives the same values and changes nothing else.
 
-    Random ops draw other numbers. Ops on sequences may change them in place. Ops with
-    subgraphs are excluded because their cost is not known. ONNX Runtime writes the running
+    Random ops draw other numbers. Ops on sequences may change them in place, and ``InPlace`` ops of
+    onnxruntime-training their input. Ops with subgraphs are excluded because their cost is not
+    known, ops of unknown domains because they may have state. ONNX Runtime writes the running
     statistics of a BatchNormalization in training mode over the old ones.
     """
     return not (

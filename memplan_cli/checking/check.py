@@ -73,6 +73,7 @@ def compare_plan(
         if disagreements:
             break
     nodes = sum(len(block.nodes) for block in planned.timeline.blocks)
+    # Counted for `PlanComparison.summary` only, which is about a plan that matches.
     unverified = 0 if disagreements else _unverified_sizes(planned)
     return PlanComparison(disagreements, nodes, len(planned.tensors), unverified)
 
@@ -93,7 +94,7 @@ def _checks(planned: PlannedModel) -> Iterator[Iterator[str]]:
 
 
 def _check_original(planned: PlannedModel) -> Iterator[str]:
-    """Yield whether the plan was made for another graph or file than the original at hand."""
+    """Yield a message if the plan was made for another graph or file than the original at hand."""
     original, plan = planned.original, planned.plan
     if original is None:
         return

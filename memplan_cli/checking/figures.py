@@ -113,7 +113,11 @@ def _peak_node_figures(planned: PlannedModel) -> Iterator[Figure]:
 def _resident_figures(
     planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
 ) -> Iterator[Figure]:
-    """Yield the most bytes that a runtime holds, unless it cannot be counted from the model."""
+    """Yield ``resident`` as recorded in the report and as counted again from the model.
+
+    It is the most bytes that a runtime holds at one tick. Nothing is yielded if these cannot be
+    counted, or if a partial report, which lacks sizes, omits the number.
+    """
     report = planned.plan.report
     peak = _resident_peak(planned, interface, storages, report_dims(planned.plan))
     is_omitted = report.partial and report.memory.resident is None
@@ -148,7 +152,10 @@ def _resident_peak(
 def _model_expression_figures(
     planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
 ) -> Iterator[Figure]:
-    """Yield the expressions of inputs, outputs, total and resident bytes, and missing expressions."""
+    """Yield the expressions of inputs, outputs, total and resident bytes, and missing expressions.
+
+    Nothing if all sizes are numbers, or if a partial report without totals omits all expressions.
+    """
     plan, report = planned.plan, planned.plan.report
     plan_sums = total_sums(plan)
     omits_expressions = (
@@ -231,7 +238,9 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
             dtype, shape = planned.type_of(value)
             if shape is not None and dtype in ELEMENT_BITS:
                 coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
+                # The bytes of a weight that the model declares with a symbol are not known.
                 weights += coefficient if unit == "1" else 0
+    # An output may be listed twice. One that is an input or a weight is counted there.
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 
 ByteSum = dict[str, int]
+"""Unit, a product of symbols such as ``batch*seq``, or ``1`` for bytes -> its coefficient."""
 
 _SAMPLE_SEEDS = (3, 11, 40)
+"""The values of the first symbol in `sample_dims`, in multiples of 128."""
 
 
 def add_sums(*sums: Mapping[str, int]) -> ByteSum:
@@ -82,9 +84,11 @@ def canonical_expression(byte_sum: Mapping[str, int]) -> int | str:
 
 
 def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
-    """Yield three assignments of values to the symbols in some units.
+    """Yield three assignments of values to the symbols in some units, such as ``batch*seq``.
 
-    Two expressions with equal values at all three assignments are taken to be equal.
+    Two expressions with equal values at all three assignments are taken to be equal. To tell
+    different expressions apart, each symbol has another value: ``a=384, b=640, c=896``, then larger
+    ones. All are multiples of 128, so that quotients by usual numbers are neither 0 nor rounded.
     """
     names = sorted({name for unit in units if unit != "1" for name in symbols_of(unit)})
     for seed in _SAMPLE_SEEDS:
@@ -94,7 +98,7 @@ def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
 def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
     """Return a tensor's bytes as coefficient and unit, with bounded dims at their largest.
 
-    The coefficient is -1 if the bytes are unknown.
+    If the bytes are unknown, the coefficient is -1, and the unit a text for messages.
     """
     fixed_dims = [dim for dim in shape if isinstance(dim, int)]
     if len(fixed_dims) == len(shape) and dtype in ELEMENT_BITS:
@@ -170,6 +174,7 @@ def live_bytes_at(
     factors = {arena.id: evaluate_unit(arena.unit, dims) for arena in plan.arenas}
     intervals = []
     for storage in storages:
+        # A storage without bytes takes none, whatever the value of the unit is.
         factor = factors.get(storage.arena) if storage.bytes else 1
         if factor is None:
             return None

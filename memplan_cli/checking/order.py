@@ -96,7 +96,12 @@ def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
 
 
 def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]:
-    """Yield each ``#index`` that is not the same node in the original graph."""
+    """Yield each ``#index`` that is not the same node in the original graph.
+
+    The original of a subgraph is found by an output of its node, which both graphs have. Entries of
+    a subgraph without an original are not checked.
+    """
+    # `id` of a block -> the same block in the original file.
     originals: dict[int, GraphProto] = {id(planned.timeline.main): original}
     for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
         graph = originals.get(id(block))

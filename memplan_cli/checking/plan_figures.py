@@ -176,7 +176,9 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _tensors_in_fresh_memory(rows: Iterable[Placement]) -> int:
-    """Return the number of tensors without bytes, in an unused slot or on unused bytes.
+    """Return the number of tensors that reuse no memory.
+
+    They have no bytes, or are the first in their slot or on all of their bytes.
 
     Tensors are placed one by one, in the order of their first ticks.
     """

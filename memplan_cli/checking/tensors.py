@@ -32,7 +32,7 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
     yield from _check_unplanned(planned)
     excluded = _excluded_tensors(planned)
     units = planned.units
-    whole_run = 0, max(planned.timeline.ticks, 1)
+    whole_run = 0, max(planned.timeline.ticks, 1)  # a live range is not empty
     for tensor_id, (row, value) in planned.tensors.items():
         yield from _check_type(row, *planned.type_of(value))
         yield from check_tensor_bytes(row, units.get(row.arena, ""), planned.bounds)

@@ -55,6 +55,7 @@ def suggested_numbers(inputs: Iterable[InputShape]) -> dict[str, int]:
 
 
 def _suggested_number(axis: int, rank: int) -> int:
+    """Return a plausible number for a free dim of an input of this rank: a batch, side or length."""
     if axis == 0:
         return _SUGGESTED_BATCH
     is_image_side = rank >= _MIN_IMAGE_RANK and axis > 1
@@ -75,6 +76,7 @@ def binding_options(
     """
     inputs = tuple(inputs)
     numbers = {**suggested_numbers(inputs), **(numbers or {})}
+    # The symbols of an input with nameless dims are numbers in its `--shape` already.
     with_nameless_dims = [shape for shape in inputs if not _has_only_named_dims(shape)]
     bound_by_shape = {
         symbol

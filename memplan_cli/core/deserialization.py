@@ -64,6 +64,7 @@ class MisfitError(ValueError):
 
 
 def _path_step(step: str | int) -> str:
+    """Return a key or an index as it is written in a path: ``.bytes``, ``[3]``, ``['a b']``."""
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step[:80]}" if step.isidentifier() else f"[{step[:80]!r}]"
@@ -136,6 +137,8 @@ def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401
 def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # noqa: ANN401 - JSON
     """Read the fields that an object holds, and add them to ``values``.
 
+    Keys without a reader, whose values are computed or of the past, are skipped.
+
     Args:
         values: field -> value; is changed.
         data: the JSON object.
@@ -153,7 +156,7 @@ def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # 
                 _read_keys(values, data[name], key)
             elif key.reader:
                 values[key.field] = key.reader(data[name])
-        if len(data) + missing_count != len(readers):
+        if len(data) + missing_count != len(readers):  # the data has keys without an entry
             name = min(data.keys() - readers.keys())
             raise MisfitError("is unknown")  # noqa: TRY301 - the path is completed below
     except MisfitError as error:
@@ -162,7 +165,10 @@ def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # 
 
 
 def _accept_missing(values: Json, key: Any) -> None:  # noqa: ANN401 - a reader, or a tree of them
-    """Raise an error if a missing key is required. A missing object is read as an empty one."""
+    """Raise an error if a missing key is required.
+
+    A missing object is read as an empty one, and refused if one of its keys is required.
+    """
     if not isinstance(key, _KeyReader):
         _read_keys(values, {}, key)
     elif key.required:
@@ -212,6 +218,7 @@ def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> Mapping[st
 def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
     """Return how a key is read, by the type hints of the fields of its class."""
     required = key.presence is Presence.REQUIRED
+    # Computed keys and keys of the past fill no field.
     if key.attribute not in hints or key.presence is Presence.PAST:
         return _KeyReader("", None, required)
     reader, convert = _reader(key.form.type_hint or hints[key.attribute]), key.form.read
@@ -240,6 +247,7 @@ def _reader(type_hint: TypeHint) -> Reader:
 
 
 def _union_reader(args: tuple[Any, ...]) -> Reader:
+    """Return the reader of a union, which chooses by the type of the JSON value."""
     readers = {_without_condition(arg): _reader(arg) for arg in args if arg is not NoneType}
     reader = (
         next(iter(readers.values())) if len(readers) == 1 else partial(_read_by_type, readers)
@@ -253,6 +261,7 @@ def _without_condition(type_hint: TypeHint) -> TypeHint:
 
 
 def _tuple_reader(args: tuple[Any, ...]) -> Reader:
+    """Return the reader of a sequence or of ``tuple[T, ...]``, or of a tuple of fixed length."""
     if len(args) == 1 or args[1] is Ellipsis:
         return partial(_read_list, _reader(args[0]))
     return partial(_read_fixed_list, tuple(map(_reader, args)))
@@ -263,6 +272,7 @@ def _mapping_reader(args: tuple[Any, ...]) -> Reader:
 
 
 def _annotated_reader(args: tuple[Any, ...]) -> Reader:
+    """Return the reader of a type with a condition, a `Range` or a `Condition`."""
     type_hint, condition = args
     if isinstance(condition, Range):
         high = inf if condition.high is None else condition.high

@@ -40,11 +40,12 @@ def write_files(contents: Mapping[Path, Content]) -> None:
     written to.
 
     Raises:
-        ModelError: a folder or file cannot be written; new files are removed again.
+        ModelError: a folder or file cannot be written. Files that did not exist before are removed
+            again; an older file that was replaced before the error stays replaced.
     """
     temporary_files: dict[Path, Path] = {}
     new_files: list[Path] = []
-    target = next(iter(contents))
+    target = next(iter(contents))  # the file at hand, for the error message
     regular = {path: data for path, data in contents.items() if not _is_device_or_pipe(path)}
     with ExitStack() as stack:
         try:
@@ -130,7 +131,7 @@ def file_mode(target: Path) -> int:
     """Return the permissions of an existing file, or those that a new file would get."""
     if target.exists():
         return target.stat().st_mode & 0o777
-    mask = os.umask(0)
+    mask = os.umask(0)  # the mask can be read only by setting another one
     os.umask(mask)
     return 0o666 & ~mask
 

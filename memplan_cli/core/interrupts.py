@@ -166,7 +166,7 @@ def _is_initialising_module(frame: FrameType | None) -> bool:
 def _on_unraisable(args: UnraisableHookArgs) -> None:
     """Send a signal again whose exception Python dropped, in a finalizer or a C callback."""
     if isinstance(args.exc_value, Interrupted):
-        _state.raised_at = 0.0
+        _state.raised_at = 0.0  # else the second signal would count as a repeated one
         _send_again(args.exc_value.number)
     else:
         sys.__unraisablehook__(args)

@@ -154,6 +154,7 @@ class _Definitions:
         *outer_names, name = path.split(".")
         for outer_name in outer_names:
             record_class = _attribute_type(record_class, outer_name)
+        # A class constant has one value; the default of a field may be text too.
         constant = getattr(record_class, name, None)
         if isinstance(constant, str) and name not in field_names(record_class):
             return {"const": constant}

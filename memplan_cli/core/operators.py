@@ -212,7 +212,7 @@ def is_random(op: ProgramOp | ProtoNode) -> bool:
     if not traits.is_random or traits.random_with is None:
         return traits.is_random
     inputs = op.inputs if hasattr(op, "inputs") else op.input
-    return any(inputs[traits.random_with :][:1])
+    return any(inputs[traits.random_with :][:1])  # the input exists and is not omitted
 
 
 _NONE, _INTEGERS, _NUMBERS, _ALL = Exactness

@@ -155,7 +155,8 @@ def slot_violations(
     """Return the rules that an assignment of buffers to slots breaks; empty if it is safe.
 
     Two buffers in one slot must not be live at the same tick. A slot is as large as its largest
-    buffer, and the aligned sizes of all slots must add up to ``height``.
+    buffer, and the aligned sizes of all slots must add up to ``height``. An assignment whose
+    buffers are not sorted by start is a violation too.
 
     Args:
         problem: the buffers to be placed.

@@ -77,7 +77,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
     file, lock = None, None
     try:
         with deferred():
-            while lock is None:
+            while lock is None:  # another run may remove the file before it is locked
                 file = target.with_name(f"{prefix}{_random_name()}.tmp")
                 lock = create_locked(file)
         assert file  # noqa: S101 - for the type checker
@@ -170,7 +170,7 @@ def _set_temporary_folder(folder: str | None) -> None:
 
 def _new_run_folder(base: Path) -> tuple[Path | None, int | None]:
     """Create the folder of a run; return it and its lock, or two Nones if that is not possible."""
-    for _ in range(100):
+    for _ in range(100):  # other runs may remove a folder that has no lock yet
         folder = base / f"memplan-{_random_name()}.tmp"
         try:
             folder.mkdir(mode=0o700)

@@ -69,6 +69,7 @@ def check_clock(plan: Plan) -> None:
     if peak is not None:
         nodes_by_start = {node.moment.start: node for node in nodes}
         node = {**nodes_by_start, **nodes_by_end}.get(peak.step)
+        # At a step without a node, as in a plan without nodes, the peak must not name one.
         if peak.node if node is None else not node.has_label(peak.node):
             raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
 
@@ -85,12 +86,19 @@ def _check_order(plan: Plan) -> None:
 
 
 def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
-    """Refuse nodes of blocks without a control-flow node, and tensors live after the last tick."""
+    """Refuse blocks without a control-flow node, and tensors that are live after the last tick.
+
+    Args:
+        plan: The plan.
+        clock: The plan's `moments`. They reach a block only through the node that has it as a
+            subgraph, so nodes of a block without such a node are missing.
+    """
     node_count = sum(len(order.nodes) for order in plan.order)
     if len(clock) != node_count:
         raise PlanError(
             f"the order has {node_count} nodes, and {len(clock)} of them are reached"
         )
+    # The last tick is part of the run, and live ranges are half-open.
     end = max((moment.end for moment in clock), default=-1) + 1
     for tensor in plan.tensors:
         if tensor.last > end:
@@ -133,10 +141,11 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
 
 
 def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
-    """Return the tick after which each unpinned tensor can be released; -1 if there is none.
+    """Return the tick after which each unpinned tensor can be released.
 
-    If the last reader is in a subgraph, it is the last tick of that subgraph's control-flow
-    node in the tensor's own block.
+    It is the last tick of the node of the tensor's own block that runs at the tensor's last tick;
+    -1 if no node does. If the last reader is in a subgraph, that node is the subgraph's control-flow
+    node.
     """
     end_of_node: dict[str, dict[int, int]] = {}
     for moment in clock:
@@ -156,7 +165,7 @@ def check_blocks(plan: Plan) -> None:
     Raises:
         PlanError: naming the tensor.
     """
-    if len(plan.order) < 2:
+    if len(plan.order) < 2:  # no subgraphs
         return
     control_flow = control_flow_nodes(plan)
     sharing_groups: dict[str, list[Placement]] = {}
@@ -185,6 +194,7 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
     starts: dict[str, list[int]] = {}
     for tensor in sorted(tensors, key=lambda tensor: tensor.first):
         starts.setdefault(tensor.block, []).append(tensor.first)
+    # No tensor of the block around a subgraph may be written onto these bytes while it runs.
     for node in _enclosing_nodes(starts, control_flow):
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
             shared = tensors[0].alias_of or tensors[0].id
@@ -192,6 +202,8 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
                 f"what {node.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
                 "which its subgraph uses before that is made"
             )
+    # Tensors that are live at their node's last tick are results of a branch. At most one of them
+    # can be the output that is written there.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
         if tensor.block in control_flow and tensor.last > control_flow[tensor.block].end:

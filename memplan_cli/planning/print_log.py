@@ -76,8 +76,8 @@ def why_not(plan: Plan, reuse: Reuse) -> str:
 def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
     """Yield each tensor that reuses no memory, by its start tick, and why.
 
-    The result is that of `reuses`, in a seventh of the time: it is enough to know which
-    addresses were used before, and not by which tensor.
+    The result is that of `reuses` with its default level, in a seventh of the time: it is enough
+    to know which addresses were used before, and not by which tensor.
     """
     pools = _slot_pools(tensors, 1)
     used_addresses: dict[int, _UsedAddresses] = {}
@@ -91,7 +91,10 @@ def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str
 
 
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
-    """Yield the reuse of each tensor of a plan of this level, by the tensor's start tick."""
+    """Yield the reuse of each tensor of a plan of this level, by the tensor's start tick.
+
+    The level affects reasons only: at level 0 a free slot may be refused because of its shape.
+    """
     pools = _slot_pools(tensors, level)
     maps: dict[int, _AddressMap] = {}
     for tensor in _by_start(tensors):
@@ -102,7 +105,7 @@ def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
 
 
 def _slot_pools(tensors: Sequence[Placement], level: int) -> dict[int, _SlotPool]:
-    """Return an empty pool for each arena that has slots, with the size of each slot."""
+    """Return a pool for each arena that has slots, with the size of each slot and no tensor yet."""
     pools: dict[int, _SlotPool] = {}
     for tensor in tensors:
         if tensor.slot is not None:
@@ -140,11 +143,19 @@ def _described(tensor: Placement) -> str:
 class _SlotPool:
     """The slots of one arena while its tensors are placed in order of their start.
 
+    A slot is a part of the arena that tensors have whole, one after the other.
+
     Attributes:
-        sizes: The bytes of each slot.
+        sizes: The bytes of each slot: those of the largest tensor that the plan puts into it.
     """
 
     def __init__(self, level: int) -> None:
+        """Make a pool without tensors; the caller fills ``sizes``.
+
+        Args:
+            level: The level of the plan. A tensor reuses a slot of its dtype that is large enough,
+                and at level 0 only one of its shape.
+        """
         self._level = level
         self.sizes: dict[int, int] = {}
         self._owners: dict[int, Placement] = {}
@@ -160,7 +171,7 @@ class _SlotPool:
             slot = heappop(self._release_queue)[1]
             self._free[slot] = self._owners[slot]
         free_count = len(self._free)
-        assert tensor.slot is not None  # noqa: S101 - the caller looked
+        assert tensor.slot is not None  # noqa: S101 - only tensors with a slot are put into pools
         donor = self._free.pop(tensor.slot, None)
         reason = "" if donor else self._why_no_donor(tensor)
         self._owners[tensor.slot] = tensor
@@ -204,6 +215,7 @@ class _AddressMap:
 
     def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
         """Make a tensor the last one in ``[low, high)``, and return the tensors that were there."""
+        # The indices of the segments that may overlap [low, high): [first, last).
         first = max(bisect_right(self._starts, low) - 1, 0)
         last = bisect_left(self._starts, high)
         old = list(zip(self._starts[first:last], self._segments[first:last], strict=True))
@@ -249,4 +261,4 @@ class _UsedAddresses:
         joined = slice(left, right)
         starts[joined] = [min([low, *starts[joined][:1]])]
         ends[joined] = [max([high, *ends[joined][-1:]])]
-        return first == last
+        return first == last  # no segment overlapped the new one

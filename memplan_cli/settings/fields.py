@@ -45,6 +45,7 @@ def read_fields(settings: DataclassInstance, within: str = "") -> None:
         if _is_default(value, item):
             continue
         at = Place(within + item.name)
+        # A nested record, such as `MemParam`, has no reader: only its type is checked.
         if is_dataclass(kind := item.default_factory):
             if not isinstance(value, kind):
                 raise invalid(at, f"expected a {kind.__name__}, not {type(value).__name__}")

@@ -142,6 +142,7 @@ def bounds(value: Value) -> Mapping[str, tuple[int, int]]:
 
 
 def _interval(value: Value) -> tuple[int, int]:
+    """Return the smallest and the largest value of an interval written ``LOW..HIGH``."""
     low, dots, high = str(value.content).partition("..")
     if value.kind != "scalar" or not dots or not (low.isdecimal() and high.isdecimal()):
         raise invalid(value.at, f"expected LOW..HIGH, as in 1..64, not {describe(value)}")
@@ -275,7 +276,7 @@ def read_table(
             raise invalid(
                 entry.at, f"unknown key {within + entry.key!r}", nearest(entry.key, keys)
             )
-        if entry.value.content is None:
+        if entry.value.content is None:  # a table without keys, such as ``gate:`` in YAML
             continue
         read = read_table(entry.value, inner, within + prefix)
         converted.update((prefix + key, meaning) for key, meaning in read.items())
@@ -284,6 +285,7 @@ def read_table(
 
 def nearest(key: str, keys: Mapping[str, object]) -> str:
     """Return a hint with the known key that is most similar to an unknown one."""
+    # Reversed, so that of several keys with the same last part the first one wins.
     last_parts = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
     tables = {known.partition(".")[0]: known.partition(".")[0] for known in keys}
     candidates = {**last_parts, **tables}
@@ -294,6 +296,7 @@ def nearest(key: str, keys: Mapping[str, object]) -> str:
 
 
 def _whole(value: Value, *, least: int) -> int:
+    """Return an integer from ``least`` to 2^63 - 1."""
     content = value.content
     if isinstance(content, bool) or not isinstance(content, int):
         raise invalid(value.at, f"expected a whole number, not {describe(value)}")
@@ -305,12 +308,14 @@ def _whole(value: Value, *, least: int) -> int:
 
 
 def _dim(value: Value) -> int | str:
+    """Return a dim of a shape: a number from 0, or the name of a symbol."""
     if isinstance(value.content, str):
         return text(value)
     return _whole(value, least=0)
 
 
 def _quantity(value: Value, parse: Callable[[str], T]) -> T:
+    """Return a text parsed by ``parse``, whose errors get the place of the value."""
     try:
         return parse(str(value.content))
     except SettingsError as error:

@@ -59,6 +59,7 @@ def parse_prototxt(text: str, source: str) -> Value:
                 raise invalid(
                     token.at, "mem_param belongs to the net, not inside another message"
                 )
+            # Reads to the end of the block, so that its braces do not change the depth.
             blocks.append(Entry("mem_param", token.at, _block(tokens, token)))
     if depth:
         raise invalid(Place(source), "a brace is never closed")
@@ -89,6 +90,7 @@ def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
     if colon.kind != "colon":
         raise invalid(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
     token = _next(tokens, colon)
+    # A list of values for another field is refused by `_value`.
     if token.text != "[" or key.text not in _REPEATED:
         yield Entry(key.text, key.at, _value(token, key))
         return

@@ -72,11 +72,13 @@ def _keys_schema(readers: Mapping[str, Reader]) -> Json:
             inner = {
                 k.removeprefix(start): r for k, r in readers.items() if k.startswith(start)
             }
+            # A table without keys, such as ``gate:`` in YAML, is null.
             properties[table] = {**_keys_schema(inner), "type": ["object", "null"]}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _value_schema(reader: Reader) -> Json:
+    """Return the schema of the values that a reader accepts."""
     if isinstance(reader, OneOf):
         return {"enum": list(reader.choices)}
     if reader is keys.models:

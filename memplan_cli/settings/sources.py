@@ -99,14 +99,16 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
 
     Args:
         overrides: Fields of `Settings`, or dotted keys (``mem_param.optimize_train``), and their
-            values; None means that the option was not given.
+            values; None means that the option was not given. ``inputs`` has files with input
+            tensors, ``input`` the tensors by name: both become the setting ``inputs``.
     """
-    given = {key: value for key, value in overrides.items() if value is not None}
-    excluded = given.pop("exclude", ())
-    files: Any = given.pop("inputs", ())
-    by_name: Any = given.pop("input", {})
+    passed = {key: value for key, value in overrides.items() if value is not None}
+    # Not settings of a file, so that `read_table` has no readers for them.
+    excluded = passed.pop("exclude", ())
+    files: Any = passed.pop("inputs", ())
+    by_name: Any = passed.pop("input", {})
     values = {}
-    for key, value in given.items():
+    for key, value in passed.items():
         at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
         values.update(read_table(_dotted(key, as_value(value, at))))
     if files or by_name:
@@ -120,7 +122,7 @@ def discovered_files(model: Path) -> tuple[Path, ...]:
     """Return the settings files that apply to a model or a folder, lowest precedence first."""
     folder = (model if model.is_dir() else model.parent).absolute()
     upwards = (folder, *folder.parents)
-    found = (
+    nearest_files = (
         next(
             (path for parent in upwards if (path := parent / "pyproject.toml").is_file()), None
         ),
@@ -134,7 +136,7 @@ def discovered_files(model: Path) -> tuple[Path, ...]:
             None,
         ),
     )
-    return tuple(path for path in found if path is not None)
+    return tuple(path for path in nearest_files if path is not None)
 
 
 def file_layers(model: Path, config: Path | None) -> Iterator[SettingsLayer]:
@@ -156,7 +158,10 @@ def load_settings(
 
 
 def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
-    """Return the settings of all layers, lowest precedence first, on top of the defaults."""
+    """Return the settings of all layers, lowest precedence first, on top of the defaults.
+
+    Keys that are no fields of `Settings`, those of ``gate``, are left out.
+    """
     values: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.values.items():

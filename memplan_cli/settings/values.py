@@ -57,6 +57,7 @@ class Value:
 
 def invalid(at: Place, message: str, hint: str = "") -> SettingsError:
     """Return an error about the value at a place: ``file:line:column: key: message``."""
+    # Without a line the source is an option, whose name is the key already, or a whole file.
     where = f"{at}: {at.key}" if at.line and at.key else at
     return SettingsError(f"{where}: {message}", hint=hint)
 

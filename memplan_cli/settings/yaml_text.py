@@ -43,7 +43,7 @@ def parse_yaml(text: str, source: str) -> Value:
     if root is None:
         return Value((), Place(source, 1, 1), kind="table")
     value = _NodeReader(source).value(root, 0)
-    if value.content is None:
+    if value.content is None:  # ``null``, or a document mark alone
         return Value((), value.at, kind="table")
     return value
 
@@ -79,6 +79,7 @@ class _NodeReader:
         raise invalid(at, f"the tag {node.tag!r} is not plain data")
 
     def _entry(self, key: Node, value: Node, depth: int) -> Entry:
+        """Return a pair of nodes as an entry of a table at ``depth``."""
         at = _place(self.source, key.start_mark)
         if not isinstance(key, ScalarNode):
             raise invalid(at, "a key must be a name")
@@ -109,6 +110,7 @@ def _place(source: str, mark: Mark) -> Place:
 
 
 def _unreadable(text: str, source: str, position: int) -> SettingsError:
+    """Return the error for the character at a position, which YAML does not allow."""
     before = text[:position]
     line, column = before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
     message = f"the character {text[position]!r} may not be in YAML"

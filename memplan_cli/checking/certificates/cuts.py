@@ -177,6 +177,7 @@ class _LiveBytesSum:
         self._constant += sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
         if self._replaced is not None:
             others = self._readers(self._replaced) - {self._node}
+            # It can be overwritten unless another reader is known to run later.
             if not self._any_runs_after(others):
                 self._constant -= group.saved_bytes
         for index, reader, share in dual.shares:

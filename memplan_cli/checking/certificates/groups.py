@@ -308,6 +308,7 @@ def _apply_late_rule(
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
     produced, saving = graph.produced_bytes(node), graph.possible_saving(into)
     require(group.need <= produced + target.need - saving, f"{title}: its step needs more")
+    # An inner tensor ends at the fused group in any order, so the saving is certain.
     if target.replaceable & inner_tensors:
         target.need -= saving
         target.replaceable = set()

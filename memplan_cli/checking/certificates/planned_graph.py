@@ -158,6 +158,7 @@ def _arrange_blocks(graph: GraphProto, orders: Iterator[BlockOrder], arrange: Ar
     )
     arranged = arrange(nodes, entries)
     if arranged is not nodes:
+        # Copied first: nodes that were deleted from a graph can no longer be read.
         copies = [type(node).FromString(node.SerializeToString()) for node in arranged]
         del graph.node[:]
         graph.node.extend(copies)

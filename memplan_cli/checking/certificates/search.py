@@ -97,6 +97,7 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
+        # Groups that free nothing and need no more at their step than they leave live.
         self._late = {
             number
             for number, group in graph.groups.items()

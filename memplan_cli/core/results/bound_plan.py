@@ -30,6 +30,7 @@ def with_bound_symbols(plan: Plan) -> Plan:
         }
     except ValueError:  # a symbol is not bound
         return plan
+    # Each arena starts where the one before it ends; the last sum, the end of all, is not used.
     heights = [arena.height * factors[arena.id] for arena in plan.arenas]
     starts = dict(
         zip((arena.id for arena in plan.arenas), accumulate(heights, initial=0), strict=False)
@@ -39,10 +40,11 @@ def with_bound_symbols(plan: Plan) -> Plan:
         unit="1",
         height=sum(heights),
         lower_bound=sum(arena.lower_bound * factors[arena.id] for arena in plan.arenas),
-        alignment=1,
+        alignment=1,  # the arenas before an arena may have any height
     )
 
     def placed(tensor: Placement) -> Placement:
+        """Return a tensor with numbers for symbols, at its place in the joined arena."""
         factor = factors[tensor.arena]
         bound = (bind_dim(dim, dims) for dim in tensor.shape)
         return tensor._replace(

@@ -284,7 +284,7 @@ class Certificate:
     blocks: tuple[BlockProof, ...] = field(default=(), metadata=SPARSE)
 
     def dumps(self) -> str:
-        """Return the text of the certificate's file. It is deterministic."""
+        """Return the text of the certificate's file, a line per key. It is deterministic."""
         lines = [
             f'"{name}": {json.dumps(value, separators=(",", ":"))}'
             for name, value in to_json(self).items()
@@ -312,7 +312,7 @@ def read_certificate(path: Path) -> Certificate:
         return certificate_from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
-    except PlanError as error:
+    except PlanError as error:  # the same error, with the path before its message
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
 
 

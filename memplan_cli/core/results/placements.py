@@ -80,6 +80,7 @@ def in_words(row: Placement, units: Mapping[int, str]) -> str:
     unit = units.get(row.arena, "1")
     times = "" if unit == "1" else f"*{unit}"
     where = f" of arena {row.arena}" if len(units) > 1 else ""
+    # `last` is exclusive, the text names the last step itself.
     when = f"steps {row.first} to {max(row.first, row.last - 1)}"
     shared = "" if row.alias_of is None else f", the memory of {row.alias_of}"
     place = f"{row.bytes}{times} bytes at {row.offset}{times}{where}, {when}{shared}"

@@ -40,7 +40,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _value_text(value: object) -> str:
-    """Return the indented JSON text of a value; a list has one item per line."""
+    """Return the JSON text of a key's value, indented below the key; a list has one item per line."""
     if isinstance(value, list):
         return "".join(list_text(map(_ENCODE, value)))
     return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
@@ -51,6 +51,7 @@ def list_text(items: Iterable[str]) -> Iterator[str]:
 
     Parts have 1000 items: joining all items of a large plan at once would take its memory twice.
     """
+    # Without any items only `after` is yielded: an empty list.
     remaining, before, after = iter(items), "[\n  ", "[]"
     while part := ",\n  ".join(islice(remaining, _ITEMS_PER_PART)):
         yield before
@@ -153,14 +154,15 @@ class Plan:
         """Each arena as a packing problem and its layout; tensors on the same bytes are one buffer.
 
         Raises:
-            InvalidLayoutError: a tensor names an arena or an alias that does not exist, or is not
-                placed on the bytes of its alias.
+            InvalidLayoutError: two arenas have one id, a tensor is placed twice, names an arena or an
+                alias that does not exist, or is not placed on the bytes of its alias, or a pinned
+                tensor is not live for the whole run.
         """
         return tuple(_problems(self))
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of all fields but the report and the producer."""
+        """The SHA-256 of all fields of the plan file but the report and the producer."""
         text = sha256()
         for name, value in self._fields():
             if name not in (b"report", b"producer"):
@@ -227,6 +229,14 @@ def check(plan: Plan) -> None:
 
 
 def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
+    """Yield each arena as a packing problem and its layout, in the order of ``plan.arenas``.
+
+    A tensor and its aliases are one buffer with the id of that tensor. It has the bytes of the
+    largest, and is live from the first tick of any of them to the last.
+
+    Raises:
+        InvalidLayoutError: see `Plan.problems`.
+    """
     arenas = {arena.id for arena in plan.arenas}
     if len(arenas) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
@@ -282,7 +292,10 @@ _Location = tuple[int, int, int, "str | None"]
 
 
 def _alias_bases(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
-    """Return the location of each tensor whose bytes others share; None if it is itself an alias."""
+    """Return the location of each tensor whose bytes others share.
+
+    None for a tensor that is itself an alias: the bytes of an alias may not be shared again.
+    """
     bases = {tensor.alias_of for tensor in tensors} - {None}
     if not bases:
         return {}
@@ -298,7 +311,7 @@ def _alias_bases(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]
 def _refuse_wrong_alias(
     tensor: str, alias_of: str, location: _Location, bases: Mapping[str, _Location | None]
 ) -> None:
-    """Raise an error if an alias is not placed on the bytes of its base."""
+    """Raise an error if an alias is not placed on the bytes of its base, or one of both is pinned."""
     base = bases.get(alias_of)
     if base is None:
         raise InvalidLayoutError(

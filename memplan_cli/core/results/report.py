@@ -140,7 +140,10 @@ def _by_side(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | None:
-    """Return the predicted bytes of each side as they are written."""
+    """Return the predicted bytes of each side as they are written.
+
+    A prediction counts no weights in ``held``, so files call it ``held_without_weights``.
+    """
     return _by_side(
         {
             side: PredictedPeaks(

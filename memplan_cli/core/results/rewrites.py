@@ -276,7 +276,10 @@ STEP_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
     "one": lambda *_: 1,
     "five": lambda *_: 5,
 }
-"""The rule of a dimension -> its number in a step, from ``(past entries, new entries)``."""
+"""The rule of a dimension -> its number in a step, from ``(past entries, new entries)``.
+
+``one`` and ``five`` are for dimensions that depend on neither, such as that of a constant cache.
+"""
 
 
 def step_dims(rules: Mapping[str, str], past: int, new: int) -> dict[str, int]:

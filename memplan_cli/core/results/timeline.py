@@ -64,7 +64,10 @@ def moments(plan: Plan) -> tuple[Moment, ...]:
 
 
 def control_flow_nodes(plan: Plan) -> Mapping[str, Moment]:
-    """Return, by the path of each subgraph, the node that it belongs to."""
+    """Return, by the path of each subgraph, the node that it belongs to.
+
+    Subgraphs of a node that the main graph does not reach are left out.
+    """
     orders = {order.block: order.nodes for order in plan.order}
     by_node = {(moment.block, moment.node): moment for moment in moments(plan)}
     subgraphs = _subgraph_paths(orders).items()
@@ -99,7 +102,7 @@ def occupancies(plan: Plan) -> tuple[Occupancy, ...]:
 
 
 def main_arena(plan: Plan) -> ArenaFacts | None:
-    """Return the arena to draw: the only one if its sizes are numbers, else the largest."""
+    """Return the arena to draw: the only one, or the largest of several; None if there is none."""
     fixed = [arena for arena in plan.arenas if arena.unit == "1" and arena.height]
     if len(plan.arenas) == len(fixed) == 1:
         return fixed[0]
@@ -107,18 +110,20 @@ def main_arena(plan: Plan) -> ArenaFacts | None:
 
 
 def curve(plan: Plan, arena: ArenaFacts | None) -> tuple[tuple[int, int], ...]:
-    """Return the live bytes of an arena over time, without padding.
+    """Return the live bytes of an arena over time, in the arena's unit and without padding.
 
-    Each point is ``(tick, bytes live from that tick on)``. The maximum is the live peak.
+    Each point is ``(tick, bytes live from that tick on)``. The maximum is the live peak. There are
+    no points if ``arena`` is None, the `main_arena` of a plan without arenas.
     """
     for facts, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
         if facts == arena:
-            return tuple(pressure(Problem(problem.buffers)))
+            # Without the arena's alignment: the live peak counts bytes before padding.
+            return tuple(pressure(Problem(problem.buffers, alignment=1)))
     return ()
 
 
 def peak_tick(points: tuple[tuple[int, int], ...]) -> int:
-    """Return the first tick at which most bytes are live."""
+    """Return the first tick at which most bytes are live; 0 if there are no points."""
     return max(points, key=lambda point: (point[1], -point[0]), default=(0, 0))[0]
 
 
@@ -129,6 +134,9 @@ def _moments(
     subgraphs: Mapping[tuple[str, str], list[str]],
 ) -> Iterator[Moment]:
     """Yield the nodes of a block whose first node runs at ``tick``, those of subgraphs included.
+
+    A node takes one tick. A node with subgraphs takes a first tick, then those of its subgraphs one
+    after the other, then a last tick.
 
     Args:
         block: The path of the block.
@@ -155,7 +163,7 @@ def _subgraph_paths(
 
     The path of a subgraph is ``parent/node.attribute``; the main graph has an empty path.
     """
-    if len(orders) == 1:
+    if len(orders) == 1:  # the main graph only
         return {}
     nodes = {block: frozenset(names) for block, names in orders.items()}
     paths: dict[tuple[str, str], list[str]] = {}

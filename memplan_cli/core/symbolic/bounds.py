@@ -55,6 +55,9 @@ _MAX_CALLS = 4
 def largest_size(size: Size, bounds: Bounds) -> Size:
     """Return an upper bound of a size; symbols without bounds stay in it.
 
+    It is a number if all symbols have bounds. Otherwise each bounded factor is replaced by its own
+    upper bound, or kept if `_upper_bound` finds none.
+
     The exact size is kept in ``bound_of``, because two sizes with equal bounds need not be equal.
     """
     bounded = [s for s in size.symbols if symbol_names(parse_dim(s)) & bounds.keys()]
@@ -95,6 +98,7 @@ def _max_bytes(size: Size, bounds: Bounds) -> int | None:
     factors = [parse_dim(symbol) for symbol in size.symbols]
     if not all(symbol_names(factor) <= bounds.keys() for factor in factors):
         return None
+    # A factor of a size is never negative, although its interval may reach below 0.
     by_intervals = size.coefficient * prod(
         max(range_of(factor, bounds)[1], 0) for factor in factors
     )
@@ -108,6 +112,7 @@ def _max_bytes(size: Size, bounds: Bounds) -> int | None:
         polynomial = multiply_polynomials(factors, size.coefficient)
     except ValueError:  # too many terms
         return by_intervals
+    # `_ProductBounds` counts a subtracted term as 0: that bound is seldom the smaller one.
     if any(coefficient < 0 for coefficient in polynomial.values()):
         return by_intervals
     product_bounds = _ProductBounds(lambda atom: range_of({(atom,): 1}, bounds))
@@ -119,7 +124,8 @@ def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
     """Return an upper bound of a polynomial, as a polynomial of the symbols without bounds.
 
     None if the bound cannot be expressed: a bounded part is multiplied by a part that may be
-    negative, or a call mixes bounded and other symbols and need not grow with them.
+    negative, or a call mixes bounded and other symbols and need not grow with them. The polynomial
+    is a factor of a size, so a number below 0 counts as 0.
     """
     if symbol_names(polynomial) <= bounds.keys():
         return {(): max(range_of(polynomial, bounds)[1], 0)}
@@ -156,12 +162,15 @@ def _upper_bound_of_term(
         and interval[0] != interval[1]
         and any(map(parse_call, unbounded_atoms))
     ):
-        return None  # a call may be negative
+        return None  # a call may be negative, and the term is then largest at interval[0]
     return multiply_polynomials([{(atom,): 1} for atom in unbounded_atoms], interval[1])
 
 
 def _upper_bound_of_call(atom: str, bounds: Bounds) -> Polynomial | None:
-    """Return an upper bound of a call that grows with each of its arguments; None of others."""
+    """Return an upper bound of a call that grows with each of its arguments; None of others.
+
+    These are min, max, and floor and ceiling of a quotient by a positive number.
+    """
     name, arguments = parse_call(atom) or ("", ())
     if name in ("floor", "ceiling"):
         divisor = arguments[1]

@@ -50,7 +50,7 @@ def bind_dim(dim: Dim, dims: Mapping[str, int]) -> Dim:
     if not isinstance(dim, str) or not dims:
         return dim
     name = as_name(dim)
-    if name in dims:
+    if name in dims:  # the usual case: the dim is one symbol
         return dims[name]
     try:
         return as_dim(substitute(parse_dim(dim), dims))
@@ -79,7 +79,9 @@ def parse_dim(text: str) -> Polynomial:
     try:
         tree = Tree.parse(text)
         return _whole(_rational(tree.top, tree))
+    # The last two are raised for deep nesting.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # A backquote in the name would end its quotation in canonical texts.
         return {(text.strip().replace("`", "'"),): 1}
 
 
@@ -119,14 +121,18 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
 
 
 def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _Rational:
-    """Return the result of a binary operator on two rational polynomials."""
+    """Return the result of a binary operator on two rational polynomials.
+
+    Raises:
+        ValueError: the operator is not supported, or an exponent is not a number from 0 to 8.
+    """
     (a, a_divisor), (b, b_divisor) = left, right
     # Both numerators over the common divisor a_divisor * b_divisor:
     left_numerator, right_numerator = (
         multiply_polynomials([a], b_divisor),
         multiply_polynomials([b], a_divisor),
     )
-    exponent = constant_value(_whole((b, b_divisor)))
+    exponent = constant_value(_whole((b, b_divisor)))  # of ``**``
     match operator:
         case ast.Add():
             return add_polynomials([left_numerator, right_numerator]), a_divisor * b_divisor
@@ -138,6 +144,7 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
         case ast.Mult():
             return multiply_polynomials([a, b]), a_divisor * b_divisor
         case ast.Div() if constant_value(b) is not None:
+            # A divisor of 0 is refused when the quotient is rounded: see `_whole`.
             return left_numerator, a_divisor * (constant_value(b) or 0)
         case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
             return apply_function("floor", [left_numerator, right_numerator]), 1
@@ -162,6 +169,7 @@ def _function(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
             raise ValueError(word)
         return apply_function(name, [_whole(_rational(arg, tree)) for arg in args]), 1
     match args[0]:
+        # Both sides separately: `_arithmetic` would round a quotient of dims down already.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             (a, a_divisor), (b, b_divisor) = _rational(left, tree), _rational(right, tree)
             return apply_function(

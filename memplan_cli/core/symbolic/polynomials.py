@@ -22,7 +22,10 @@ Monomial = tuple[str, ...]
 """The atoms of a product, sorted."""
 
 Polynomial = Mapping[Monomial, int]
-"""Product of atoms -> its coefficient; the empty product is the constant term."""
+"""Product of atoms -> its coefficient; the empty product is the constant term.
+
+No coefficient is 0, so the polynomial 0 is an empty mapping.
+"""
 
 Call = tuple[str, tuple[Polynomial, ...]]
 """A function and its arguments; floor and ceiling have a dividend and a divisor."""
@@ -127,14 +130,18 @@ def parse_call(atom: str) -> Call | None:
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
         return None
     try:
-        call = _call(Tree.parse(atom))
+        call = _parse_canonical_call(Tree.parse(atom))
         return call if apply_function(*call) == {(atom,): 1} else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _call(tree: Tree) -> Call:
-    """Return the function and the arguments of a call in canonical form."""
+def _parse_canonical_call(tree: Tree) -> Call:
+    """Return the function and the arguments of a call in canonical form.
+
+    Raises:
+        ValueError: the tree is no call, or an argument is not in canonical form.
+    """
     match tree.top:
         case ast.Call(func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient]):
             parts = [quotient.left, quotient.right]
@@ -142,27 +149,35 @@ def _call(tree: Tree) -> Call:
             pass
         case _:
             raise ValueError(ast.dump(tree.top))
-    return tree.name(name), tuple(_sum(part, tree) for part in parts)
+    return tree.name(name), tuple(_parse_canonical_sum(part, tree) for part in parts)
 
 
-def _sum(node: ast.expr, tree: Tree) -> Polynomial:
-    """Return a polynomial from the syntax tree of its canonical text; calls are atoms."""
+def _parse_canonical_sum(node: ast.expr, tree: Tree) -> Polynomial:
+    """Return the polynomial whose canonical text was parsed. Calls in it become atoms.
+
+    Args:
+        node: the root of the polynomial's syntax tree, a part of ``tree``.
+        tree: holds the names that placeholders below ``node`` stand for.
+
+    Raises:
+        ValueError: the text is not in canonical form.
+    """
     match node:
         case ast.Constant(value=int(value)):
             return {(): value} if value else {}
         case ast.Name():
             return {(tree.name(node),): 1}
         case ast.Call():
-            return {(_format_call(*_call(Tree(node, tree.names))),): 1}
+            return {(_format_call(*_parse_canonical_call(Tree(node, tree.names))),): 1}
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return multiply_polynomials([_sum(operand, tree)], -1)
+            return multiply_polynomials([_parse_canonical_sum(operand, tree)], -1)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
             sign = 1 if isinstance(operator, ast.Add) else -1
-            return add_polynomials(
-                [_sum(left, tree), multiply_polynomials([_sum(right, tree)], sign)]
-            )
+            signed_right = multiply_polynomials([_parse_canonical_sum(right, tree)], sign)
+            return add_polynomials([_parse_canonical_sum(left, tree), signed_right])
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return multiply_polynomials([_sum(left, tree), _sum(right, tree)])
+            factors = _parse_canonical_sum(left, tree), _parse_canonical_sum(right, tree)
+            return multiply_polynomials(factors)
     raise ValueError(ast.dump(node))
 
 
@@ -175,6 +190,7 @@ def _format_call(name: str, arguments: Sequence[Polynomial]) -> str:
             divisor = f"({divisor})"
         dividend = f"({format_polynomial(top)})" if len(top) > 1 else format_polynomial(top)
         return f"{name}({dividend}/{divisor})"
+    # The arguments of min and max are sorted: equal calls have equal texts.
     texts = map(format_polynomial, arguments)
     return f"{name}({', '.join(texts if name == 'mod' else sorted(texts))})"
 
@@ -246,6 +262,7 @@ def floor_divide(terms: Polynomial, divisor: int) -> Polynomial:
         raise ValueError("division by zero")
     whole = {m: v // divisor for m, v in terms.items() if v // divisor}
     rest = {m: v % divisor for m, v in terms.items() if v % divisor}
+    # A constant that remains is below the divisor, and its floor is 0.
     if not rest or set(rest) == {()}:
         return whole
     common = math.gcd(divisor, *rest.values())
@@ -300,14 +317,16 @@ def apply_function(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
         return _extreme(name, arguments)
     top, bottom = arguments
     number = constant_value(bottom)
-    if number is None:
+    if number is None:  # a divisor with symbols: 0 / divisor is 0, any other call is an atom
         return {(_format_call(name, arguments),): 1} if top else {}
     if name == "floor":
         return floor_divide(top, number)
     if name == "ceiling":
+        # ceiling(top / number) is floor((top + number - 1) / number) for a positive number.
         if number < 0:
             top, number = multiply_polynomials([top], -1), -number
         return floor_divide(add_polynomials([top, {(): number - 1}]), number)
+    # The remainder: ``top`` minus the multiple of ``number`` that is not above it.
     return add_polynomials([top, multiply_polynomials([floor_divide(top, number)], -number)])
 
 

@@ -111,14 +111,18 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     try:
         if number % 8 == 0:
             return product_of(terms, number // 8)
-        elements = multiply_polynomials(terms, -number)
-        return product_of([multiply_polynomials([floor_divide(elements, 8)], -1)], 1)
-    except ValueError:
+        # The bytes are ceiling(bits / 8), which is -floor(-bits / 8).
+        negative_bits = multiply_polynomials(terms, -number)
+        return product_of([multiply_polynomials([floor_divide(negative_bits, 8)], -1)], 1)
+    except ValueError:  # too many products
         return None
 
 
 def _is_non_negative(dim: Dim) -> bool:
-    """Return whether a dim is known and not negative for any value of its symbols."""
+    """Return False for an unknown dim, a negative number, or a product with a negative number.
+
+    A sum such as ``n - 5`` is accepted, although some values of its symbols make it negative.
+    """
     if isinstance(dim, str):
         return _factored(parse_dim(dim))[0] >= 0
     return dim is not None and dim >= 0
@@ -141,6 +145,9 @@ def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
 
     A polynomial that is no single product becomes a symbol in parentheses, without the factors
     that all its products share.
+
+    Raises:
+        ValueError: the number before the symbols is negative.
     """
     symbols: list[str] = []
     for terms in factors:
