@@ -162,7 +162,10 @@ class _Evidence:
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
     def is_dependent(self, parameter: VarId, output_index: int) -> bool:
-        """Return whether an output depends on anything that a gradient of the parameter may."""
+        """Return whether an output depends on anything that a gradient of the parameter may.
+
+        ``output_index`` is the index of the output in ``self.outputs``.
+        """
         dependent_outputs = self._on_results[parameter] | self._on_operands[parameter]
         return bool(dependent_outputs >> output_index & 1)
 
@@ -207,7 +210,8 @@ class _Evidence:
     def _outputs_by_var(self) -> dict[VarId, int]:
         """Return, per var, the outputs that depend on it through ops outside the forward part.
 
-        Vars that only reshape or cast another one count as that one.
+        They are a bit mask of ``self.outputs``. Vars that only reshape or cast another one count as
+        that one.
         """
         dataflow = self.dataflow
         bit = {var: 1 << index for index, var in enumerate(self.outputs)}
@@ -230,8 +234,8 @@ class _Evidence:
     def _outputs_by_op(self, outputs_of_var: Mapping[VarId, int]) -> dict[int, int]:
         """Return, per forward op, the outputs that depend on its results or on later ones.
 
-        ``outputs_of_var`` is the result of `_outputs_by_var`, which counts a reshaped or cast var as
-        the var that it was computed from.
+        They are a bit mask of ``self.outputs``. ``outputs_of_var`` is the result of
+        `_outputs_by_var`, which counts a reshaped or cast var as the var that it was computed from.
         """
         outputs_of_op: dict[int, int] = {}
         for index in sorted(self.forward, reverse=True):

@@ -236,6 +236,7 @@ def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
             if step.block.path not in owner:  # the main graph: no outer block has the var
                 return
             step = owner[step.block.path]
+        # A use in a subgraph counts as one of the outer step, which may start before the last use.
         if var not in last_use or last_use[var].start <= step.start:
             last_use[var] = step
 

@@ -125,6 +125,7 @@ def _losses(program: Program) -> Iterator[VarId]:
         and is_float(program.vars[var])
         and elements(program.vars[var]) == 1
     ]
+    # Only if there are several to compare.
     depth = {var: len(flow.ancestors((var,))) for var in scalars} if scalars[1:] else {}
     yield from sorted(scalars, key=lambda var: ("loss" not in var.lower(), -depth.get(var, 0)))
 
@@ -195,7 +196,10 @@ def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[i
 
 
 def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
-    """Yield the graph input or initializer that a gradient is named after, if there is one."""
+    """Yield the graph input or initializer that a gradient is named after, if there is one.
+
+    The gradient of ``weight`` has a name that begins with ``weight_grad`` or ``weight.grad``.
+    """
     for suffix in ("_grad", "_Grad", ".grad"):
         for var in program.vars.values():
             is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)

@@ -62,7 +62,8 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 def overwritten(block: Block) -> Mapping[VarId, VarId]:
     """Return the running statistics that a BatchNormalization may write over, old and new.
 
-    Each is mapped to the oldest var on the same bytes.
+    Each is mapped to the oldest var on the same bytes. New statistics that are outputs of ``block``
+    have bytes of their own and are left out.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):

@@ -85,6 +85,7 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
         yield Figure("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
     if interface.outputs is not None:
         yield Figure("outputs", report.memory.outputs, evaluate_sum(interface.outputs, dims))
+    # As in the report, 0 if a symbol has no value.
     donated = evaluate_sum(interface.donated, dims) or 0
     yield Figure("donated bytes", report.donated.bytes, donated)
 
@@ -261,12 +262,15 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
 
 
 def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | None:
-    """Return the bytes of some values, or None if the bytes of one are unknown."""
+    """Return the bytes of some values, or None if the bytes of one are unknown.
+
+    Strings and sequences are left out, as in the totals of a report.
+    """
     sums = []
     for value in values:
         dtype, shape = planned.type_of(value)
         if dtype not in (*ELEMENT_BITS, "unknown"):
-            continue  # strings and sequences: a shape does not determine their bytes
+            continue  # a string or sequence: a shape does not determine its bytes
         if shape is None or dtype not in ELEMENT_BITS:
             return None
         coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)

@@ -257,10 +257,10 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, dims)
     if live is None:
         figures.append(Figure("live_peak", memory.live_peak, None))
-    elif not _has_pooled_layout(plan):
+    elif not _has_pooled_layout(plan):  # else the storages are not those of its live peak
         figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
-    yield from (each for each in figures if not (omits_totals and each.recorded is None))
+    yield from (f for f in figures if not (omits_totals and f.recorded is None))
     budget = report.recompute.budget
     if memory.resident is not None and budget is not None:
         is_met = memory.resident <= budget

@@ -93,7 +93,8 @@ def _check_type(row: Placement, dtype: str, shape: Shape | None) -> Iterator[str
 def check_tensor_bytes(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
     """Yield a message if the bytes of a tensor are not those of its shape and dtype.
 
-    ``unit`` is the unit of the tensor's arena, for example ``"batch"``.
+    ``unit`` is the unit of the tensor's arena, for example ``"batch"``. A tensor without bytes may be
+    in any arena.
     """
     count, expected_unit = tensor_bytes(row.shape, row.dtype, bounds)
     if row.bytes != count or (row.bytes and unit != expected_unit):

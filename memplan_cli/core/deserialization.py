@@ -207,6 +207,7 @@ def _key_readers(record_class: TypeHint) -> Mapping[str, Any]:
 
 
 def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> Mapping[str, Any]:
+    """Return the `_KeyReader` of each key of a tree; ``hints`` are the type hints of the fields."""
     return {
         name: _readers_of_tree(key, hints)
         if isinstance(key, dict)

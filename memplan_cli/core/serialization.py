@@ -180,6 +180,7 @@ def key_tree(record_class: TypeHint) -> KeyTree:
 
 def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
     """Return the keys of a class: those of ``json_keys`` or its fields, then those of the past."""
+    # The metadata of a field are arguments of `Key`: its presence and its form.
     metadata = (
         {item.name: item.metadata for item in fields(record_class)}
         if is_dataclass(record_class)

@@ -170,6 +170,7 @@ def budget(value: Value) -> int | float:
     written = value.content
     if isinstance(written, str) and written.strip().endswith("%"):
         number = written.strip()[:-1].strip()
+        # `float` alone would accept other texts too, such as 1e1 and nan.
         if not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
             raise invalid(value.at, f"expected a share up to 100%, not {describe(value)}")
         return float(number) / 100

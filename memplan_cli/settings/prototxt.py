@@ -136,6 +136,7 @@ def _unquoted(token: str) -> str:
     """Return the text of a quoted token, with C escapes replaced."""
 
     def replaced(match: re.Match[str]) -> str:
+        """Return the character of a hexadecimal, an octal or another escape."""
         code = match.group(1)
         if code[0] == "x" and len(code) > 1:
             return chr(int(code[1:], 16))

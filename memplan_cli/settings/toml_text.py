@@ -67,6 +67,7 @@ class _Places:
             match = header or key
             if match and section + key_path == ("tool", "memplan", *path):
                 return Place(self._source, number, match.start(1) + 1)
+        # Not found: the place of the table that holds the key, or the file.
         return self.of(path[:-1]) if path else Place(self._source)
 
 
@@ -86,6 +87,7 @@ def _value(content: object, places: _Places, path: tuple[str, ...]) -> Value:
 def _entries(
     table: Mapping[str, object], places: _Places, path: tuple[str, ...]
 ) -> tuple[Entry, ...]:
+    """Return the entries of a parsed TOML table; ``path`` is its path below ``tool.memplan``."""
     return tuple(
         Entry(key, places.of((*path, key)), _value(value, places, (*path, key)))
         for key, value in table.items()

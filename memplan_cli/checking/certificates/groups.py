@@ -131,7 +131,10 @@ def block_groups(
 def _add_tensors(
     node: Node, graph: GroupGraph, planned: PlannedGraph, block_outputs: Collection[str]
 ) -> None:
-    """Add the tensors that a node produces and uses to the graph, and to the node's group."""
+    """Add the tensors that a node produces and uses to the graph, and to the node's group.
+
+    Views, pinned tensors and tensors without bytes are left out.
+    """
     group, view_bases = graph.groups[node.index], planned.view_bases
     for value in node.outputs:
         tensor = "" if value is None else value.tensor_id

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 def check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
     """Check that a proof shows its bound for all orders with any recomputation.
 
+    Method ``step``: one node needs the bound by itself. ``kept``: no order below the bound has room
+    beside a value that is kept until one of its readers runs.
+
     Raises:
         ProofError: with the reason.
     """

@@ -130,7 +130,8 @@ class _OrderSimulator:
     def run_move(self, state: _State, move: Move, title: str) -> _State:
         """Return the state after the groups of a move and its free groups, run from a state.
 
-        ``title`` names the state in errors.
+        After a free group no more bytes may be live than before it. ``title`` names the state in
+        errors.
 
         Raises:
             ProofError: a group runs too early, reaches the bound, or is not free.
@@ -166,6 +167,7 @@ class _OrderSimulator:
         """
         if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
             return
+        # As `_possible_moves`: the late groups of a move, and the group that they are run for.
         listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
         for late_groups, number, step in self._possible_moves(state):
             require(
