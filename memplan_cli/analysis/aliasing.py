@@ -167,6 +167,7 @@ class _Groups:
     """
 
     def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
+        """Put each var in ``sizes`` into a group of its own; ``live`` has the live ranges of all."""
         self.vars = tuple(sizes)
         self.number = {var: index for index, var in enumerate(sizes)}
         self.sizes = tuple(sizes.values())
@@ -212,7 +213,7 @@ class _Groups:
         member of the group of ``source``, unless only one of both is computed in a run.
         """
         blocks = self._blocks
-        if blocks is None:
+        if blocks is None:  # no group holds results of branches
             return True
         earlier = [var for var in self._members[self.root(result)] if self._start(var) < start]
         return all(

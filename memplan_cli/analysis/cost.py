@@ -201,6 +201,7 @@ def _pool(s: _Shapes) -> int:
 
 
 def _einsum(s: _Shapes) -> int:
+    """Return twice the product of the lengths of all indices of the equation."""
     equation = str(s.op.attributes.get("equation", "")).replace(" ", "")
     terms = equation.split("->")[0].split(",")
     length: dict[str, int] = {}

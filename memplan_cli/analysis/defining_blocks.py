@@ -75,6 +75,7 @@ def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> Definin
             if not op.bodies:
                 continue
             is_branch_op = runs_one(op)
+            # Only subgraphs of which one runs have numbers from 0 on: see `BlockPath`.
             numbers = (
                 range(len(op.bodies)) if is_branch_op else range(-1, -1 - len(op.bodies), -1)
             )

@@ -122,9 +122,9 @@ class _Evidence:
         self._root = _roots(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
         self._on_results: dict[VarId, int] = {}
-        """Candidate parameter -> outputs that depend on a value between its op and the loss."""
+        """Candidate parameter -> mask of outputs that depend on a value between its op and the loss."""
         self._on_operands: dict[VarId, int] = {}
-        """Candidate parameter -> outputs that depend on another operand of its op."""
+        """Candidate parameter -> mask of outputs that depend on another operand of its op."""
         # The candidates are the keys of both tables, which `_find_candidates` fills.
         self.candidates: Collection[VarId] = self._on_results
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
@@ -135,7 +135,8 @@ class _Evidence:
     def proves_gradients(self) -> bool:
         """Return whether some output can only be a gradient or an updated parameter.
 
-        That is: it has all three properties for a parameter of more than one element.
+        That is: it has all three properties for a parameter of more than one element. Both tables
+        hold bit masks, in which bit ``index`` stands for ``self.outputs[index]``.
         """
         return any(
             (self._on_results[var] & self._on_operands[var]) >> index & 1

@@ -143,6 +143,7 @@ def _train(
             continue
         if index in after_gradients:
             parts[index] = "update"
+        # An op may read backward results for another purpose, such as the norm of a gradient.
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             parts[index] = "backward"
             backward.update(op.outputs)

@@ -219,6 +219,7 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     as it is.
     """
     units = [arena.unit for arena in plan.arenas]
+    # A plan has one arena for each unit.
     yield Figure("the number of arenas", len(units), len(set(units)))
     by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
     for storage in storages:

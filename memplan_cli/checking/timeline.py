@@ -218,6 +218,7 @@ def build_timeline(graph: GraphProto, exposed: Collection[str] = ()) -> Timeline
     _add_block_inputs(main, timeline)
     _add_nodes(main, timeline)
     last_tick = max(timeline.ticks - 1, 0)
+    # Exposed outputs are intermediates, which end at their last use.
     main.outputs = [value for value in main.outputs if value.name not in exposed]
     for value in main.outputs:
         value.extend_to(last_tick)

@@ -110,7 +110,7 @@ def sizing_options(
     """
     inputs = tuple(inputs)
     options = binding_options(inputs, numbers)
-    bound_symbols = suggested_numbers(inputs).keys()
+    bound_symbols = suggested_numbers(inputs).keys()  # all symbols of the inputs
     depends_on_data = any(symbols_of(unit) - bound_symbols for unit in units if unit != "1")
     return f"{options} {RUN_OPTION}".strip() if depends_on_data else options
 

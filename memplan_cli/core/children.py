@@ -104,7 +104,7 @@ def _start_parent_check(parent: int) -> None:
     """Start a thread that exits this process once the parent has ended."""
 
     def check() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent:  # an orphan gets another parent
             time.sleep(_SECONDS_BETWEEN_CHECKS)
         os._exit(1)
 

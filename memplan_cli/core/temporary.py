@@ -137,7 +137,7 @@ def clear_files(folder: Path, pattern: re.Pattern[str]) -> None:
             if _lock(file, wait=False):
                 path.unlink(missing_ok=True)
         except OSError:
-            pass
+            pass  # the file stays, until a later run can remove it
         finally:
             os.close(file)
 

@@ -70,7 +70,7 @@ def parse_prototxt(text: str, source: str) -> Value:
 
 
 def _block(tokens: Iterator[_Token], name: _Token) -> Value:
-    """Read ``{ field: value ... }`` after the name of a message."""
+    """Read ``{ field: value ... }`` after the name of a message, to the closing brace."""
     token = _next(tokens, name)
     if token.kind == "colon":
         token = _next(tokens, token)

@@ -109,6 +109,7 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     by_name: Any = passed.pop("input", {})
     values = {}
     for key, value in passed.items():
+        # The name of the option, for errors.
         at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
         values.update(read_table(_dotted(key, as_value(value, at))))
     if files or by_name:

@@ -218,6 +218,7 @@ def check_packing(
         )
         buffers = _read_csv(layout, (*_COLUMNS, "offset"))
         problem_buffers = _read_csv(problem, _COLUMNS)
+        # Without the offset, which the problem does not have.
         require(
             {name: buffer[:3] for name, buffer in buffers.items()}
             == {name: buffer[:3] for name, buffer in problem_buffers.items()},

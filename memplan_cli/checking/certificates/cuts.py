@@ -164,7 +164,9 @@ class _LiveBytesSum:
         self._runs_before, self._replaced = runs_before, replaced
         self._constant = 0
         self._coefficients: defaultdict[int, int] = defaultdict(int)
+        """Undecided group -> the coefficient of x(group)."""
         self._shares: defaultdict[str, int] = defaultdict(int)
+        """Tensor -> the sum of its shares so far."""
 
     def minimum(self, dual: Dual, tensors: Sequence[str]) -> int:
         """Add the shares and the order constraints of a dual, and return the least bytes.

@@ -203,9 +203,12 @@ class _OrderSimulator:
         }
         for number in sorted(waiting):
             missing = self._predecessors[number] & state.remaining
-            if missing & ~late_set:
+            if (
+                missing & ~late_set
+            ):  # it also waits for groups that must run by moves of their own
                 continue
             produced = sum(self._produced[n] for n in late if self._bits[n] & missing)
+            # A late group needs no more than it leaves live: their highest step is `after_late.live`.
             after_late = _State(state.remaining & ~missing, state.live + produced)
             step, _ = self._run_group(number, after_late)
             yield missing, number, max(step, after_late.live)
