@@ -136,6 +136,8 @@ class Decoder:
         try:
             self.session.run_with_iobinding(binding, self._options)
         except Exception as error:
+            # The operator that writes new entries fails if they do not fit. Where the metadata does not
+            # tell the number of new entries, this is the first moment to see it.
             if "TensorScatter" in str(error) or self.position >= self.capacity:
                 raise self._capacity_error(None) from error
             raise
@@ -202,7 +204,7 @@ class Decoder:
         for name in (*self.inputs, *self._constant_caches):
             if name not in inputs and name not in self._buffers:
                 raise SettingsError(f"the input {name!r} is missing")
-        for name, axis in self.caches.tokens[:1]:
+        for name, axis in self.caches.tokens[:1]:  # all of these inputs show the same number
             shape = np.shape(inputs[name])
             if axis < len(shape) and self.position + shape[axis] > self.capacity:
                 raise self._capacity_error(shape[axis])
@@ -218,6 +220,8 @@ class Decoder:
 
     def _buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return the buffer of a cache; it is created if there is none, or one of another shape.
+
+        A constant cache has a buffer already: its value is an input of the first step.
 
         Raises:
             SettingsError: a buffer of another shape has valid entries.

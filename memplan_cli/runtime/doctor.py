@@ -141,6 +141,7 @@ def compare_with_environment(
         "none",
     )
     differences = []
+    # The metadata has the provider behind the version.
     if made_with and made_with.rpartition(" ")[0] != installed:
         differences.append(f"it was made with {made_with}, here is {installed}")
     if made_on and made_on != hardware():

@@ -170,5 +170,5 @@ def _use_arena(arena: Mapping[str, Setting]) -> None:
 
 
 def _warn(text: str) -> None:
-    """Warn the caller of ``memplan_cli.load``."""
+    """Warn the caller of ``memplan_cli.load``, who is as many calls above as ``stacklevel`` says."""
     warnings.warn(text, stacklevel=5)

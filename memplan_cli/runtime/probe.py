@@ -131,6 +131,7 @@ def run_probes(job: Json) -> Json:
             "op": probe.op.key,
             "position": probe.position,
             "kept": probe.kept,
+            # Of a float32 output with the shape of the first operand, as ops with later outputs have.
             "first": 4 * prod(probe.op.operands[0].shape),
             "later": probe.op.later,
             "dtype": operand.dtype,

@@ -126,7 +126,7 @@ def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSp
 
 
 def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
-    """Write one graph with packed weights to a file."""
+    """Write one graph with packed weights to a file, in pieces if that is wanted and there is any to cut."""
     dumped = _write_in_pieces(dump, out) if dump.in_pieces else None
     if dumped is not None:
         return dumped
@@ -139,10 +139,14 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
 
 
 def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
-    """Write a graph in which large operands are cut into columns before they are packed.
+    """Write a graph in which large constant operands are cut into columns before they are packed.
 
     The graph is dumped without packed weights, cut, and dumped again with packed weights.
-    Returns None if there is nothing to cut, because the second dump may change the order of nodes.
+
+    Returns:
+        The types of the values, results of pieces included, and the number of products that were cut.
+        None if there is nothing to cut, with nothing written to ``out``: the caller then dumps the
+        graph once, because a second dump may change the order of nodes.
     """
     # The second dump reads files with the names that it writes, so it needs another folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
@@ -150,8 +154,9 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
+        # Both calls change the model in place; the first adds to `types` too.
         _replace_uniform_constants(dump, model, unpacked.parent, types)
-        pieces = {}
+        pieces = {}  # the result of each piece -> the result of the whole product, and its columns
         if has_large_operand(model):
             sizes = {**_bytes_in_subgraphs(model, dump.dims), **_known_bytes(types, dump.dims)}
             pieces = cut_columns(model, unpacked.with_suffix(".pieces"), sizes)
@@ -185,7 +190,7 @@ def _replace_uniform_constants(
 
 
 def _bytes_in_subgraphs(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes of values in subgraphs, by name, if one of them could be cut.
+    """Return the bytes of values in subgraphs, by name; none if no subgraph has a product to cut.
 
     Of values with the same name in several subgraphs, the largest counts.
     """

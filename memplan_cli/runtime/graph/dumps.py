@@ -109,7 +109,7 @@ def _whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> E
 
 
 def write_dump(session: SessionSpec, out: Path) -> None:
-    """Write the graph of a session, with its weights beside it.
+    """Write the graph of a session, with its weights beside it and distinct names, so that it can be run.
 
     Raises:
         RuntimeUnavailableError: the model does not load.
@@ -241,7 +241,7 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     runtime writes such a graph although it is no valid model, and refuses to load it.
     """
     has_subgraphs = len(list(islice(graphs(model.graph), 2))) > 1
-    if not has_subgraphs:
+    if not has_subgraphs:  # most models: no copy is needed to tell
         return None
     copy = deepcopy(model)
     fresh_names = FreshNames(name for graph in graphs(model.graph) for name in defined(graph))

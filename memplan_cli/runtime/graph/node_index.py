@@ -135,7 +135,8 @@ class _Scope:
         """Return the outer scope that a name comes from and its name there; None if it is local."""
         if self.outer is None or name in self.producer:
             return None
-        if not self.path:
+        is_subgraph = not self.path
+        if is_subgraph:  # it sees all names around it, a function's body only its inputs
             return self.outer, name
         return (self.outer, self.inputs[name]) if self.inputs.get(name) else None
 
@@ -236,11 +237,14 @@ class _Matcher:
             self.pending.append(pending._replace(dump_name=source))
         elif node.op_type == "Cast":  # removed by the runtime, together with an inserted one
             self._bind(scope, node.input[0], dump_name)
-        else:
+        else:  # a call whose body is not known
             scope.dump.unknown_calls[dump_place] = (*scope.path, place)
 
     def _match(self, scope: _Scope, place: int, dump_place: int) -> None:
-        """Record that a source node became a dump node, with its inputs, outputs and subgraphs."""
+        """Record that a source node became a dump node, with its inputs, outputs and subgraphs.
+
+        Nothing is recorded if the dump node has a rank already: it was matched before.
+        """
         node, dump_node = scope.nodes[place], scope.dump.nodes[dump_place]
         if scope.dump.ranks[dump_place] is not None:
             return
@@ -255,7 +259,11 @@ class _Matcher:
                 self._bind(scope, name, dump_name)
 
     def _match_subgraphs(self, scope: _Scope, node: NodeProto, dump_place: int) -> None:
-        """Match the subgraphs of a node, by their attributes, with those of its dump node."""
+        """Match the subgraphs of a node, by their attributes, with those of its dump node.
+
+        Values of a subgraph of the file have the same names in the dump. In a subgraph of a function's
+        body, inputs and outputs correspond by position.
+        """
         dump_subgraphs = dict(subgraphs(scope.dump.nodes[dump_place]))
         if not dump_subgraphs:
             return
@@ -341,7 +349,7 @@ def _find_by_inputs(scope: _Scope, node: NodeProto, places: Iterable[int]) -> in
         places: of dump nodes with the same operator.
     """
     inputs = [scope.dump_name(name) if name else "" for name in node.input]
-    if not any(inputs):
+    if not any(inputs):  # without a known name, every node of the operator would be equal
         return None
     for place in places:
         pairs = zip(inputs, scope.dump.nodes[place].input, strict=False)
@@ -357,6 +365,9 @@ def _rank_unmatched(dump: DumpGraph) -> None:
     These are functions of ONNX Runtime itself, and functions whose body ONNX Runtime changes. A node
     without rank belongs to the call that reads its outputs, or produces them. All nodes of such a
     call are ranked by their place in the dump. Subgraphs are ranked in the same way.
+
+    A call is given as the places of the calls that lead to it and its own; a `Rank` is the length of
+    the call, the call, and the place of the node in the call's body.
     """
     call_of_name: dict[str, Rank] = {}  # the earliest call whose body reads a value
     unknown_calls = frozenset(dump.unknown_calls.values())
@@ -372,7 +383,7 @@ def _rank_unmatched(dump: DumpGraph) -> None:
                 call = min(calls)
                 calls_in_dump_order.add(call)
                 rank = dump.ranks[place] = (len(call), *call, place)
-        if rank and rank[0]:
+        if rank and rank[0]:  # a node of a function, not of the file
             call = rank[1:-1]
             for name in node.input:
                 call_of_name[name] = min(call, call_of_name.get(name, call))
@@ -384,7 +395,10 @@ def _rank_unmatched(dump: DumpGraph) -> None:
 
 
 def _sorted_block(block: Block, dump: DumpGraph, variables: Mapping[VarId, Var]) -> Block:
-    """Return a block with its ops, and those of its bodies, sorted by their ranks."""
+    """Return a block with its ops, and those of its bodies, sorted by their ranks.
+
+    Ops without rank, which the runtime inserted, come last, in the order of `_inserted`.
+    """
     ops = []
     for op in block.ops:
         body_graphs = dump.bodies.get(op.source, ())

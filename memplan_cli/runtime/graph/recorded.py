@@ -143,23 +143,28 @@ def executions_by_order(
     """Return the executions of a run in the default order, assigned by the order of the kernels.
 
     The dump has a block that was optimised in execution order, and any other block as it was
-    read; both orders are tried. The kernels of a subgraph lie within the time of its
-    control-flow node.
+    read; both orders are tried.
+
+    Args:
+        graph: the graph that ran.
+        kernels: of one run, in the order in which they ended: the kernels of a subgraph come just before
+            the kernel of its control-flow node, and began after it.
 
     Returns:
         None if no assignment fits, or if several fit that differ in sizes.
     """
     main = graph.program.body
     orders = {block.path: [block.ops, default_order(block)] for block in blocks(main)}
-    if graph.in_run_order:
+    if graph.in_run_order:  # then it is known that the main graph was optimised
         orders[main.path] = [main.ops]
     control_flow = {op.name or op.type for _, op in walk(main) if op.bodies}
-    nested: list[_NestedKernel] = []
+    nested: list[_NestedKernel] = []  # kernels that no control-flow node has taken up so far
     for kernel in kernels:
         first_inner = len(nested)
         if kernel.node in control_flow or _operator(kernel.node) in control_flow:
             while first_inner and nested[first_inner - 1].kernel.start >= kernel.start:
                 first_inner -= 1
+        # The kernels from `first_inner` on move into this one; none, if it is no control-flow node.
         nested[first_inner:] = [_NestedKernel(kernel, nested[first_inner:])]
     return _executions_of_frame(main, nested, orders)
 
@@ -167,7 +172,10 @@ def executions_by_order(
 def _executions_of_frame(
     block: Block, kernels: Sequence[_NestedKernel], orders: _Orders
 ) -> list[OpExecution] | None:
-    """Return the executions of one execution of a block; None if none or different ones fit."""
+    """Assign the kernels of one execution of a block to its ops, in any order in which it may have run.
+
+    None if no order fits, or if two orders fit in which an op read or wrote other sizes.
+    """
     dump_order, *other_orders = orders[block.path]
     candidates = [dump_order, *(order for order in other_orders if order != dump_order)]
     assignments = [_executions_in_order(order, kernels, orders) for order in candidates]
@@ -214,7 +222,7 @@ def _executions_in_order(
                 _executions_of_frames(body, nested.inner, orders) for body in op.bodies
             ]
             fits = [assignment for assignment in assignments if assignment is not None]
-            if len(fits) != 1:
+            if len(fits) != 1:  # no body fits, or it is not known which branch of an If ran
                 return None
             executions += fits[0]
         outputs = tuple(filter(None, op.outputs))

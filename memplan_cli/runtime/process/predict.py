@@ -109,6 +109,7 @@ def simulate_process(
     memory.map_file(RUNTIME_CODE, PROFILE.run_code)
     memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
     weights = _mapped_weight_bytes(executed.program, loading.sizes, loading.stored_weights)
+    # Pages that loading left resident are not read again.
     memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
     if measurements.workspace is None:
         workspace: Workspace = workspace_by_rule(executed.program, executed.dims)
@@ -142,7 +143,7 @@ def prediction_obstacle(
 ) -> str:
     """Return why the process of a session cannot be predicted, or an empty text."""
     reason = _setup_obstacle(executed, settings, provider)
-    if reason or executed.observed is not None:
+    if reason or executed.observed is not None:  # an observed run has shown all sizes
         return reason
     known_sizes = tensor_bytes(executed.program, executed.dims)
     names_without_size = (
@@ -171,7 +172,12 @@ def _load(
     program: Program,
     measurements: ProcessMeasurements,
 ) -> SessionLoading:
-    """Simulate how the session is created, which changes ``memory``, and return the simulation."""
+    """Simulate how the session is created, which changes ``memory``, and return the simulation.
+
+    With ``measurements.as_loaded``, `memplan_cli.load` creates the session: it fixes the size from
+    which glibc maps blocks, and returns free memory afterwards. ``measurements.loaded`` are the measured
+    bytes of a process at this point: they replace the simulated totals, not the layout of the heap.
+    """
     if measurements.as_loaded:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
     loading = SessionLoading(memory, stored, program)
@@ -200,7 +206,7 @@ def _run(
     heap_sizes = heap_workspace(executed.program, executed.dims)
     for trace in (traces.first, *[traces.later] * (MEASURED_RUNS - 1)):
         arena.run(trace)
-        for size in heap_sizes:
+        for size in heap_sizes:  # each kernel frees its workspace at its end
             memory.free(memory.allocate(KERNEL_WORKSPACE, size, SMALL_ALIGNMENT))
 
 
@@ -211,6 +217,7 @@ class _ResidentArena:
     Attributes:
         memory: the memory of the process.
         settings: of the arena.
+        _arena: which decides where tensors lie; its regions are placed by `_place_region`.
         _starts: addresses of the regions in chunks, sorted.
         _regions: the block of each region, by its address.
         _lowest_mapping: address in chunks of the mapping that was made last.
@@ -235,14 +242,14 @@ class _ResidentArena:
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
 
     def _place_region(self, chunks: int) -> int:
-        """Reserve a region, and return its address in chunks.
+        """Reserve a region in ``memory``, record it, and return its address in chunks.
 
         Regions lie on the heap or in mappings; each mapping lies below the one before.
         """
         size = chunks * CHUNK
         block = self.memory.reserve(ARENA, size)
         self.memory.allocate(ARENA_TABLES, size // PROFILE.arena_handle_ratio, SMALL_ALIGNMENT)
-        if block.address is None:
+        if block.address is None:  # a mapping, which begins with a header before the region
             self._lowest_mapping -= chunks + 1
             start = self._lowest_mapping
         else:
@@ -267,6 +274,7 @@ def _mapped_weight_bytes(
     bytes_of_weight: dict[VarId, int] = {}
     for op, var, packed_size in weight_reads(program):
         weight = stored.get(program.vars[var].name)
+        # Runs read the packed copy, and not the weight itself.
         is_packed_on_heap = packed_size and weight is not None and not weight.packed
         if weight is None or weight.inside or is_packed_on_heap:
             continue

@@ -82,6 +82,7 @@ class SessionLoading:
         weights = {
             var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
         }
+        # Optimisation has replaced the other weights of the file.
         for name in [name for name in self.values if name not in weights]:
             self.memory.free(self.values.pop(name))
         self._pack()
@@ -106,7 +107,8 @@ class SessionLoading:
     def _read_text(self, size: int) -> MemoryBlock:
         """Return the block into which protobuf reads the bytes of a weight.
 
-        The block of a long text grows by doubling: the text is copied into each larger block.
+        The block of a long text grows by doubling: the text is copied into each larger block. One more
+        byte ends the text.
         """
         capacity = min(size, PROFILE.reserved_text)
         text = self.memory.allocate(PARSED_FILE, capacity + 1, SMALL_ALIGNMENT)
@@ -197,6 +199,7 @@ class SessionLoading:
             for var, packed_size in operands_of_op.get(id(op), ()):
                 if packed_size:
                     readers[var] -= 1
+                    # The control-flow node counts as one more reader, until its bodies are done.
                     is_outer = self.program.vars[var].block != block.path
                     self._pack_operand(op, var, packed_size, readers[var] + is_outer)
         for op in block.ops:

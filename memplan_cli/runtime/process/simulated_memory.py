@@ -31,6 +31,7 @@ _HEADER = 8
 """Bytes before each block that hold the size of its chunk."""
 
 _MIN_CHUNK = 32
+"""Bytes of the smallest chunk (``MINSIZE``); the unused end of the heap keeps as many."""
 
 _FREE_HEADER = 48
 """Bytes of a free chunk that hold its size and its neighbours in the lists of free chunks."""
@@ -39,7 +40,8 @@ _TOP_PAD = 128 << 10
 """Bytes that the heap grows by beyond a request (``M_TOP_PAD``)."""
 
 _MIN_FREE_PIECE = 56
-"""A smaller piece beside an aligned block is not freed: some small object takes it at once."""
+"""A piece beside an aligned block that has fewer bytes is not freed, although it is a chunk: some small
+object takes it at once."""
 
 _MIN_TRIM = 64 << 10
 """Freeing at least this much trims the end of the heap (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
@@ -72,6 +74,7 @@ class Heap:
     def allocate(self, size: int, alignment: int = SMALL_ALIGNMENT) -> int | None:
         """Return the address of a chunk, or None if the request gets a mapping instead."""
         is_aligned = alignment > SMALL_ALIGNMENT
+        # Room to move the block to a multiple of the alignment, with a whole chunk ahead of it.
         extra = alignment + _MIN_CHUNK if is_aligned else 0
         wanted = max(_MIN_CHUNK, _rounded_up(size + extra + _HEADER, SMALL_ALIGNMENT))
         chunk = self._take(wanted)
@@ -92,6 +95,7 @@ class Heap:
             self.top = start
         else:
             self._add_free(start, size)
+        # glibc trims from twice the size from which it maps blocks.
         if size >= _MIN_TRIM and self.end - self.top >= 2 * self.threshold:
             self.end = _rounded_up(self.top + _TOP_PAD, PAGE)
 
@@ -113,7 +117,11 @@ class Heap:
         return [(first, end) for first, end in ranges if first < end]
 
     def raise_threshold(self, size: int) -> None:
-        """Raise the threshold to the size of a freed mapping, unless it is fixed or that is too large."""
+        """Raise the threshold to the size of a freed mapping, unless it is fixed or that is too large.
+
+        Args:
+            size: bytes of the block in the mapping, which also has a header and whole pages.
+        """
         whole = _rounded_up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
         if not self.fixed and self.threshold < whole <= LOADED_THRESHOLD:
             self.threshold = whole
@@ -144,10 +152,15 @@ class Heap:
     def _cut_aligned(self, chunk: int, size: int, alignment: int) -> int:
         """Cut an aligned chunk out of a larger one, free the pieces around it, and return its address.
 
+        A piece of fewer than `_MIN_CHUNK` bytes cannot be a chunk, so none is left: ahead, the block
+        moves on to the next multiple of the alignment; behind, the piece stays with the block. A piece
+        of fewer than `_MIN_FREE_PIECE` bytes is left, but counts neither as used nor as free.
+
         Args:
-            chunk: address of the larger chunk.
+            chunk: address of the larger chunk, which is used; it is replaced by the smaller chunk.
             size: bytes of the block.
-            alignment: of the block, which begins two headers behind its chunk.
+            alignment: of the block. It begins two headers behind its chunk: those of the size of the
+                chunk before, which that chunk uses while it is allocated, and of its own size.
         """
         available = self._used.pop(chunk)
         start = _rounded_up(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
@@ -165,11 +178,13 @@ class Heap:
         return start
 
     def _add_free(self, start: int, size: int) -> None:
+        """Add a free chunk to the three tables of free chunks."""
         insort(self._free, (size, start))
         self._starts[start] = size
         self._ends[start + size] = start
 
     def _remove_free(self, start: int) -> int:
+        """Remove a free chunk from the three tables, and return its size."""
         size = self._starts.pop(start)
         del self._ends[start + size]
         del self._free[bisect_left(self._free, (size, start))]
@@ -258,7 +273,10 @@ class SimulatedMemory:
         self._update_highest()
 
     def free(self, block: MemoryBlock) -> None:
-        """Free a block: a mapping at once, a block of the heap as far as the heap shrinks."""
+        """Free a block. Pages of a mapping are returned at once, those of the heap only if it shrinks.
+
+        A freed mapping also raises the size from which later requests get a mapping.
+        """
         freed = block.pages.count(1) * PAGE
         self.live[block.purpose] -= freed
         if block.address is None:
@@ -299,6 +317,7 @@ class SimulatedMemory:
 
         Parts keep their sizes; the free memory that the heap keeps makes up the difference.
         """
+        # Afterwards `anonymous` is `observed.private`: the pages of the heap stay as simulated.
         self._mapping_bytes += observed.private - self.anonymous
         other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
         self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)
@@ -310,6 +329,7 @@ class SimulatedMemory:
         return _fitted_parts(self.live, self.anonymous)
 
     def _update_highest(self) -> None:
+        """Set ``highest`` and ``peak`` if more bytes are resident than ever before."""
         resident = self.resident
         if resident > self.highest:
             self.highest = resident

@@ -137,6 +137,7 @@ def unmeasured_kernels(program: Program) -> tuple[str, ...]:
 
 
 def _is_large(program: Program, operand: VarId) -> bool:
+    """Return whether an operand is a constant of at least `_LARGE` bytes."""
     var = program.vars[operand]
     size = size_of(var.shape, var.dtype) if var.origin is Origin.WEIGHT else None
     return size is not None and not size.symbols and size.coefficient >= _LARGE

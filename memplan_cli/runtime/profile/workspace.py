@@ -175,7 +175,10 @@ def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requ
 def _by_rules(
     program: Program, dims: Mapping[str, int], rules: Mapping[tuple[str, str], WorkspaceRule]
 ) -> Iterator[tuple[Op, Requests]]:
-    """Yield the top nodes that have workspace, with their requests."""
+    """Yield the top nodes that have workspace, with their requests of more than 0 bytes.
+
+    A node whose first output has unknown dims is left out.
+    """
     for op in program.body.ops:
         rule = rules.get((op.domain, op.type))
         if rule is None:

@@ -44,7 +44,10 @@ class BoundPlacement:
 
 
 def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes of each arena; 0 if a dim in them has no value."""
+    """Return the bytes of each arena; 0 if a dim in them has no value.
+
+    Integers of an arena are multiples of its unit, ``1`` or a product of symbols such as ``batch``.
+    """
     return {
         str(arena.id): arena.height * (_bound(arena.unit, dims) or 0) for arena in plan.arenas
     }
@@ -53,7 +56,11 @@ def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
 def bound_placements(
     plan: Plan, dims: Mapping[str, int]
 ) -> tuple[list[BoundPlacement], dict[str, str]]:
-    """Return the tensors that have a place, and the reason for each other tensor by its id."""
+    """Return the tensors that have a place, and the reason for each other tensor by its id.
+
+    A plan counts offsets and sizes in the unit of their arena, and time in ticks: a node of the top
+    block has one tick, or several if it has subgraphs.
+    """
     units = {arena.id: _bound(arena.unit, dims) for arena in plan.arenas}
     node_at_tick = _top_node_at_tick(plan)
     last_ticks = _last_ticks(plan)

@@ -74,8 +74,10 @@ class ReplayExtent:
     def coverage_sentences(self) -> Iterator[str]:
         """Yield sentences that tell which tensors the replay covered."""
         total = self.placed + self.in_subgraphs + self.empty + len(self.unplaced)
-        pinned = f", {self.pinned} excluded ones compared again at the end"
-        yield f"{self.placed} of {total} tensors at their offsets{pinned * bool(self.pinned)}"
+        pinned = ""
+        if self.pinned:
+            pinned = f", {self.pinned} excluded ones compared again at the end"
+        yield f"{self.placed} of {total} tensors at their offsets{pinned}"
         if self.in_subgraphs:
             yield (
                 f"{self.in_subgraphs} tensors in subgraphs of If, Loop or Scan not covered: the "
@@ -227,7 +229,7 @@ def _compare_with_separate_memory(
     height = 0
     for place in placements:
         buffer = (place.arena, place.buffer)
-        if buffer not in starts:
+        if buffer not in starts:  # room for the tensor from any address within its first page
             starts[buffer] = height + place.offset % _PAGE
             height += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
         separate.append(dataclasses.replace(place, arena="own", offset=starts[buffer]))

@@ -186,7 +186,7 @@ class BaselineRun:
                 raise RuntimeUnavailableError(
                     f"{message}: {record.failure.reason}", hint=_DRAWN_INPUTS_HINT
                 )
-            record.require(message)
+            record.require(message)  # raises the error of the failure
         inputs, notes = spec.inputs, list[str]()
         if len(record.inputs) > 1 and record.inputs[1].failure:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))

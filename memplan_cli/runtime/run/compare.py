@@ -159,6 +159,7 @@ def compare_unrepeatable(
             models, note = seeded, _SEEDED
         inputs = _saved_in(folder, "outputs", baseline.inputs)
         spec = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
+        # This run saves the outputs with which the next two are compared.
         run_model(spec, timeout=baseline.check.timeout, worker_model=baseline.path).require(
             f"{baseline.path}: the original's first run"
         )
@@ -316,6 +317,7 @@ def verdict_of(
 
 
 def _failure(provider: str, note: str) -> Validation:
+    """Return the verdict on a model that did not run, without ``max_abs_diff``."""
     return Validation("failed", provider, bit_identical=False, notes=(note,))
 
 

@@ -102,6 +102,7 @@ def record_of(spec: RunSpec, outcome: Outcome) -> RunRecord:
     peaks = from_json(Peaks, answer["peaks"], "the job's result")
     process = answer["process"]
     times, effort = answer["milliseconds"], answer["effort"]
+    # On other providers than the CPU, the time of the processor is not that of the kernels.
     peaks = replace(
         peaks,
         milliseconds=median(times) if times else None,

@@ -119,7 +119,7 @@ def is_slower_as_written(
         optimised: the graph that ONNX Runtime makes of the same model.
     """
     if any(op.domain == NCHWC for _, op in walk(optimised.program.body)):
-        return True
+        return True  # blocked layouts make convolutions up to three times faster
     moved = _moved_bytes(written, dims) - _moved_bytes(optimised.program, optimised.dims)
     launches = _count_ops(written) - _count_ops(optimised.program)
     additional_work = FLOPS_PER_BYTE * moved + KERNEL_LAUNCH * launches

@@ -2,7 +2,7 @@
 
 Execution orders, buffer reuse and regions of the arena are tried. With the runtime's memory pattern
 the first run requests each tensor, and later runs one block for all tensors. That makes a run of a
-millisecond or less 5 to 20 % shorter, so the pattern is used if the arena holds no more with it.
+millisecond or less 5 to 20 % shorter, so the pattern is used if the arena holds hardly more with it.
 """
 
 from __future__ import annotations
@@ -201,8 +201,15 @@ def predict_arena(
 ) -> SettingsChoice | None:
     """Return settings with their best arena; None if sizes are unknown.
 
-    A memory pattern is kept if the arena holds no more with it.
+    A memory pattern that the settings switch on is kept only on the terms of `_with_pattern`.
+
+    Args:
+        executed: the graph that the runtime runs.
+        settings: of a run of this graph; all but arena and memory pattern stay.
+        workspace: bytes that kernels requested besides their outputs in that run, by node.
     """
+    # `_refined` reads only from `base` whether the memory pattern is fixed. One that is on is not:
+    # the arena may be better without it.
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
         candidate = _with_arena(executed, without_pattern(settings), workspace)
@@ -213,7 +220,10 @@ def predict_arena(
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
-    """Return whether the arena of a choice is predicted to hold more than its first region."""
+    """Return whether the arena of a choice is predicted to hold more than its first region.
+
+    False under exact growth, where the first region has no size of its own.
+    """
     first = int(choice.settings.arena.get("initial_chunk_size_bytes", 0))
     return 0 < first < (choice.predicted.held or 0)
 
@@ -244,7 +254,8 @@ def would_have_pattern(
     traces = session_traces(executed, settings, workspace)
     peaks = Peaks(traces.first_peak, traces.first_peak)
     current = _Candidate(settings, peaks, ArenaChoice(settings.arena, held), traces)
-    return _with_pattern(executed, current, RuntimeSettings(), workspace) is not current
+    nothing_fixed = RuntimeSettings()
+    return _with_pattern(executed, current, nothing_fixed, workspace) is not current
 
 
 def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
@@ -253,10 +264,14 @@ def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
 
 
 def settings_for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> RuntimeSettings:
-    """Return settings with the memory pattern off if dims were assumed, so that others may be run.
+    """Return settings with the memory pattern off if dims were assumed: runs may have other dims.
 
-    At other sizes than those of the arena, a memory pattern makes the arena hold both the tensors
-    of the first run and the block of later runs.
+    At other dims than those that the arena was sized for, a memory pattern makes the arena hold both
+    the tensors of the first run and the block of later runs.
+
+    Args:
+        base: the settings.
+        assumed: names of dims whose values were assumed.
     """
     return without_pattern(base) if assumed else base
 
@@ -310,7 +325,11 @@ def _best_candidate(
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
-    """Yield settings with each order and reuse to try. An optimised graph keeps its order."""
+    """Yield settings with each order and reuse to try.
+
+    An order that ``base`` sets is kept. So is that of an optimised graph: its dump is in run order, and
+    other orders go by node indices, which the dump does not have.
+    """
     fixed = base.session.get("execution_order")
     orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.in_run_order else list(ORDERS)
     for order in orders:
@@ -335,7 +354,10 @@ def _with_arena(
 
 
 def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
-    """Return the best arena for a run by a coarse search; exact growth on CUDA."""
+    """Return the best arena for a run by a coarse search.
+
+    On CUDA that is always exact growth, and the bytes that it holds are not predicted (0).
+    """
     # The size of the CUDA arena's first region cannot be set from Python.
     return best_arena(trace) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
@@ -358,7 +380,7 @@ def _refined(
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    """Return a candidate with its arena refined, and with a memory pattern if that costs no memory."""
+    """Return a candidate with its arena refined, and with a memory pattern if `_with_pattern` adds one."""
     candidate = _in_finer_arena(executed, candidate, workspace)
     return _with_pattern(executed, candidate, base, workspace)
 
@@ -366,8 +388,12 @@ def _refined(
 def _in_finer_arena(
     executed: ExecutedGraph, candidate: _Candidate, workspace: Mapping[str, int]
 ) -> _Candidate:
-    """Return a candidate with an arena from a fine search, unless it holds more with many threads."""
-    if executed.provider != CPU:
+    """Return a candidate with an arena from a fine search, unless it holds more with many threads.
+
+    ``workspace`` was measured with one thread, but users run with many, and the workspace of some
+    kernels grows with them. An arena that fits one thread exactly may then hold more than before.
+    """
+    if executed.provider != CPU:  # see `_arena_for`
         return candidate
     refined = refined_arena(candidate.traces.first, candidate.arena)
     if refined is candidate.arena:
@@ -393,11 +419,12 @@ def _with_pattern(
     base: RuntimeSettings,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    """Return a candidate with a memory pattern if that makes runs shorter and costs no memory.
+    """Return a candidate with a memory pattern if that makes runs shorter and costs hardly any memory.
 
-    Otherwise the candidate itself is returned. It is also returned if ``base`` sets the pattern, on
-    other providers than the CPU, and if sizes depend on data or there are subgraphs, because the
-    block of one run may not fit another run.
+    The arena may hold up to `_MAX_BYTES_FOR_TIME` more than without the pattern, and runs must get
+    shorter by `_MIN_TIME_SAVING`. Otherwise the candidate itself is returned. It is also returned if
+    ``base`` sets the pattern, on other providers than the CPU, and if sizes depend on data or there are
+    subgraphs, because the block of one run may not fit another run.
 
     Args:
         executed: the graph that the runtime runs.
@@ -413,7 +440,7 @@ def _with_pattern(
     if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
         return candidate
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    lowest = max(trace.peak for trace in traces.in_order)
+    lowest = max(trace.peak for trace in traces.in_order)  # no region for both runs is smaller
     region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= max_held else None
     if region is None or region + _SPARE_BYTES > max_held:
         return candidate

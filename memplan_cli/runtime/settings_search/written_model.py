@@ -53,6 +53,7 @@ _BY_PRIORITY = RuntimeSettings(
     session_config=OWN_INITIALIZERS,
     arena=EXACT,
 )
+"""Settings of an order that is not predicted, and so with an arena that needs no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +177,21 @@ class Prediction:
         return min(self.choices(), key=self.rank)
 
     def choices(self) -> tuple[SettingsChoice, ...]:
-        """Return the best settings by prediction with and without the runtime's optimisation."""
+        """Return the best settings by prediction with optimisation, and then those without it.
+
+        Only the latter if the file must run without optimisation.
+        """
         if self.written.as_written or self.written.offline:
             return (self.as_written_choice(),)
         return self.optimised_choice(), self.as_written_choice()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and choices whose memory only a run can show.
+        """Return `choices`, and further choices with optimisation that are worth a run.
 
-        These are the optimised graph without fusions that cost workspace, and the optimised graph in
-        the order by priority, which cannot be predicted without node indices. Choices with
-        optimisation come first: among equal costs they win, because their runs are usually shorter.
+        These are the optimised graph without fusions that cost workspace (if it has any), and the
+        optimised graph in the order by priority, which cannot be predicted without node indices.
+        Choices with optimisation come first: among equal costs they win, because their runs are usually
+        shorter. A file that must run without optimisation has none of these.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
@@ -194,10 +199,11 @@ class Prediction:
         if self.written.as_written or self.written.offline:
             return self.choices()
         optimised, as_written = self.choices()
+        # `updated` would keep the size of the first region, which suits another order.
         by_priority = replace(
             optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
         )
-        unpredicted = [
+        further_optimised = [
             SettingsChoice(by_priority, Peaks(None, None), provider=optimised.provider)
         ]
         fusions = costly_fusions(self.graph.executed.program)
@@ -208,8 +214,9 @@ class Prediction:
             )
             base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
-            unpredicted.insert(0, replace(choice, notes=(f"without {', '.join(fusions)}",)))
-        return (optimised, *unpredicted, as_written)
+            named_choice = replace(choice, notes=(f"without {', '.join(fusions)}",))
+            further_optimised.insert(0, named_choice)
+        return (optimised, *further_optimised, as_written)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -310,6 +317,7 @@ def predicted_cost(
         return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks
     if is_unknown:
+        # The peak of the original stands for the peak, and for the bytes that the arena holds.
         arena = 2 * (peaks.first_run_peak or 0)
     weights = 0 if written.offline else peaks.weights or 0
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)
@@ -327,6 +335,7 @@ def ranked_by_cost(costs: Sequence[PredictedCost]) -> list[int]:
     highest_equal = lowest + max(lowest // _PRECISION, _PRECISION_BYTES)
 
     def rank(index: int) -> tuple[bool, bool, int, int]:
+        """Return the sort key of a cost; the second item is whether it is above the lowest one."""
         cost = costs[index]
         if cost.unknown != is_unknown or cost.process > highest_equal:
             return cost.unknown, True, cost.process, cost.arena

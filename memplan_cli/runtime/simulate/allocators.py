@@ -107,6 +107,7 @@ def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
         known = ", ".join((*ALLOCATORS, RUNTIME))
         raise SettingsError(f"unknown allocator {allocator!r}", hint=f"Choose one of {known}.")
     try:
+        # Ops run in the order of the program, and only the allocator reuses freed bytes.
         trace = session_traces(executed, FREED_AT_ONCE, {}).first
     except UnknownBytesError as error:
         raise UnknownSizeError(

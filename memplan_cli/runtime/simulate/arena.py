@@ -69,7 +69,10 @@ class ArenaSettings:
 
     @classmethod
     def from_settings(cls, arena: Mapping[str, Setting]) -> ArenaSettings:
-        """Read the keys of ``OrtArenaCfg``. Missing keys and -1 mean the default."""
+        """Read the keys of ``OrtArenaCfg``. Missing keys and -1 mean the default.
+
+        The value 1 of ``arena_extend_strategy`` is ``kSameAsRequested``.
+        """
 
         def read_bytes(key: str, default: int) -> int:
             value = int(arena.get(key, -1))
@@ -123,6 +126,7 @@ def simulate_arena(
         if trace is last and arena.is_whole():
             continue  # the same requests find the arena as the last run found it
         is_complete = arena.run(trace)
+        # Until a run fails there were `failed_index` allocations, and not many fewer frees.
         work += len(trace.steps) if is_complete else 2 * arena.failed_index
         most_held = max(most_held, arena.held)
         if not is_complete:
@@ -152,7 +156,10 @@ def best_fit_height(trace: AllocationTrace) -> int:
 
 
 def place_by_rank(ranks: Sequence[int]) -> PlaceRegion:
-    """Return a function that places the first regions in the order of these ranks, others above."""
+    """Return a function that places the first regions in the order of these ranks, others above.
+
+    With the ranks ``(1, 0)`` the second region lies below the first. The function can serve one arena.
+    """
     remaining = list(ranks)
     top = 0
 
@@ -291,7 +298,10 @@ class SimulatedArena:
         return True
 
     def shrink(self) -> None:
-        """Return empty regions to the system, except the first one of an arena that doubles."""
+        """Return empty regions to the system, except the first one of an arena that doubles.
+
+        The first region is the one at address 0, where regions are placed by default.
+        """
         for start in sorted(self._free_addresses):
             is_region = self._previous[start] < 0 and self._following[start] < 0
             if is_region and (start or not self._max_extension):

@@ -70,15 +70,19 @@ def order_for_arena(
         start = tracer.trace(program)
     except UnknownBytesError:
         return program
-    moves = min(_MAX_MOVES, _WORK // max(2 * len(start.sizes), 1))
+    requests = 2 * len(start.sizes)  # each tensor is allocated and freed
+    moves = min(_MAX_MOVES, _WORK // max(requests, 1))
     if moves < _MIN_MOVES:
         return program
     choice = best_arena(start)
+    # If the arena holds hardly more than the live bytes, no order makes it lower. The refined arena
+    # takes longer to find, and is what the settings will have.
     if is_tight(choice.held, start.peak):
         return program
     if is_tight(refined_arena(start, choice).held, start.peak):
         return program
     best = choice.held, program
+    # Each of the two measures finds orders that the other misses.
     for height in (best_fit_height, _bounded_height):
         search = _OrderSearch(program, is_allowed, tracer, height)
         ordered = search.run(start, moves)
@@ -102,10 +106,11 @@ class _Tracer:
 
 
 def _bounded_height(trace: AllocationTrace) -> int:
-    """Return the bytes held by an arena whose first region has the height of an endless one.
+    """Return the bytes held by an arena whose first region is as large as `best_fit_height`.
 
-    Unlike that of an endless region, the free end of a bounded region is a gap that best fit may
-    prefer. Then the arena needs another region after all.
+    That is what best fit needs in a region without end. At the end of a bounded region there is a gap,
+    which best fit may prefer to the gap that it would take otherwise. Then the arena needs more regions
+    after all, here of one chunk or of the request.
     """
     height = rounded_up(best_fit_height(trace))
     settings = ArenaSettings.from_settings(regions(max(height, CHUNK), CHUNK))

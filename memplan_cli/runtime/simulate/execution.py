@@ -164,11 +164,14 @@ class RunSimulator:
         return frame.execute()
 
     def is_repetitive(self, block: Block, iterations: int) -> bool:
-        """Return whether the next ``iterations`` of a body write the same sizes as the last one."""
+        """Return whether the next ``iterations`` of a body write the same sizes as the last one.
+
+        False for a body with control flow: its own bodies count frames too, which skipping would lose.
+        """
         if any(op.bodies for op in block.ops):
             return False
         observed, last = self.model.observed, self.frames[block.path] - 1
-        if observed is None:
+        if observed is None:  # then every size is the same in all iterations
             return True
         writes = (observed.written.get(var, ()) for op in block.ops for var in op.outputs)
         parts = (entries[last : last + 1 + iterations] for entries in writes if entries)
@@ -234,8 +237,12 @@ class Frame:
         return self._close(pattern_block)
 
     def allocate(self, var: VarId) -> None:
-        """Allocate the memory of an output, unless it has memory already."""
-        if not var:
+        """Allocate the memory of an output, unless it has memory already or shares that of another value.
+
+        An output in memory of the control-flow op is allocated in the outer frame. Records the dims of
+        the output in ``simulator.keys``, and its place in the memory pattern that is traced.
+        """
+        if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
         if written is not None:
@@ -337,7 +344,10 @@ class Frame:
 
 
 def _run_if(frame: Frame, op: Op) -> None:
-    """Allocate the outputs of known shape, and run one branch."""
+    """Run one branch. It writes into the outputs of the If.
+
+    Outputs whose shape is known are allocated before the branch, others when the branch writes them.
+    """
     body = _branch(frame, op)
     outer_results: dict[VarId, VarId | None] = {}
     for inner, var in zip(body.outputs, op.outputs, strict=True):
@@ -346,10 +356,11 @@ def _run_if(frame: Frame, op: Op) -> None:
         outer_results[inner] = None if is_known else var
         if is_known:
             frame.allocate(var)
-    copies = frame.simulator.run_block(body, op, outer_results, frame)
+    own_results = frame.simulator.run_block(body, op, outer_results, frame)
+    # Outputs that no op of the branch has written, because it passes on other values.
     for var in op.outputs:
         frame.allocate(var)
-    for index in copies.values():
+    for index in own_results.values():
         frame.simulator.recorder.free(index)
 
 
@@ -370,15 +381,20 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
     """Return the most live bytes of a branch, by a trial that leaves the current run unchanged."""
     recorder = TraceRecorder()
     trial = replace(frame.simulator, recorder=recorder, patterns={}, frames=Counter(), keys={})
-    trial.run_block(body, op, dict.fromkeys(body.outputs))
+    outputs_outside = dict.fromkeys(body.outputs)  # memory of the If, which both branches need
+    trial.run_block(body, op, outputs_outside)
     return recorder.peak
 
 
 def _run_loop(frame: Frame, op: Op) -> None:
     """Run the iterations of a Loop.
 
-    Each iteration allocates the state of the next one. Scan outputs of all iterations stay until
-    they are concatenated.
+    Each iteration allocates the state of the next one: the condition and the values that are carried.
+    Scan outputs of all iterations stay until they are concatenated.
+
+    Inputs of a Loop are the number of iterations, the condition, and the carried values; inputs of its
+    body begin with the index of the iteration instead. Outputs of its body are the condition, the
+    carried values, and the scan outputs.
     """
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
@@ -423,7 +439,11 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
 
 
 def _run_scan(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Scan: outputs are written in slices, and each state has two buffers."""
+    """Run the iterations of a Scan: outputs are written in slices, and each state has two buffers.
+
+    The first iteration reads the input of the Scan and the last one writes its output. The states in
+    between, one less than iterations, lie in the two buffers in turn.
+    """
     (body,) = op.bodies
     simulator, recorder = frame.simulator, frame.simulator.recorder
     for var in op.outputs:
@@ -454,6 +474,7 @@ def _scan_iterations(frame: Frame, op: Op) -> int:
     observed = frame.observed_iterations(op.bodies[0])
     if observed is not None:
         return observed
+    # All scanned inputs have the same length; the last input of a Scan is one of them.
     axes = op.attributes.get("scan_input_axes", (0,))
     axis = axes[-1] if isinstance(axes, tuple) and axes else 0
     shape = frame.simulator.model.program.vars[op.inputs[-1]].shape

@@ -96,6 +96,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             continue
         _append_written(program, op, execution.wrote, written)
         packed.update(_unread_weights(program, op, execution.read))
+        # All runs of a body since the last execution of its op belong to this execution.
         for body in op.bodies:
             iterations[body.path].append(runs[body.path] - counted_runs[body.path])
             counted_runs[body.path] = runs[body.path]
@@ -114,7 +115,11 @@ def _append_written(
     wrote: TensorTypes,
     written: dict[VarId, list[WrittenTensor]],
 ) -> None:
-    """Append the tensors of one execution to ``written``. Sequences and optionals are left out."""
+    """Append the tensors of one execution to ``written``. Sequences and optionals are left out.
+
+    Nothing is appended if the profile lists more or fewer tensors than outputs: it is not known then
+    which is which.
+    """
     outputs = [var for var in op.outputs if var and is_tensor(program.vars[var])]
     if len(outputs) != len(wrote):
         return

@@ -196,7 +196,10 @@ class _Walk:
     free: list[VarId] = field(default_factory=list)
 
     def count_uses(self, order: Order) -> None:
-        """Count the uses of all variables, and give each its own buffer."""
+        """Count the uses of all variables, give each its own buffer, and mark those from outside.
+
+        The block's outputs, and variables from outside, have one use more, which no op of the block ends.
+        """
         for op in order:
             self.uses.update(var for var in (*variables_read(op), *op.outputs) if var)
         self.uses.update(self.block.outputs)
@@ -233,7 +236,10 @@ class _Walk:
                 self.free.append(buffer)
 
     def _share_passed_state(self, op: Op, var: VarId) -> None:
-        """Share the input that a Loop's body passes on unchanged, except the iteration number."""
+        """Share the state that a Loop's body passes on unchanged by an Identity, for its output ``var``.
+
+        The iteration number and weights are no state: the Identity copies them.
+        """
         source = op.inputs[0] if op.type == "Identity" else None
         if not self.is_loop_body or source is None or source == self.block.inputs[0]:
             return
@@ -250,6 +256,9 @@ class _Walk:
 
     def _shared_input(self, op: Op, position: int, var: VarId) -> VarId | None:
         """Return the input whose buffer the kernel uses for an output, or None.
+
+        The first output may be an alias of an input, or overwrite an input that has no other use left
+        and the same element size and shape. Later outputs may be aliases only.
 
         Args:
             op: the op.
@@ -276,7 +285,8 @@ class _Walk:
     def _reusable_buffer(self, var: VarId) -> VarId | None:
         """Remove the buffer that a variable reuses from the free list and return it; None if none fits.
 
-        An unused output reuses no buffer, although its own buffer is reused later (measured).
+        An unused output reuses no buffer, although its own buffer is reused later (measured). Its one
+        use is that of the op that writes it. Scalars and outputs of unknown shape reuse none either.
         """
         if self.reuse is Reuse.OFF or not self.program.vars[var].shape or self.uses[var] < 2:
             return None
@@ -372,6 +382,7 @@ class MemoryPattern:
         # The space up to the height is a gap too. Without it, the blocks of two training steps
         # would be lower than those of ONNX Runtime.
         gap = self.height - end
+        # If no gap fits, the tensor lies behind the last one, and may raise the height.
         if best is None or size <= gap < smallest:
             best = end, len(self._live)
         return best

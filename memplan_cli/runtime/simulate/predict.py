@@ -33,7 +33,8 @@ RUN_AS_WRITTEN = UNOPTIMISED.updated(
 FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
     RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
 )
-"""The same, with the memory of each tensor freed after its last reader, to be reused by the arena only."""
+"""`RUN_AS_WRITTEN` without memory pattern and buffer reuse: nodes run in the order of the file, and each
+buffer is freed after its last reader, so that only the arena reuses its bytes."""
 
 
 @dataclass(frozen=True, slots=True)

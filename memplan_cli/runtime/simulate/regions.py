@@ -159,7 +159,8 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     # With every chunk split the arena nearly always holds less, but not always.
     choices = [_held_by(trace, arena) for arena in (EXACT, EXACT_UNSPLIT)]
     best = min(choices, key=lambda choice: choice.held)
-    trials = _COARSE_WORK // max(2 * len(trace.sizes), 1)
+    requests = 2 * len(trace.sizes)  # each tensor is allocated and freed
+    trials = _COARSE_WORK // max(requests, 1)
     for size in _one_region_sizes(
         trace.peak, max(best.held, trace.peak), max(4, min(_MAX_ONE_REGION_TRIALS, trials))
     ):
@@ -233,6 +234,8 @@ def _first_fit(
     budget: _Budget,
 ) -> ArenaChoice | None:
     """Return the first candidate that holds at most its total and two chunks; None if there is none.
+
+    The two chunks are for up to two later regions, whose sizes are rounded up.
 
     Args:
         trace: the requests of the run.
@@ -370,7 +373,7 @@ def shared_regions(
         choice: regions that suffice for one of the runs.
         highest: the result holds less than this.
     """
-    if choice.arena.keys() != regions(0, 0).keys():
+    if choice.arena.keys() != regions(0, 0).keys():  # exact growth has no fixed regions
         return None
     for factor in _ENLARGEMENTS:
         enlarged = choice.enlarged(factor)

@@ -24,7 +24,10 @@ class UnknownBytesError(Exception):
 
 
 def bytes_of(dtype: str, shape: Shape | None, dims: Mapping[str, int]) -> int | None:
-    """Return the bytes of a tensor, or None if a dimension is unknown."""
+    """Return the bytes of a tensor, or None if a dimension is unknown.
+
+    Elements of a string tensor have `PROFILE.string_size` bytes, without the characters of long ones.
+    """
     is_text = dtype == "string"
     size = size_of(shape, "uint8" if is_text else dtype)
     if size is None:
@@ -136,7 +139,7 @@ class TraceRecorder:
         return self._record(size, len(self._steps))
 
     def free(self, index: int) -> None:
-        """Record the free of an allocation."""
+        """Record the free of an allocation, after which the next kernel begins."""
         self.live -= self._sizes[index]
         self._record_free(index)
         self._kernel_start = len(self._steps)

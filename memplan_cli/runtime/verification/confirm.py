@@ -150,6 +150,7 @@ class Confirmation:
         If the written model is the original's own file, it runs with optimisation instead of
         without. Another file is compared with the original without optimisation. If their outputs are
         equal then, that run replaces ``run``, and the file must always run without optimisation.
+        Otherwise ``run`` and ``choice`` stay, and a failed verdict ends the confirmation.
         """
         if self._written.path == self._baseline.path:
             if self.run.as_written:
@@ -173,7 +174,7 @@ class Confirmation:
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
             second_run = self._run(self.prediction.as_written_choice())
         if second_run.verdict.status != "passed":
-            self.choice = first_choice
+            self.choice = first_choice  # which `_run` has replaced
             return
         note = unoptimised_note(first_run.verdict)
         verdict = replace(second_run.verdict, notes=(*second_run.verdict.notes, note))
@@ -208,7 +209,7 @@ class Confirmation:
         by the nodes of its function, and puts Casts around kernels without 16-bit types.
         """
         run = self.run
-        if run.record.spec.graph is not None:
+        if run.record.spec.graph is not None:  # the run has shown its graph already
             return
         peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
         if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
@@ -235,8 +236,9 @@ class Confirmation:
         run, choice = self.run, self.choice
         held = held_without_weights(run.record.peaks)
         predicted = choice.predicted.held
+        # To hold less than this is worth another run.
         worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
-        if predicted is not None and worthwhile <= predicted:
+        if predicted is not None and worthwhile <= predicted:  # about as predicted
             return
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
         if better is None or (better.predicted.held or 0) >= worthwhile:
@@ -249,7 +251,7 @@ class Confirmation:
         second_run = self._run(better)
         holds_less = held_without_weights(second_run.record.peaks) < held
         if not self._has_same_outputs(second_run) or not holds_less:
-            self.choice = choice
+            self.choice = choice  # which `_run` has replaced
             return
         reason = (
             "differs from its prediction" if predicted is not None else "was not predictable"
@@ -287,6 +289,7 @@ class Confirmation:
         """Return the runtime block of the report: predicted and observed memory, and settings."""
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
+        # `memplan_cli.load` opens a written file. The original's own file is opened as it always was.
         as_loaded = self._written.path != baseline.path
         process = predict_process_bytes(
             stored_model(self._written.path),
@@ -307,7 +310,10 @@ class Confirmation:
         )
 
     def warning_by_default(self) -> tuple[str, ...]:
-        """Return a warning if the written model needs more memory than the original at default settings."""
+        """Return a warning if the written model needs more memory than the original at default settings.
+
+        A file that must run without optimisation has none: the default settings do not apply to it.
+        """
         if self._written.as_written or self._written.offline:
             return ()
         executed = (

@@ -86,6 +86,7 @@ def verify(
         RuntimeUnavailableError: the written model's weights are missing.
     """
     if not baseline.is_repeatable:
+        # Outputs that change from run to run are compared in runs of their own, by other rules.
         verification = _compare_first_runs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
@@ -162,7 +163,8 @@ def measure_models(
         program = offline_program(written.path, binding.dims, baseline.provider)
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
-    if verification.facts is None and verification.verdict.max_abs_diff is None:
+    did_not_run = verification.facts is None and verification.verdict.max_abs_diff is None
+    if did_not_run:
         return compare_models(original, replace(written, as_written=False), check, binding)
     return verification
 
@@ -201,13 +203,18 @@ def require_same_inputs(original: Path, written: Path) -> None:
 
 
 def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare a written model with an original whose own runs differ, without optimisation if needed."""
+    """Compare the outputs of a written model with those of an original whose own runs differ.
+
+    A file that was optimised offline is always run as it is. Other models are run with the runtime's
+    optimisation. If their outputs differ, both are run without it, because the order of nodes can
+    decide what it fuses. If they are equal then, the written model must be run ``as_written``.
+    """
     path = written.path
     if written.offline:
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
         return Verification(verdict, as_written=True)
     optimised = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
-    if optimised.status != "failed" or optimised.max_abs_diff is None:
+    if optimised.status != "failed" or optimised.max_abs_diff is None:  # None: it did not run
         return Verification(optimised)
     unoptimised = compare_unrepeatable(baseline, path, UNOPTIMISED, UNOPTIMISED)
     if unoptimised.status != "passed":
@@ -218,21 +225,26 @@ def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verificati
 
 
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare outputs under the runtime's defaults, and without optimisation if they differ."""
+    """Compare outputs under the runtime's defaults, and without optimisation if they differ.
+
+    The order of nodes can decide what optimisation fuses. If outputs are equal only without it, the
+    written model must be run ``as_written``. A written model that must be run so anyway is run once;
+    then only the original is run again, without optimisation.
+    """
     path = written.path
     settings = written.base if written.as_written or written.offline else DEFAULTS
-    first = run_written(baseline, path, settings)
-    second: WrittenRun | None = None
-    if first.has_other_outputs and not written.offline:
-        if first.as_written:
-            verdict = compare_original_unoptimised(baseline, first)
-            second = replace(first, verdict=verdict)
+    first_run = run_written(baseline, path, settings)
+    unoptimised: WrittenRun | None = None
+    if first_run.has_other_outputs and not written.offline:
+        if first_run.as_written:
+            verdict = compare_original_unoptimised(baseline, first_run)
+            unoptimised = replace(first_run, verdict=verdict)
         elif original := run_original_unoptimised(baseline):
-            second = run_written(baseline, path, written.base, reference=original.inputs)
-    if second is None or second.verdict.status != "passed":
-        return Verification(first.verdict, as_written=first.as_written)
-    note = unoptimised_note(first.verdict)
-    verdict = replace(second.verdict, notes=(*second.verdict.notes, note))
+            unoptimised = run_written(baseline, path, written.base, reference=original.inputs)
+    if unoptimised is None or unoptimised.verdict.status != "passed":
+        return Verification(first_run.verdict, as_written=first_run.as_written)
+    note = unoptimised_note(first_run.verdict)
+    verdict = replace(unoptimised.verdict, notes=(*unoptimised.verdict.notes, note))
     return Verification(verdict, as_written=True)
 
 

@@ -94,7 +94,7 @@ def run(job: Json) -> Json:
         model_run.run()
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
-    times = model_run.times.without_first(1)
+    times = model_run.times.without_first(1)  # the first run grows the arena
     types = None
     if not model_run.has_stopped:
         model_run.run_other_input_sets()
@@ -183,12 +183,14 @@ class _ModelRun:
 
     @property
     def _measures_memory(self) -> bool:
+        """Whether memory of the arena or of the process is measured, on the first input set only."""
         return self.spec.collects("arena") or self.spec.collects("process")
 
     def run_other_input_sets(self) -> None:
-        """Run each input set that `run` left out, in a new session without profiler.
+        """Run each input set that `run` left out, in a new session without profiler; append its result.
 
-        A failure is recorded as the result of its input set.
+        `run` leaves out all but the first if it measures memory, which further runs would change;
+        otherwise it leaves out none. A failure is recorded as the result of its input set.
         """
         if not self._measures_memory:
             return

@@ -191,6 +191,7 @@ def heap_use() -> HeapUse | None:
 
 @lru_cache(maxsize=1)
 def _mallinfo2() -> Callable[[], _MallInfo] | None:
+    """Return the function of glibc; None if the C library does not have it."""
     try:
         function = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError, TypeError):
@@ -353,7 +354,10 @@ class SessionMeter:
         )
 
     def _profile_bytes_of_a_run(self, held: Sequence[int]) -> int:
-        """Return the bytes that the last run left allocated, without the growth of the arena."""
+        """Return the bytes that the last run left allocated, without the growth of the arena.
+
+        0 without a profile, and with fewer than three runs: the first two allocate more than the profile.
+        """
         heaps = [heap for _, heap in self._after_runs if heap is not None]
         if len(heaps) < 3 or len(held) < 2:
             return 0

@@ -123,7 +123,7 @@ class Job:
         self._known_outcome: Outcome | None = None
         self._process: Child | ForkedJob | None = None
         if _running.job is not None:
-            _running.job.outcome()
+            _running.job.outcome()  # waits for its end; the job keeps its outcome
         text = json.dumps(content)
         # CUDA does not work in a fork of a process that has loaded the driver.
         self._can_fork = arguments[:-1] == WORKER and CUDA not in text
@@ -165,6 +165,11 @@ class Job:
         self._temporary.cleanup()
 
     def _write_content(self, text: str) -> None:
+        """Write ``job.json``.
+
+        Raises:
+            RuntimeUnavailableError: it cannot be written.
+        """
         try:
             (self._folder / "job.json").write_text(text, encoding="utf-8")
         except OSError as error:
