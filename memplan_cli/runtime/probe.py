@@ -51,6 +51,8 @@ def probe_table(provider: str) -> Json:
             requests[key].append(answer["bytes"])
     alias: dict[str, list[int]] = defaultdict(list)
     in_place: dict[str, list[int]] = defaultdict(list)
+    # An op that requests nothing writes into the input: as an alias if the input is kept, since it is
+    # read again, else in place.
     # An op with several probes (Cast to the same and to another size) counts as in place if one
     # of them is: element size and shape are compared again when predicting.
     for (op, position, kept), sizes in sorted(requests.items()):

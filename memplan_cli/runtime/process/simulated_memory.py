@@ -268,7 +268,7 @@ class SimulatedMemory:
         self.live[block.purpose] += new_bytes
         if block.address is None:
             self._mapping_bytes += new_bytes
-        else:
+        else:  # a page of the heap may have bytes of several blocks, and is resident once
             self._heap_bytes += _mark_pages(self._heap_pages, block.address + start, size)
         self._update_highest()
 

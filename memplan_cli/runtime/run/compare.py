@@ -66,6 +66,7 @@ class WrittenRun:
 
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
     """Return the verdict on a run whose outputs were compared with the baseline's files."""
+    # On further input sets a failure is a result of the set; on the first one the run itself fails.
     failure = next((inputs.failure for inputs in record.inputs if inputs.failure), "")
     if failure:
         note = f"the rewritten model does not run (error): {failure}"
@@ -242,7 +243,8 @@ def run_original_unoptimised(baseline: Baseline) -> UnoptimisedRun | None:
 def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validation:
     """Compare the original, run without optimisation, with an unoptimised run of the written model.
 
-    Only outputs that differed from those of the baseline were kept, and only these are compared.
+    The original runs again, and is compared with the files of the written model's outputs. Only outputs
+    that differed from those of the baseline were kept, and only these are compared.
     """
     kept = [
         replace(input_set, save_to=kept_folder(input_set))

@@ -245,7 +245,7 @@ class Prediction:
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
         if self.written.as_written and not self.written.offline:
-            # A budget counts tensors, which a memory pattern would allocate in one block.
+            # It was planned for a budget, which counts tensors: a pattern would hold all in one block.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

@@ -258,7 +258,8 @@ class Frame:
         size = self._size(var)
         if kind is BufferKind.NEW:
             if self.pattern is not None and self.pattern.holds(var, size):
-                return
+                return  # it lies in the block of the pattern, which `execute` has allocated
+            # Strings are in no pattern.
             is_text = self.simulator.model.program.vars[var].dtype == "string"
             if self.traced is not None and not is_text:
                 self.traced.allocate(var, size)
@@ -271,10 +272,10 @@ class Frame:
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:
-        """Find the memory pattern of this frame, or start to trace one.
+        """Find the memory pattern of this frame, or start to trace one; sets ``key``, ``pattern``, ``traced``.
 
         Returns:
-            The allocation of the whole pattern; None if the pattern is new or empty.
+            The allocation of the whole pattern; None if the pattern is new or empty, or cannot be.
         """
         self.key = self.simulator.pattern_key(self.block)
         if self.key is None:
@@ -433,7 +434,9 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
         UnknownBytesError: no run was observed, and the size of its scan outputs depends on it.
     """
     iterations = frame.observed_iterations(op.bodies[0])
-    if iterations is None and len(op.bodies[0].outputs) > len(op.inputs) - 1:
+    state_count = len(op.inputs) - 1
+    has_scan_outputs = len(op.bodies[0].outputs) > state_count
+    if iterations is None and has_scan_outputs:
         raise UnknownBytesError(f"iterations of {op.label}")
     return _ITERATIONS_TO_REPEAT if iterations is None else iterations
 

@@ -85,7 +85,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         if (marker := next((var for inner in body.ops for var in inner.outputs if var), None))
     }
     runs: dict[str, int] = defaultdict(int)
-    counted_runs: dict[str, int] = defaultdict(int)
+    counted_runs: dict[str, int] = defaultdict(int)  # `runs` at the last execution of the op
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()

@@ -236,9 +236,9 @@ class _Walk:
                 self.free.append(buffer)
 
     def _share_passed_state(self, op: Op, var: VarId) -> None:
-        """Share the state that a Loop's body passes on unchanged by an Identity, for its output ``var``.
+        """Let an output of a Loop's body share the value from outside that an Identity passes on to it.
 
-        The iteration number and weights are no state: the Identity copies them.
+        That is usually a state that does not change. The iteration number and weights are copied instead.
         """
         source = op.inputs[0] if op.type == "Identity" else None
         if not self.is_loop_body or source is None or source == self.block.inputs[0]:

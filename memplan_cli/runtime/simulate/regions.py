@@ -235,7 +235,8 @@ def _first_fit(
 ) -> ArenaChoice | None:
     """Return the first candidate that holds at most its total and two chunks; None if there is none.
 
-    The two chunks are for up to two later regions, whose sizes are rounded up.
+    The two chunks are for up to two later regions, whose sizes are rounded up. The candidate must hold
+    no more wherever the system places its regions.
 
     Args:
         trace: the requests of the run.
@@ -343,6 +344,7 @@ def shared_region(traces: Callable[[], Iterable[AllocationTrace]], lowest: int) 
         lowest: the smallest size to try.
     """
     size, previous_size = max(rounded_up(lowest), CHUNK), 0
+    # A larger region may have other holes, so runs that did not grow it are simulated again.
     while size != previous_size:
         previous_size = size
         for trace in traces():

@@ -331,6 +331,9 @@ class SessionMeter:
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took; None if the system does not provide them.
 
+        The bytes of the profile are left out. They grow by the same amount in each run, and count only
+        when they have filled the holes of the heap.
+
         Args:
             held: bytes that the arena held after each run; empty without a profile.
         """
