@@ -129,7 +129,7 @@ def _does_not_load(model: Path) -> str:
 def read_dump(
     dump: Path, shapes: RuntimeShapes, session: SessionSpec, dims: Mapping[str, int]
 ) -> ExecutedGraph:
-    """Read a graph that the runtime wrote.
+    """Read a graph that the runtime wrote, with ops in the order that `executed_graph` describes.
 
     Args:
         dump: its file.

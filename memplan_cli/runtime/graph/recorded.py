@@ -235,7 +235,7 @@ def _executions_of_frames(
 ) -> list[OpExecution] | None:
     """Return the executions of a subgraph that ran as often as its ops fit into the kernels."""
     executions: list[OpExecution] = []
-    op_count = max(len(body.ops), 1)
+    op_count = max(len(body.ops), 1)  # kernels fit into no body without ops
     for start in range(0, len(kernels), op_count):
         frame = _executions_of_frame(body, kernels[start : start + op_count], orders)
         if frame is None:

@@ -83,7 +83,7 @@ def predict_process(
     process = simulate_process(
         stored_model(path), executed, settings, measurements=measurements
     )
-    if process is None:
+    if process is None:  # for a reason that `prediction_obstacle` does not find
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
     return process
 

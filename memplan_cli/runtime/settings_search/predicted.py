@@ -208,8 +208,8 @@ def predict_arena(
         settings: of a run of this graph; all but arena and memory pattern stay.
         workspace: bytes that kernels requested besides their outputs in that run, by node.
     """
-    # `_refined` reads only from `base` whether the memory pattern is fixed. One that is on is not:
-    # the arena may be better without it.
+    # From `base`, `_refined` reads only whether the memory pattern is fixed. One that is on is not fixed:
+    # the arena may hold less without it.
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
         candidate = _with_arena(executed, without_pattern(settings), workspace)

@@ -168,6 +168,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
             break
         choice = _held_by(trace, one_region(size), best.held)
         best = min(best, choice, key=lambda choice: choice.held)
+    # At least 4 trials, however large the graph.
     budget = _Budget(max(4, min(_MAX_SEVERAL_REGIONS_TRIALS, trials)), per_trial=1)
     totals = _totals(trace.peak, best.held, _COARSE_STEP)
     candidates = partial(_split_totals, _first_regions_of_tensors(trace))

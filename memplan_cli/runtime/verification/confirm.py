@@ -228,8 +228,8 @@ class Confirmation:
     def _fit_arena(self) -> None:
         """Run again if the kernels' requests suit another arena than the predicted one.
 
-        Only on CPU, and only if the arena held more than predicted and the other arena is predicted
-        to hold noticeably less than was held.
+        Only on CPU, where sizes of regions can be set, and only if the arena held more than predicted
+        and the other arena is predicted to hold noticeably less than was held.
         """
         if self._baseline.provider != CPU:
             return
@@ -280,6 +280,7 @@ class Confirmation:
             return self.prediction.file_graph()
         if self._graph is None or self._graph[0] is not record:
             graph = graph_of_run(record, self._baseline.dims)
+            # Only the run itself shows an order by priority of an optimised graph.
             if settings_from_runs(self.run.settings).get("session.execution_order"):
                 graph = with_recorded_order(graph, record) or graph
             self._graph = record, graph

@@ -115,7 +115,8 @@ def array_difference(
             f"{actual.dtype}{list(actual.shape)} instead of "
             f"{expected.dtype}{list(expected.shape)}"
         )
-        return Difference(name, expected.size, float("inf"), expected.size or 1, reason)
+        beyond = expected.size or 1  # 0 would count as equal within the tolerance
+        return Difference(name, expected.size, float("inf"), beyond, reason)
     different_count = beyond_count = 0
     largest_distance = 0.0
     flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
