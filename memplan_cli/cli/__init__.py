@@ -199,17 +199,18 @@ class _CommandGroup(click.Group):
                 hint = _timeout_hint(ctx)
             else:
                 hint = _applicable_hint(ctx, error.hint)
-            shown = ctx.ensure_object(Output).without_hidden_folder
-            message = _shortened(shown(str(error)))
+            without_folder = ctx.ensure_object(Output).without_hidden_folder
+            message = _shortened(without_folder(str(error)))
             raise _CommandError(
-                message + (f"\nHint: {_shortened(shown(hint))}" if hint else "")
+                message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
             ) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except OSError as error:
             _show_traceback(ctx)
-            if error.filename is None:
+            if error.filename is None:  # no file of the user is the cause
                 raise _CommandError(_bug_message(error)) from error
+            # The name is cut, so that the reason after it is shown.
             file = os.fsdecode(error.filename)[: _MAX_MESSAGE // 2]
             raise _CommandError(_shortened(f"{file}: {error.strerror}")) from error
         except Exception as error:
@@ -219,7 +220,11 @@ class _CommandGroup(click.Group):
             ctx.ensure_object(Output).end_progress()
 
     def _option_error(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
-        """Return an error that names the commands that have an unknown option, if there are any."""
+        """Return an error that names the commands that have an option unknown to this command.
+
+        If the plan file already has the value, the error says that instead. If no command has the
+        option, it is the error of click.
+        """
         option = error.option_name
         owners = [
             name
@@ -249,7 +254,10 @@ def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
 
 
 def _option_names(ctx: click.Context) -> frozenset[str]:
-    """Return the option names of the running command; ``ctx`` is the context of the group."""
+    """Return the option names of the running command; none if no command was found.
+
+    ``ctx`` is the context of the group.
+    """
     group, name = ctx.command, ctx.invoked_subcommand or ""
     command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
     parameters = () if command is None else command.params

@@ -102,7 +102,10 @@ def output_options(command: Command) -> Command:
 
 
 def detail_options(command: Command) -> Command:
-    """Add ``--verbose`` and ``--explain``; the argument is a report's `Detail`, ``detail``."""
+    """Add ``--verbose`` and ``--explain``; the argument is a report's `Detail`, ``detail``.
+
+    With both options, ``--explain`` counts, which includes all that ``--verbose`` adds.
+    """
 
     @wraps(command)
     def run(*args: object, verbose: bool, explain: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
@@ -143,7 +146,8 @@ class Validation:
 
     Attributes:
         depth: compare ``outputs``, or measure memory too (``full``); None: run nothing.
-        search: settings are predicted (``foreseen``) or ``measured``.
+        search: how the best session settings are found: from predicted memory (``foreseen``), or
+            by running the model under many settings (``measured``).
     """
 
     depth: Literal["outputs", "full"] | None
@@ -202,10 +206,14 @@ def validation_options(command: Command) -> Command:
 
 
 def options_in_use(parameters: Collection[str]) -> tuple[str, ...]:
-    """Return the options of the running command that the user gave, of these click parameters."""
+    """Return the options of the running command that the user gave, by their long names.
+
+    Args:
+        parameters: The names of the click parameters to look for.
+    """
     context = click.get_current_context()
     return tuple(
-        max(parameter.opts, key=len)
+        max(parameter.opts, key=len)  # --quiet, not -q
         for parameter in context.command.params
         if parameter.name in parameters
         and context.get_parameter_source(parameter.name)

@@ -104,7 +104,7 @@ def say(text: str) -> None:
 
 
 def deliver(text: str, out: Path | None, output: Output) -> None:
-    """Print a result, or write it into the file ``out`` and print the name of the file.
+    """Print a result, or write it into the file ``out`` and print the name of the file on stderr.
 
     Raises:
         ModelError: the file or stdout cannot be written.
@@ -170,6 +170,7 @@ class ProgressDisplay:
         self._lock = RLock()
         self._start_time = time.monotonic()
         self._stage = ""
+        # The stage of the last line of the log, and the seconds at which it was printed.
         self._logged_stage, self._logged_at = "", 0.0
         self._line: Line | None = None
         self._timer: Timer | None = None
@@ -184,7 +185,7 @@ class ProgressDisplay:
             self._stage = stage
             if self._elapsed() > PROGRESS_DELAY:
                 self._draw()
-            elif self._timer is None:
+            elif self._timer is None:  # one timer draws whichever stage runs when it ends
                 self._timer = Timer(PROGRESS_DELAY, self._draw)
                 self._timer.daemon = True
                 self._timer.start()
@@ -204,11 +205,17 @@ class ProgressDisplay:
             self._stage = ""
 
     def _elapsed(self) -> float:
+        """Return the seconds since the display was made, which is when the first stage began."""
         return time.monotonic() - self._start_time
 
     def _draw(self) -> None:
+        """Start the live line, or print a line of the log if one is due.
+
+        A line of the log is due if the stage is new, or if the stage counts its parts and
+        `LOG_INTERVAL` has passed since the last line. Errors of stderr are ignored.
+        """
         with self._lock, suppress(OSError):
-            if not self._stage:
+            if not self._stage:  # `stop` was called while the timer ran
                 return
             if self._make_line is not None:
                 if self._line is None:
@@ -223,9 +230,11 @@ class ProgressDisplay:
                 self._write(self._text())
 
     def _text(self) -> str:
+        """Return the text of the live line at this moment."""
         return f"memplan: {self._stage} ({self._elapsed():.0f} s)"
 
     def _erase_line(self) -> None:
+        """Erase the live line if there is one; `_draw` makes a new one."""
         if self._line is not None:
             self._line.stop()
             self._line = None

@@ -120,10 +120,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         test = _limits_of_test(item)
         _check_named_models(test, item.config.rootpath)
     yield
-    unused = [limit for i, limit in enumerate(test.limits) if i not in test.checked]
-    if unused:
+    unchecked = [limit for index, limit in enumerate(test.limits) if index not in test.checked]
+    if unchecked:
         pytest.fail(
-            f"{_MARK} of {unused[0].size_text} checked no model: name one in the mark, or use "
+            f"{_MARK} of {unchecked[0].size_text} checked no model: name one in the mark, or use "
             "the fixture onnx_memory",
             pytrace=False,
         )
@@ -138,17 +138,18 @@ def _check_named_models(test: _TestLimits, root: Path) -> None:
         MemplanError: a model, a limit or a dim is wrong, or a size is unknown.
     """
     with_model = [limit for limit in test.limits if limit.model is not None]
-    for i, limit in enumerate(test.limits):
+    for index, limit in enumerate(test.limits):
         for named in with_model if limit.model is None else [limit]:
             _check_model(limit.with_defaults_of(named), root / str(named.model))
-            test.checked.add(i)
+            test.checked.add(index)
 
 
 @pytest.fixture
 def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     """Return a function that plans a model, checks the limits of the test, and returns the report.
 
-    Limits that name another model are skipped, unless all limits of the test name one.
+    Limits that name a model of their own are skipped, unless all limits of the test name one. A
+    test without limits gets the report only.
     """
 
     def measure(model: Path | str) -> Report:
@@ -156,9 +157,9 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
         with _errors_as_failures():
             test = _limits_of_test(request.node)
             indices = range(len(test.limits))
-            without_model = [i for i in indices if test.limits[i].model is None]
+            without_model = [index for index in indices if test.limits[index].model is None]
             applicable = without_model or indices
-            reports = [_check_model(test.limits[i], Path(model)) for i in applicable]
+            reports = [_check_model(test.limits[index], Path(model)) for index in applicable]
             test.checked.update(applicable)
             return reports[0] if reports else _plan(Path(model), _request(None, {})).report
 
@@ -247,13 +248,17 @@ def _plan_options(arguments: Mapping[str, Any], root: Path) -> dict[str, Any]:
 
 
 def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
+    """Return the settings of a plan; the module is imported when a test has a mark or the fixture."""
     from memplan_cli.api.request import Request
 
     return Request(config, dict(options))
 
 
 def _check_model(limit: Limit, model: Path) -> Report:
-    """Plan a model, fail the test if the model exceeds the limit, and return the report."""
+    """Plan a model, fail the test if the model exceeds the limit, and return the report.
+
+    Findings that do not fail, such as partial totals, become warnings.
+    """
     from memplan_cli.api.gate import with_metrics
     from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
     from memplan_cli.reporting.snapshot import snapshot_of
@@ -279,6 +284,7 @@ def _plan(model: Path, request: Request) -> Plan:
     from memplan_cli.api.model_or_plan import planned, reject_unused_settings
 
     settings = (*(["config"] if request.config else []), *request.overrides)
+    # Errors name options of the command line: --dim and --input for ``dims`` and ``inputs``.
     reject_unused_settings((model,), [name.removesuffix("s") for name in settings])
     return planned(model, request)
 

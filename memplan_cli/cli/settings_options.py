@@ -248,7 +248,10 @@ class SettingsOptions:
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The options that were given, without dashes at the front: ``no-skip-grads``."""
+        """The options that were given, without dashes at the front.
+
+        A flag that is off, ``skip_grads=False``, is the option ``no-skip-grads``.
+        """
         names = []
         for setting, value in {"config": self.config, **self.overrides}.items():
             if value not in (None, ()):
@@ -275,6 +278,7 @@ def settings_options(command: Command) -> Command:
 
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
+        # None means that an option was not given. Options that can be repeated are then empty.
         overrides: dict[str, object] = {name: options.pop(name) for name in _PLAIN_SETTINGS}
         for name, parse in _TABLE_PARSERS.items():
             overrides[name] = parse(options.pop(name)) or None
@@ -340,7 +344,7 @@ def unknown_dims(command: Command) -> Command:
             raise SettingsError(
                 "--dim =? has no name", hint="name the dimension: --dim NAME=?"
             )
-        _reject_common_names(bound, names)
+        _refuse_common_names(bound, names)
         return command(*args, dims=bound, unknown=tuple(dict.fromkeys(names)), **options)
 
     return cast("Command", run)
@@ -355,6 +359,7 @@ def several_dims(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
         lists = [text for text in dims if "," in text.rpartition("=")[2]]
+        # Texts with one value go to `settings_options`, which reads and checks them.
         bound = [text for text in dims if text not in lists]
         profiles: dict[str, tuple[int, ...]] = {}
         for name, values in parse_dim_lists(lists).items():
@@ -362,9 +367,10 @@ def several_dims(command: Command) -> Command:
                 bound.append(f"{name}={values[0]}")
             else:
                 profiles[name] = values
-        _reject_common_names(bound, profiles)
+        _refuse_common_names(bound, profiles)
         return command(*args, dims=tuple(bound), profiles=profiles, **options)
 
+    # `wraps` copied the options of the command: the help of its --dim is changed.
     for option in vars(run).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."
@@ -376,12 +382,16 @@ def several_dims(command: Command) -> Command:
 
 
 def profile_dims(command: Command) -> Command:
-    """Take all of ``--dim``; the argument is a mapping of names to values, ``profiles``."""
+    """Allow ``--dim NAME=N,N,..``; the argument is a mapping of names to values, ``profiles``.
+
+    Unlike `several_dims`, dims with one value are in ``profiles`` too, and none is a setting.
+    """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
         return command(*args, dims=(), profiles=parse_dim_lists(dims), **options)
 
+    # `wraps` copied the options of the command: the help of its --dim is changed.
     for option in vars(run).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."
@@ -392,8 +402,12 @@ def profile_dims(command: Command) -> Command:
     return cast("Command", run)
 
 
-def _reject_common_names(texts: Iterable[str], names: Collection[str]) -> None:
-    """Raise a SettingsError if a ``NAME=N`` text has one of these names."""
+def _refuse_common_names(texts: Iterable[str], names: Collection[str]) -> None:
+    """Refuse a dim that is given in two ways.
+
+    Raises:
+        SettingsError: a ``NAME=N`` text has one of ``names``.
+    """
     for text in texts:
         name = text.rpartition("=")[0]
         if name in names:

@@ -196,6 +196,7 @@ def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
         name, sign, numbers = text.rpartition("=")
         values = [parse_whole_number(number.strip()) for number in numbers.split(",")]
         numeric = tuple(value for value in values if value is not None and value >= 0)
+        # Fewer numbers than parts: a part is no number, or below zero.
         if not sign or not name or len(numeric) < len(values):
             raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
         _add_once(dims, name, tuple(dict.fromkeys(numeric)), "--dim")
@@ -266,7 +267,11 @@ def parse_values(texts: Iterable[str]) -> dict[str, object]:
 
 
 def _parse_value(text: str) -> object:
-    """Return the JSON value of a text: ``1,2`` is a list; text that is no JSON is a string."""
+    """Return the value of a text.
+
+    It is the JSON value of ``1.5``, ``true`` or ``[1,2]``; ``1,2`` is a list without brackets. A
+    text that is no JSON is a string, or a list of strings if it contains commas.
+    """
     is_list_without_brackets = "," in text and not text.startswith("[")
     try:
         return json.loads(f"[{text}]" if is_list_without_brackets else text)

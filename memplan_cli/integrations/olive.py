@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
+# Olive sets these options by number.
 _OPTIMIZATION_LEVELS = {
     "ORT_DISABLE_ALL": 0,
     "ORT_ENABLE_BASIC": 1,
@@ -126,7 +127,16 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
 
 
 def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Olive's
-    """Return how the written model is verified, on Olive's execution provider; None: not at all."""
+    """Return how the written model is verified; None: not at all.
+
+    Args:
+        depth: The parameter ``validation`` of the pass.
+        accelerator: Olive's description of the device. Its execution provider runs the models if
+            memplan supports it, else the CPU does.
+
+    Raises:
+        ValueError: ``depth`` is none of ``outputs``, ``full`` and ``none``.
+    """
     if depth == "none":
         return None
     if depth not in {"outputs", "full"}:
@@ -136,7 +146,7 @@ def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Oliv
 
 
 def _failure_reason(optimized: Optimized) -> str:
-    """Return why nothing was written."""
+    """Return why nothing was written: a missed budget, or the first five outputs that differ."""
     report = optimized.plan.report
     if budget_message := over_budget(report):
         return f"{budget_message}: nothing was written"
@@ -168,6 +178,7 @@ def _output_handler(model: Any, optimized: Optimized, out: Path) -> Any:  # noqa
     if settings is not None:
         existing = inference.get("session_options") or {}
         inference["session_options"] = {**existing, **session_options(settings)}
+    # Olive names a model with data files by its folder and the file in it.
     return ONNXModelHandler(
         model_path=str(out.parent if optimized.data_files else out),
         onnx_file_name=out.name if optimized.data_files else None,

@@ -36,6 +36,7 @@ def _text(
     color: bool = False,
     print_log: bool = False,
 ) -> str:
+    """Return the report for a terminal; with ``print_log``, below one line per tensor."""
     from memplan_cli.reporting.media.text import Screen, draw
     from memplan_cli.reporting.plans.report import text_document
 

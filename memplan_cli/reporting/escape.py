@@ -30,6 +30,7 @@ def printable(text: str) -> str:
 
 
 def _visible(character: str) -> str:
+    r"""Return a printable character as it is, and any other as ``\x1b``, ``\u200b`` or ``\U...``."""
     # Unprintable characters move the cursor, reorder text, are invisible or are unusual blanks.
     if character.isprintable():
         return character
@@ -40,12 +41,17 @@ def _visible(character: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return an escaped name of at most ``width`` characters; a longer one loses its middle."""
+    """Return an escaped name of at most ``width`` characters.
+
+    A longer name keeps its start and its end around an ellipsis; below a width of 5, which has no
+    room for both, only its start.
+    """
     shown = terminal(text)
     if len(shown) <= width or width < 5:
         return shown[:width]
     head = (width - 1) // 2
-    return f"{shown[:head]}…{shown[len(shown) - (width - 1 - head) :]}"
+    tail = width - 1 - head
+    return f"{shown[:head]}…{shown[len(shown) - tail :]}"
 
 
 def per_unit(unit: str) -> str:
@@ -78,6 +84,7 @@ def markdown(text: str) -> str:
     shown = terminal(text)
     runs = re.findall(r"`+", shown)
     fence = "`" * (1 + max((len(run) for run in runs), default=0))
+    # A blank separates backticks of the text from the fence; a span of blanks needs it too.
     padding = " " if runs or not shown.strip() else ""
     # GitHub splits table cells at bars before it parses code spans.
     inner = shown.replace("|", "\\|")
@@ -86,6 +93,8 @@ def markdown(text: str) -> str:
 
 def markdown_prose(text: str) -> str:
     """Return a sentence with all Markdown syntax escaped, so that names in it are no markup."""
+    # An underscore within a word is no emphasis. GitHub links `https:...` and `www.` by itself, and
+    # replaces `:name:` by an emoji.
     escaped = re.sub(
         r"([\\`*\[\]|<>~$&]|(?<!\w)_|_(?!\w)|:(?=\S)|(?<=www)\.)", r"\\\1", terminal(text)
     )
@@ -105,6 +114,7 @@ def csv_row(cells: Iterable[str | int | float | None]) -> str:
 
 
 def _quoted(item: str | float) -> str:
+    """Return a number as it is, and a text as a safe cell, in quotes if it has a separator in it."""
     if not isinstance(item, str):
         return str(item)
     shown = cell(item)
@@ -112,7 +122,7 @@ def _quoted(item: str | float) -> str:
 
 
 def github(text: str) -> str:
-    """Return the message of a GitHub workflow command on one line, so that it starts no other."""
+    """Return the message of a GitHub workflow command on one line: a new line could be a command."""
     shown = "\n".join(terminal(line) for line in text.split("\n"))
     return shown.replace("%", "%25").replace("\n", "%0A")
 

@@ -29,7 +29,9 @@ _MAX_DIMS = 6
 
 def assumed_dims(report: Report) -> dict[str, int]:
     """Return the values of the dims that were assumed, because nothing bound them."""
-    return {n: dim.value for n, dim in report.bindings.items() if dim.source == "assumed"}
+    return {
+        name: dim.value for name, dim in report.bindings.items() if dim.source == "assumed"
+    }
 
 
 def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) -> Iterator[str]:
@@ -62,6 +64,11 @@ def budget_message(smallest: int, recompute: Recompute, chunks: Chunks | None = 
 
     It gives the bytes of the smallest plan and the lower bound, if one is known. The sentence is
     empty if the budget is met or there is none.
+
+    Args:
+        smallest: Bytes of intermediates and outputs in the smallest plan found.
+        recompute: The result of recomputation.
+        chunks: The result of chunking; None: it was not requested.
     """
     chunks = chunks or Chunks()
     if not chunks.met and chunks.budget is not None:
@@ -146,6 +153,7 @@ def unknown_sizes_hint(plan: Plan) -> str:
     """
     report = plan.report
     was_run = plan.settings.get("run", True)
+    # Units that depend on data suggest --run, which is of no use if runs were allowed already.
     units = () if was_run else [arena.unit for arena in plan.arenas]
     assumed_or_bound = {name: dim.value for name, dim in report.bindings.items()}
     inputs = free_inputs(report)
@@ -155,6 +163,7 @@ def unknown_sizes_hint(plan: Plan) -> str:
     may_help = units or None in free_dims or not free_symbols <= assumed_or_bound.keys()
     options = sizing_options(inputs, units, assumed_or_bound) if may_help else ""
     if report.partial and not was_run:
+        # The options may end with --run already: it is added once.
         options = f"{options.removesuffix(RUN_OPTION).strip()} {RUN_OPTION}".strip()
     hints = []
     if options:

@@ -38,10 +38,10 @@ MAX_BASELINE_TENSORS = 500
 _SMALLEST_SHARE = 1000
 """A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
 
-_MEMORY_METRICS = (
-    *("planned", "live_peak", "resident", "foldable", "total", "naive", "weights"),
-    *("inputs", "outputs", "order_bound"),
-)
+_RECORDED_MEMORY_METRICS = (
+    "planned", "live_peak", "resident", "foldable", "total", "naive", "weights",
+)  # fmt: skip
+_MEMORY_METRICS = (*_RECORDED_MEMORY_METRICS, "inputs", "outputs", "order_bound")
 _RUNTIME_METRICS = {
     "predicted": {
         "first_run_peak": "first_run_peak",
@@ -56,7 +56,7 @@ _RUNTIME_METRICS = {
 
 _PROCESS_METRICS = ("load", "run", "private", "file")
 _SNAPSHOT_METRICS = {
-    *_MEMORY_METRICS[:7],
+    *_RECORDED_MEMORY_METRICS,
     *("predicted.first_run_peak", "predicted.steady_peak"),
     *("observed.first_run_peak", "observed.steady_peak", "observed.held"),
     *("process.load", "process.run", "process.private"),
@@ -221,7 +221,10 @@ def dims_text(dims: Mapping[str, str]) -> str:
 
 
 def _planned_dims(plan: Plan) -> dict[str, str]:
-    """Return the dims, bounds and shapes of a plan's settings, and the assumed dims, as text."""
+    """Return the dims, bounds and shapes of a plan's settings, and the assumed dims, as text.
+
+    For example ``{"batch": "8", "seq": "1..128", "shape of x": "1,3,64,64"}``.
+    """
     dims: dict[str, str] = {}
     for key in ("dims", "bounds", "shapes"):
         setting = plan.settings.get(key)
@@ -253,8 +256,14 @@ def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, Ten
 def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> TensorFacts:
     """Return the facts of one tensor; ``nodes`` are labels by step."""
     if tensor.pinned:
-        read_by = f"the end of the run ({tensor.pinned})"
-        return TensorFacts(tensor.bytes, tensor.last, "", read_by, at_peak)
+        # A pinned tensor has its memory for the whole run, whichever node writes it.
+        return TensorFacts(
+            bytes=tensor.bytes,
+            steps=tensor.last,
+            made_by="",
+            read_by=f"the end of the run ({tensor.pinned})",
+            at_peak=at_peak,
+        )
     return TensorFacts(
         bytes=tensor.bytes,
         steps=tensor.last - tensor.first,
@@ -344,7 +353,10 @@ def baseline_text(snapshots: Mapping[str, Snapshot]) -> str:
 
 
 def baseline_tensors(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
-    """Return the tensors that a baseline keeps: those at the peak, then the largest."""
+    """Return the tensors that a baseline keeps: those at the peak, then the largest.
+
+    There are at most `MAX_BASELINE_TENSORS`, and none that is small and not at the peak.
+    """
     min_bytes = snapshot.metrics.get("live_peak", 0) // _SMALLEST_SHARE
     relevant = [
         (name, facts)
@@ -362,6 +374,11 @@ def model_key(model: Path, baseline: Path) -> str:
 
 
 def _read_json(path: Path) -> Any:  # noqa: ANN401 - untrusted JSON
+    """Return the content of a baseline or plan file.
+
+    Raises:
+        PlanError: there is no file, it is too large, cannot be read, or is not JSON.
+    """
     refuse_endless(path, PlanError)
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:

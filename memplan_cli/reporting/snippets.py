@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
-    """Return Python that creates the session and runs it, each option in its scope."""
+    """Return Python that creates the session and runs it, each option in its scope.
+
+    Args:
+        settings: The options.
+        model: The path of the model, as it stands in the code.
+        provider: ONNX Runtime's name of the execution provider.
+    """
     lines = ["import onnxruntime as ort", "", "options = ort.SessionOptions()"]
     for key, value in sorted(settings.session.items()):
         enum = OPTION_ENUMS.get(key)
@@ -27,14 +33,14 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
         lines.append(f"options.{key} = {text}")
     for key, entry in sorted(settings.session_config.items()):
         lines.append(f"options.add_session_config_entry({key!r}, {entry!r})")
-    own: dict[str, Setting] = dict(sorted(settings.provider.items()))
+    provider_options: dict[str, Setting] = dict(sorted(settings.provider.items()))
     if settings.arena and provider == CPU:
         lines += _cpu_arena(settings)
-    elif settings.arena:
-        own |= dict(sorted(settings.arena.items()))
+    elif settings.arena:  # the CUDA provider takes the keys of its arena as options of its own
+        provider_options |= dict(sorted(settings.arena.items()))
     lines.append(
         f"session = ort.InferenceSession({model!r}, options, "
-        f"providers=[({provider!r}, {own!r})])"
+        f"providers=[({provider!r}, {provider_options!r})])"
     )
     lines.append("run_options = ort.RunOptions()")
     for key, entry in sorted(settings.run_config.items()):
@@ -49,15 +55,17 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
 def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list[str]:
     """Return Python that makes a step of a session with donated buffers.
 
+    A donated output is bound to the buffer of an input, and is written over it.
+
     Args:
-        outputs: ``{output: input}``, or an expression that gives it.
-        provider: Where the buffers are.
+        outputs: ``{output: input}``, or a Python expression with this value.
+        provider: ONNX Runtime's name of the provider whose device holds the buffers.
     """
-    text = outputs if isinstance(outputs, str) else _pretty(outputs)
+    donated = outputs if isinstance(outputs, str) else _dict_literal(outputs)
     device = "cpu" if provider == CPU else "cuda"
     return [
         "# Each of these outputs is written over the input that it replaces.",
-        f"donated = {text}",
+        f"donated = {donated}",
         "",
         "",
         "def bind(inputs):",
@@ -81,14 +89,17 @@ def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list
     ]
 
 
-def _pretty(outputs: Mapping[str, str]) -> str:
-    pairs = (f"    {made!r}: {given!r},\n" for made, given in sorted(outputs.items()))
+def _dict_literal(outputs: Mapping[str, str]) -> str:
+    """Return a Python dict literal with one ``output: input`` pair per line."""
+    pairs = (
+        f"    {output!r}: {input_name!r},\n" for output, input_name in sorted(outputs.items())
+    )
     return f"{{\n{''.join(pairs)}}}"
 
 
 def _cpu_arena(settings: RuntimeSettings) -> list[str]:
-    """On CPU the arena belongs to the process: one registration, before any session."""
-    keys = {k: EXTEND_STRATEGIES.get(str(v), v) for k, v in sorted(settings.arena.items())}
+    """Return Python that registers the CPU arena, which all sessions of the process share."""
+    keys = _arena_numbers(settings)
     return [
         "# The arena belongs to the process: register it once, before the first session.",
         "memory = ort.OrtMemoryInfo(",
@@ -100,7 +111,7 @@ def _cpu_arena(settings: RuntimeSettings) -> list[str]:
 
 
 def settings_json(settings: RuntimeSettings) -> str:
-    """Return the contract's ``runtime.settings`` block as text."""
+    """Return settings as JSON, in the form of ``runtime.settings`` of a report."""
     return json.dumps(to_json(settings), indent=2) + "\n"
 
 
@@ -120,20 +131,23 @@ _LEVELS = {
 
 
 def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
-    """Return a function in C that creates the session; it returns a status, NULL if all is well."""
+    """Return a function in C that creates the session and its run options.
+
+    The function returns NULL, or the status of the first call that failed.
+    """
     lines = [
         "#include <stddef.h>",
         "",
         "#include <onnxruntime_c_api.h>",
         "",
-        *_comments(settings),
+        *_python_only_comments(settings),
         "#define MEMPLAN_TRY(call) \\",
         "  do { \\",
         "    OrtStatus* status_ = (call); \\",
         "    if (status_ != NULL) return status_; \\",
         "  } while (0)",
         "",
-        *_pairs(settings),
+        *_donated_array(settings),
         "static OrtStatus* memplan_session(const OrtApi* ort, OrtEnv* env, OrtSession** session,",
         "                                  OrtRunOptions** run_options) {",
         "  OrtSessionOptions* options = NULL;",
@@ -141,11 +155,11 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
         *(f"  MEMPLAN_TRY(ort->{call});" for call in _c_options(settings)),
         *(_c_arena(settings) if settings.arena and provider == CPU else ()),
         *(_c_cuda(settings) if provider != CPU else ()),
-        f"  MEMPLAN_TRY(ort->CreateSession(env, ORT_TSTR({_text(model)}), options, session));",
+        f"  MEMPLAN_TRY(ort->CreateSession(env, ORT_TSTR({_c_literal(model)}), options, session));",
         "  ort->ReleaseSessionOptions(options);",
         "  MEMPLAN_TRY(ort->CreateRunOptions(run_options));",
         *(
-            f"  MEMPLAN_TRY(ort->AddRunConfigEntry(*run_options, {_text(k)}, {_text(v)}));"
+            f"  MEMPLAN_TRY(ort->AddRunConfigEntry(*run_options, {_c_literal(k)}, {_c_literal(v)}));"
             for k, v in sorted(settings.run_config.items())
         ),
         "  return NULL;",
@@ -155,24 +169,27 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
 
 
 def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
-    """Return a function in C++ that creates the session; what fails is an ``Ort::Exception``."""
+    """Return two functions in C++: one creates the session, the other its run options.
+
+    Both throw an ``Ort::Exception`` if a call fails.
+    """
     lines = [
         "#include <onnxruntime_cxx_api.h>",
         "",
-        *_comments(settings),
-        *_pairs(settings),
+        *_python_only_comments(settings),
+        *_donated_array(settings),
         "inline Ort::Session memplan_session(Ort::Env& env) {",
         "  Ort::SessionOptions options;",
         *(f"  options.{call};" for call in _cpp_options(settings)),
         *(_cpp_arena(settings) if settings.arena and provider == CPU else ()),
         *(_cpp_cuda(settings) if provider != CPU else ()),
-        f"  return Ort::Session(env, ORT_TSTR({_text(model)}), options);",
+        f"  return Ort::Session(env, ORT_TSTR({_c_literal(model)}), options);",
         "}",
         "",
         "inline Ort::RunOptions memplan_run_options() {",
         "  Ort::RunOptions options;",
         *(
-            f"  options.AddConfigEntry({_text(k)}, {_text(v)});"
+            f"  options.AddConfigEntry({_c_literal(k)}, {_c_literal(v)});"
             for k, v in sorted(settings.run_config.items())
         ),
         "  return options;",
@@ -181,27 +198,30 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
     return "\n".join(lines) + "\n"
 
 
-def _comments(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield a comment for each session option that the C API cannot set."""
+def _python_only_comments(settings: RuntimeSettings) -> Iterator[str]:
+    """Yield a comment for each session option that the C API cannot set, unless it has its default."""
     for key, default in _WITHOUT_C.items():
         value = settings.session.get(key, default)
         if value != default:
             yield f"// {key} = {value}: can be set from Python only; outputs do not depend on it"
 
 
-def _pairs(settings: RuntimeSettings) -> Iterator[str]:
+def _donated_array(settings: RuntimeSettings) -> Iterator[str]:
     """Yield the donated pairs (output, input) as a C array; nothing without donation."""
     if settings.io_binding:
         yield "// Each of these outputs is bound (OrtIoBinding) to the buffer of the input behind it."
         yield "static const char* const memplan_donated[][2] = {"
-        for made, given in sorted(settings.io_binding.items()):
-            yield f"    {{{_text(made)}, {_text(given)}}},"
+        for output, input_name in sorted(settings.io_binding.items()):
+            yield f"    {{{_c_literal(output)}, {_c_literal(input_name)}}},"
         yield "};"
         yield ""
 
 
-def _calls(settings: RuntimeSettings) -> Iterator[tuple[str, str]]:
+def _session_calls(settings: RuntimeSettings) -> Iterator[tuple[str, str]]:
     """Yield ``(function, argument)`` of the C API for each session option.
+
+    The argument is empty for a function that takes none but the options. Options in `_WITHOUT_C`
+    are left out: `_python_only_comments` names them.
 
     Raises:
         ValueError: no function sets an option, and it is not in `_WITHOUT_C`.
@@ -229,10 +249,11 @@ def _calls(settings: RuntimeSettings) -> Iterator[tuple[str, str]]:
 
 
 def _c_options(settings: RuntimeSettings) -> Iterator[str]:
-    for name, argument in _calls(settings):
+    """Yield the calls in C that set the session options, without ``ort->`` and semicolon."""
+    for name, argument in _session_calls(settings):
         yield f"{name}({', '.join(filter(None, ('options', argument)))})"
     for key, value in sorted(settings.session_config.items()):
-        yield f"AddSessionConfigEntry(options, {_text(key)}, {_text(value)})"
+        yield f"AddSessionConfigEntry(options, {_c_literal(key)}, {_c_literal(value)})"
 
 
 _CPP_NAMES = {
@@ -243,20 +264,26 @@ _CPP_NAMES = {
 
 
 def _cpp_options(settings: RuntimeSettings) -> Iterator[str]:
-    for name, argument in _calls(settings):
+    """Yield the calls in C++ that set the session options, without ``options.`` and semicolon."""
+    for name, argument in _session_calls(settings):
         yield f"{_CPP_NAMES.get(name, name)}({argument})"
     for key, value in sorted(settings.session_config.items()):
-        yield f"AddConfigEntry({_text(key)}, {_text(value)})"
+        yield f"AddConfigEntry({_c_literal(key)}, {_c_literal(value)})"
 
 
-def _arena(settings: RuntimeSettings) -> Mapping[str, Setting]:
-    return {k: EXTEND_STRATEGIES.get(str(v), v) for k, v in sorted(settings.arena.items())}
+def _arena_numbers(settings: RuntimeSettings) -> Mapping[str, Setting]:
+    """Return the options of the arena by key, with numbers in place of names of strategies."""
+    return {
+        key: EXTEND_STRATEGIES.get(str(value), value)
+        for key, value in sorted(settings.arena.items())
+    }
 
 
 def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
-    arena = _arena(settings)
+    """Yield C that registers the CPU arena and lets the session use it."""
+    arena = _arena_numbers(settings)
     yield "  // The arena belongs to the environment: registered once, before the first session."
-    yield f"  const char* const keys[] = {{{', '.join(map(_text, arena))}}};"
+    yield f"  const char* const keys[] = {{{', '.join(map(_c_literal, arena))}}};"
     yield f"  const size_t values[] = {{{', '.join(str(int(v)) for v in arena.values())}}};"
     yield "  OrtArenaCfg* arena = NULL;"
     yield "  OrtMemoryInfo* memory = NULL;"
@@ -270,7 +297,11 @@ def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _cpp_arena(settings: RuntimeSettings) -> Iterator[str]:
-    pairs = ", ".join(f"{{{_text(k)}, {int(v)}}}" for k, v in _arena(settings).items())
+    """Yield C++ that registers the CPU arena and lets the session use it."""
+    pairs = ", ".join(
+        f"{{{_c_literal(key)}, {int(value)}}}"
+        for key, value in _arena_numbers(settings).items()
+    )
     yield "  // The arena belongs to the environment: registered once, before the first session."
     yield f"  Ort::ArenaCfg arena(std::unordered_map<std::string, size_t>{{{pairs}}});"
     yield '  Ort::MemoryInfo memory("Cpu", OrtArenaAllocator, 0, OrtMemTypeDefault);'
@@ -279,18 +310,25 @@ def _cpp_arena(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _provider_options(settings: RuntimeSettings) -> Mapping[str, str]:
-    """Return the options of a CUDA provider, which include those of its arena, as text."""
-    own = {**settings.provider, **settings.arena}
-    return {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in sorted(own.items())}
+    """Return the options of a CUDA provider, which include those of its arena, as text.
+
+    A bool is ``0`` or ``1``.
+    """
+    options = {**settings.provider, **settings.arena}
+    return {
+        key: str(int(value)) if isinstance(value, bool) else str(value)
+        for key, value in sorted(options.items())
+    }
 
 
 def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
+    """Yield C that appends the CUDA provider to the session options."""
     options = _provider_options(settings)
     yield "  OrtCUDAProviderOptionsV2* cuda = NULL;"
     yield "  MEMPLAN_TRY(ort->CreateCUDAProviderOptions(&cuda));"
     if options:
-        yield f"  const char* const cuda_keys[] = {{{', '.join(map(_text, options))}}};"
-        yield f"  const char* const cuda_values[] = {{{', '.join(map(_text, options.values()))}}};"
+        yield f"  const char* const cuda_keys[] = {{{', '.join(map(_c_literal, options))}}};"
+        yield f"  const char* const cuda_values[] = {{{', '.join(map(_c_literal, options.values()))}}};"
         yield (
             "  MEMPLAN_TRY(ort->UpdateCUDAProviderOptions(cuda, cuda_keys, cuda_values, "
             f"{len(options)}));"
@@ -300,8 +338,10 @@ def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
+    """Yield C++ that appends the CUDA provider to the session options."""
     pairs = ", ".join(
-        f"{{{_text(k)}, {_text(v)}}}" for k, v in _provider_options(settings).items()
+        f"{{{_c_literal(key)}, {_c_literal(value)}}}"
+        for key, value in _provider_options(settings).items()
     )
     yield "  Ort::CUDAProviderOptions cuda;"
     if pairs:
@@ -309,11 +349,16 @@ def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
     yield "  options.AppendExecutionProvider_CUDA_V2(*cuda);"
 
 
-def _text(text: str) -> str:
-    """Return a C string literal; other characters than printable ASCII are octal escapes."""
-    plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
-    written = (
-        plain.get(byte, chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")
+def _c_literal(text: str) -> str:
+    """Return a C string literal; other characters than printable ASCII are octal escapes.
+
+    Unlike `escape.c_string`, which is for texts to show, the literal has exactly the bytes of the
+    text: the runtime looks up a file or a key with it.
+    """
+    # A question mark is escaped because two of them can begin a trigraph.
+    escapes = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
+    characters = (
+        escapes.get(byte, chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")
         for byte in text.encode()
     )
-    return f'"{"".join(written)}"'
+    return f'"{"".join(characters)}"'

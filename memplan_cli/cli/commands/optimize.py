@@ -135,6 +135,7 @@ def optimize(
     check_detail(detail, form)
     model_settings = settings.load(model)
     if not model_settings.run:
+        # --no-run turns validation off; options that ask for it contradict --no-run.
         run_options = options_in_use(("tune", "validate")) if validation.depth else ()
         refuse_run(model_settings, next(iter(run_options), ""))
         validation = replace(validation, depth=None)
@@ -205,7 +206,7 @@ def _check_options(
 
 
 def _failure_reason(plan: Plan) -> str:
-    """Return why a plan was not written."""
+    """Return why a plan was not written: a missed budget, a model that fails, or other outputs."""
     from memplan_cli.reporting.hints import over_budget
 
     validation = plan.report.validation

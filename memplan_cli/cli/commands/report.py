@@ -89,9 +89,11 @@ def report(
     model_settings = None if is_plan else settings.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []
     if form == "json" and not profiles:
-        # The predicted process takes a session, which runs nothing; only JSON contains it.
+        # Only JSON contains the predicted process, which takes a session but no run. It is
+        # predicted for one size, and profiles have several.
         extras.append("process")
     plan = api.report(path, model_settings, output.progress, profiles=profiles, extras=extras)
+    # From a model, the header gets its inputs and outputs too. `render` refuses --print-log for it.
     if form == "c-header" and model_settings and not print_log:
         text = c_header(plan, interface_of(path, model_settings))
     else:
@@ -101,6 +103,7 @@ def report(
             page_context = replace(
                 page_context, label="in the order of the file", plan=file_order_plan
             )
+        # A plan file names its model from its own folder: all formats but JSON name it from here.
         shown_plan = named_from_here(plan, path) if is_plan and form != "json" else plan
         text = render(
             shown_plan,

@@ -58,7 +58,7 @@ def simulate(
     from memplan_cli.reporting.commands.simulate import SIMULATE
 
     output.progress("running the original")
-    names = tuple(dict.fromkeys(allocators)) or ALLOCATORS
+    names = tuple(dict.fromkeys(allocators)) or ALLOCATORS  # each once, in the given order
     simulation = api.simulate(model, binding, names, timeout)
     for warning in simulation.warnings:
         output.note(f"warning: {warning}")

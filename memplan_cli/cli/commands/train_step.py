@@ -137,11 +137,11 @@ def train_step(
     from memplan_cli.settings.values import Place, Value
 
     recipe = Recipe(
-        loss or LossFunction(str(loss_fn), labels or "labels", loss_input or ""),
-        Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
-        train,
-        freeze,
-        Statistics.RUNNING if running else Statistics.BATCH,
+        loss=loss or LossFunction(str(loss_fn), labels or "labels", loss_input or ""),
+        optimizer=Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
+        train=train,
+        freeze=freeze,
+        statistics=Statistics.RUNNING if running else Statistics.BATCH,
     )
     step = train_step(
         model,

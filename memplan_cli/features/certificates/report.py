@@ -38,9 +38,12 @@ def document(certified: CertificateVerdict) -> doc.Document:
 
 def _row(part: PartVerdict) -> tuple[str, str, str, str]:
     """Return the name of a bound, its bytes, the verdict, and the proof or what is wrong."""
-    by = _PROOF_METHODS.get(part.method, "") if part.status == VERIFIED else part.reason
+    proof_or_reason = (
+        _PROOF_METHODS.get(part.method, "") if part.status == VERIFIED else part.reason
+    )
+    # The unit 1 means bytes; other units are products of symbols, such as batch*seq.
     unit = f" x {part.unit}" if part.unit != "1" else ""
-    return part.part, format_size(part.bound) + unit, part.status, by
+    return part.part, format_size(part.bound) + unit, part.status, proof_or_reason
 
 
 VERIFY: Mapping[str, Callable[[CertificateVerdict], str]] = {

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 def foldable_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the tensors of the peak that depend on constants only, and the option that folds them."""
+    """Yield the tensors of the peak that depend on constants only, and the option that folds them.
+
+    Nothing is yielded if there is no such tensor.
+    """
     tensors = report.foldable
     if not tensors:
         return
     total = sum(tensor.bytes for tensor in tensors)
+    # `left` is the reason why a tensor cannot be folded, empty if it can.
     foldable = sum(tensor.bytes for tensor in tensors if not tensor.left)
     line = f"{format_size(total)} of the lower bound depend on initializers and constants only"
     if foldable:
@@ -34,7 +38,10 @@ def foldable_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def folded_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the folded constants, those that were not folded and why, and the change of weights."""
+    """Yield the folded constants, those that were not folded and why, and the change of weights.
+
+    Nothing is yielded if the model was not searched for constants to fold, or has none.
+    """
     folded = report.folded
     if not folded.tensors and not folded.left:
         return
@@ -66,8 +73,11 @@ def folded_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def external_weights_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield how many bytes of weights were moved out of the model file, and where to."""
-    del max_rows  # there is no table
+    """Yield how many bytes of weights were moved out of the model file, and where to.
+
+    Nothing is yielded if no weights were moved. ``max_rows`` has no effect: there is no table.
+    """
+    del max_rows
     external = report.external_weights
     if external.bytes:
         line = (

@@ -65,10 +65,14 @@ def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
-    """Yield the memory of one decoding step, of the original and of the written model."""
+    """Yield the memory of one decoding step, of the original and of the written model.
+
+    Nothing is yielded if a size of either is unknown.
+    """
     before, memory = report.caches.before, report.memory
     if before is None or memory.inputs is None or memory.planned is None:
         return
+    # Each cache is an output in the buffer of its input, and counts as an input only.
     after = memory.inputs, (memory.outputs or 0) - report.caches.bytes, memory.planned
     yield doc.Paragraph(
         f"the step that fills them: {_sum(before)} before, {_sum(after)} now "
@@ -77,4 +81,5 @@ def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
 
 
 def _sum(sizes: tuple[int, int, int]) -> str:
+    """Return sizes and their sum as text: ``1 KiB + 2 KiB + 3 KiB = 6 KiB``, with two decimals."""
     return f"{' + '.join(map(format_size, sizes))} = {format_size(sum(sizes))}"

@@ -145,7 +145,10 @@ def soak_document(soak: Soak) -> doc.Document:
 
 
 def _verdicts(soak: Soak) -> Iterator[doc.Block]:
-    """Yield the errors of a soak test, or that it passed."""
+    """Yield the errors of a soak test, or that it passed.
+
+    The arena is checked if a bound was predicted and the run tells what the arena held.
+    """
     for name in soak.differing:
         yield doc.Note("error", f"outputs differ between the defaults and: {name}")
     bound = soak.serving.chosen.bound
@@ -195,7 +198,11 @@ def _size_or_dash(size: int | None) -> str:
 
 
 def _private_curve(run: ConfigurationRun) -> tuple[tuple[int, int], ...]:
-    """Return the samples of private memory as pairs of request and bytes, negative ones as 0."""
+    """Return the samples of private memory as ``(request, bytes)``.
+
+    Bytes are relative to the process after its session was created, so that they can be negative;
+    these are 0 here.
+    """
     return tuple((sample.request, max(sample.private, 0)) for sample in run.samples)
 
 
@@ -203,7 +210,7 @@ def _sparkline(run: ConfigurationRun, max_growth: int) -> str:
     """Return private memory over the requests as one line of bars; ``max_growth`` is a full bar."""
     width = min(_SPARKLINE_WIDTH, run.requests)
     maxima = sampled_maxima(_private_curve(run), run.requests, width)
-    # The last column sets the scale and is cut off.
+    # Bars are scaled to the largest value: the last column sets the scale, and is cut off.
     lines = bar_lines([*maxima, max_growth], 1)
     return lines[0][: len(maxima)] if lines else ""
 

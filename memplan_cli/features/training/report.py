@@ -116,7 +116,11 @@ def document(written: WrittenStep) -> doc.Document:
 
 
 def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
-    """Yield a table of the updated weights; remarks are left out if there are none."""
+    """Yield a table of the updated weights and running statistics.
+
+    The column of remarks is left out if it is empty.
+    """
+    # The optimizer keeps the same number of tensors for each parameter: two for Adam.
     state_count = len(step.state) // len(step.parameters)
     rows: list[tuple[doc.Prose, ...]] = [
         (
@@ -155,19 +159,19 @@ def _remarks(reader_count: int, state_count: int) -> str:
 
 def _fixed_weights(step: TrainStep) -> Iterator[doc.Block]:
     """Yield a table of the reasons why weights are not trained, with up to three weights each."""
-    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    names_by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, reason in step.fixed.items():
-        by_reason[reason].append(name)
+        names_by_reason[reason].append(name)
     rows = [
         (str(len(names)), reason, _joined_names(names[:3]))
-        for reason, names in sorted(by_reason.items())
+        for reason, names in sorted(names_by_reason.items())
     ]
     heads = (">weights", "reason", "for example")
     yield from doc.section("Not trained, and why", doc.first_rows(heads, rows, 0, "reasons"))
 
 
 def _joined_names(names: Sequence[str]) -> tuple[str | doc.Name, ...]:
-    """Return names with commas between them."""
+    """Return names, at least one, with commas between them."""
     return (
         doc.Name(names[0]),
         *(part for name in names[1:] for part in (", ", doc.Name(name))),
@@ -175,7 +179,10 @@ def _joined_names(names: Sequence[str]) -> tuple[str | doc.Name, ...]:
 
 
 def _memory(written: WrittenStep) -> Iterator[doc.Block]:
-    """Yield the step's memory: bytes, an expression if a size is symbolic, or "unknown"."""
+    """Yield the step's memory: bytes, an expression if a size is symbolic, or "unknown".
+
+    If a size is unknown, a command that runs the step to measure it follows.
+    """
     figures = []
     for name in _FIGURES:
         size = getattr(written.memory, name)

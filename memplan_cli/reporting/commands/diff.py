@@ -147,7 +147,11 @@ def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
-    """Return the change of a tensor that has more bytes at the peak than before."""
+    """Return the change of a tensor that has more bytes at the peak than before.
+
+    The reason is the first of these that applies: the tensor is larger; it has another last
+    reader or lives for more steps; the peak is now at a step where it is live.
+    """
     effect = new.at_peak - old.at_peak
     if new.bytes > old.bytes:
         reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
@@ -158,7 +162,11 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
 
 
 def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
-    """Return the change of a tensor that has fewer bytes at the peak than before."""
+    """Return the change of a tensor that has fewer bytes at the peak than before.
+
+    The reason is the first of these that applies: the tensor is smaller; it lives for fewer
+    steps; the peak is no longer at a step where it is live.
+    """
     effect = new.at_peak - old.at_peak
     if new.bytes < old.bytes:
         reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
@@ -182,6 +190,7 @@ def _node_text(name: str) -> str:
 
 
 def _notes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yield sentences on the graph, on conditions that differ, and on totals that are partial."""
     if before.graph_sha256 == after.graph_sha256:
         yield "the graph is the same"
     elif before.nodes != after.nodes:
@@ -215,6 +224,7 @@ def changed_conditions(before: Snapshot, after: Snapshot) -> Iterator[Condition]
 
 
 def _condition_text(value: str | int) -> str:
+    """Return a condition as text; a runtime that was not recorded is empty, which is unknown."""
     return "unknown" if value == "" else str(value)
 
 

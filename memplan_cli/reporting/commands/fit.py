@@ -32,7 +32,11 @@ def fit_document(fit: Fit) -> doc.Document:
 
 
 def _largest_values(fit: Fit) -> Iterator[doc.Block]:
-    """Yield a row for each point of the answer, or what the smallest values need if none fits."""
+    """Yield a row for each point of the answer, or what the smallest values need if none fits.
+
+    A point has a value for each unknown dim. If there is only one point, the table's caption gives
+    the terms of its need.
+    """
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
         (
@@ -61,7 +65,7 @@ _MEASURED: Mapping[str, str] = {
     "process": "at the peak of the process",
     "arena": "reserved by the arena, weights included",
 }
-"""What the confirming run measured."""
+"""Key of `Confirmation.of`, the bytes that the confirming run measured, -> their meaning."""
 
 
 def _confirmation(fit: Fit) -> Iterator[doc.Block]:
@@ -80,7 +84,7 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
 
 
 def _total(need: Need | None, fit: Fit) -> str:
-    """Return the bytes of a need with the overhead, or a dash."""
+    """Return the bytes of a need with the overhead; a dash if no machine has so much."""
     return "-" if need is None else format_size(need.total + fit.overhead)
 
 

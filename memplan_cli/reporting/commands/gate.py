@@ -188,7 +188,14 @@ class RuleBook:
     special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def rules_for(self, model: str) -> Rules:
-        """Return the rules of a model. If several globs match, later ones override earlier ones."""
+        """Return the rules of a model: the common ones, overridden by those of matching patterns.
+
+        A pattern matches if it is the model's path, the name of its file, or a glob for the path.
+        Later patterns override earlier ones.
+
+        Args:
+            model: The path of the model, as it is in the baseline.
+        """
         rules = self.common
         for pattern, own in self.special.items():
             if pattern in (model, model.rpartition("/")[2]) or fnmatchcase(model, pattern):
@@ -243,7 +250,11 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
 
 
 def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> bool:
-    """Whether a snapshot may replace the baseline: without a ratchet always, else if none grew."""
+    """Whether a snapshot may replace the entry of the baseline.
+
+    Without a ratchet it always may. With one, no metric of the rules may be above the baseline's
+    by more than its noise.
+    """
     if earlier is None or not rules.ratchet:
         return True
     return all(
@@ -254,7 +265,10 @@ def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) 
 
 
 def noise(name: str, value: int) -> int:
-    """Return the bytes by which a metric of one model differs between two processes."""
+    """Return the bytes by which a metric of one model may differ between two processes.
+
+    Only metrics of a process do; plans are deterministic.
+    """
     if not name.startswith("process."):
         return 0
     return max(int(_NOISE_SHARE * value), _NOISE_BYTES)
@@ -270,19 +284,25 @@ def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
                 f"{name} is {format_size(value)}, the budget is "
                 f"{format_size(rules.max_memory)} ({over})"
             )
-            yield Result(Finding.OVER_BUDGET, message, name, value, rules.max_memory)
+            yield Result(
+                Finding.OVER_BUDGET, message, name, actual=value, limit=rules.max_memory
+            )
     if snapshot.budget_message:
         yield Result(Finding.OVER_BUDGET, snapshot.budget_message)
 
 
 def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Result]:
-    """Yield a result for each metric that grew beyond its limit, or fell and was not recorded."""
+    """Yield a result for each metric that is not in the baseline, or grew beyond its limit.
+
+    With a ratchet, also for each metric that fell: the gain must be recorded in the baseline.
+    Changes within the noise of a metric count as none.
+    """
     allowed = rules.max_increase or NO_INCREASE
     for name in rules.metrics:
         value, before = _value(snapshot, name), earlier.metrics.get(name)
         if before is None:
             message = f"the baseline of {snapshot.model} has no {name}"
-            yield Result(Finding.NO_BASELINE, message, name, value)
+            yield Result(Finding.NO_BASELINE, message, name, actual=value)
             continue
         limit = max(allowed.limit(before), before + noise(name, before))
         change = f"{format_change(value - before)} ({_percent(value, before)})"
@@ -291,20 +311,24 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
                 f"{name} grew from {format_size(before)} to {format_size(value)}, {change}; "
                 f"{allowed} more is allowed"
             )
-            yield Result(Finding.INCREASE, message, name, value, limit, before)
+            yield Result(
+                Finding.INCREASE, message, name, actual=value, limit=limit, before=before
+            )
         elif value < before - noise(name, before) and rules.ratchet:
             message = (
                 f"{name} fell from {format_size(before)} to {format_size(value)}, {change}: "
                 "record it with --update-baseline"
             )
-            yield Result(Finding.NOT_RECORDED, message, name, value, before, before)
+            yield Result(
+                Finding.NOT_RECORDED, message, name, actual=value, limit=before, before=before
+            )
 
 
 def _value(snapshot: Snapshot, name: str) -> int:
     """Return a metric's value.
 
     Raises:
-        UnknownSizeError: the value is unknown.
+        UnknownSizeError: the value is unknown; the hint tells how to get it.
     """
     value = snapshot.metrics.get(name)
     if value is None:

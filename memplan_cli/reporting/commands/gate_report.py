@@ -56,7 +56,10 @@ def gate_document(
 
 
 def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
-    """Yield a row for each known metric of the rules, or one row of dashes if none is known."""
+    """Yield a row for each known metric of the rules, or one row of dashes if none is known.
+
+    The value of the baseline is a dash if the baseline has no such metric.
+    """
     before = verdict.difference.before.metrics if verdict.difference else {}
     after = verdict.snapshot.metrics
     partial = " (partial)" if verdict.snapshot.partial else ""
@@ -93,7 +96,10 @@ def _pass_or_fail(verdict: Verdict) -> str:
 
 
 def _markdown(verdicts: tuple[Verdict, ...]) -> str:
-    """Return a GitHub step summary. The number of models is halved until the text is small enough."""
+    """Return a GitHub step summary of at most `_MAX_MARKDOWN_BYTES`.
+
+    The number of models shown is halved until the text is small enough, down to none.
+    """
     max_models = len(verdicts)
     while True:
         text = draw_document(gate_document(verdicts, max_models), "markdown")
@@ -127,6 +133,7 @@ def _worst_first(finding: tuple[Verdict, Result]) -> tuple[bool, int, str, str]:
 
 
 def _annotation(verdict: Verdict, result: Result) -> str:
+    """Return a finding as a workflow command; a failure lists the three largest changes too."""
     file = github_property(verdict.snapshot.model)
     title = github_property(f"memplan: {result.finding.value}")
     lines = [result.message]
@@ -220,6 +227,7 @@ def sarif(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def _sarif_result(verdict: Verdict, result: Result) -> Json:
+    """Return a finding in the form of SARIF; a failure lists the tensors that changed too."""
     model = verdict.snapshot.model
     changes = verdict.difference.changes if verdict.difference and result.fails else ()
     lines = [terminal(result.message)]
@@ -245,6 +253,7 @@ def _sarif_result(verdict: Verdict, result: Result) -> Json:
 def _fingerprint(model: str, result: Result) -> str:
     """Return a digest of model, rule and metric, by which SARIF viewers match results of two runs."""
     key = f"{model}\n{result.finding.value}\n{result.metric}"
+    # File names may contain lone surrogates, which UTF-8 cannot encode.
     return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def _text(result: PackingResult) -> str:
+    """Return a line per number: its name, padded to one width, and its value."""
     rows = {
         "buffers": f"{len(result.problem.buffers)}",
         "height": f"{result.layout.height}",

@@ -52,6 +52,10 @@ def settings_document(choice: SettingsChoice, model: str) -> doc.Document:
 
 
 def _peaks_text(peaks: Peaks, reserved_name: str) -> str:
+    """Return the sizes of a run on one line.
+
+    ``reserved_name`` says whether ``held``, the bytes that the arena reserved, includes weights.
+    """
     sizes = {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
@@ -65,12 +69,12 @@ def _peaks_text(peaks: Peaks, reserved_name: str) -> str:
 
 def _settings_json(choice: SettingsChoice, model: str) -> str:
     result = ModelSettings(
-        model,
-        choice.provider,
-        choice.settings,
-        choice.predicted,
-        choice.observed,
-        choice.notes,
+        model=model,
+        provider=choice.provider,
+        settings=choice.settings,
+        predicted=choice.predicted,
+        observed=choice.observed,
+        notes=choice.notes,
     )
     return result_json("settings", result)
 

@@ -141,6 +141,7 @@ def read_rows(path: Path) -> dict[str, Row]:
             for line in complete.splitlines()
             if line.strip()
         ]
+        # Only the start of a row is removed: another file that was named by mistake is kept.
         incomplete = content[len(complete) :]
         if incomplete[: len(_ROW_START)] != _ROW_START[: len(incomplete)]:
             raise ValueError("not the start of a row")  # noqa: TRY301 - another program's file
@@ -188,9 +189,11 @@ def sweep_document(rows: Sequence[Row]) -> doc.Document:
 
 
 def _table_row(row: Row) -> tuple[doc.Prose, ...]:
+    """Return a row of the table; a model without numbers has empty cells and the reason."""
     # The model is text and not a `doc.Name`, because long names are cut, and a path must not be.
-    head = row.model, _binding_text(row.dims)
+    head = row.model, _dims_cell(row.dims)
     if not row.passed:
+        # Nodes, coverage and the sizes are empty.
         return (*head, *[""] * (2 + len(_TABLE_SIZES)), f"failed: {row.error}")
     sizes = (getattr(row, name) for name in _TABLE_SIZES)
     return (
@@ -214,8 +217,8 @@ def _remarks(row: Row) -> Iterator[str]:
         yield f"assumed {dims_summary(row.assumed)}"
 
 
-def _binding_text(dims: Mapping[str, int | str]) -> str:
-    """Return a binding as text: ``batch=8 seq=1..128``."""
+def _dims_cell(dims: Mapping[str, int | str]) -> str:
+    """Return a binding as the text of a cell: ``batch=8 seq=1..128``."""
     return " ".join(f"{name}={value}" for name, value in dims.items())
 
 
@@ -225,13 +228,13 @@ def _csv(rows: Sequence[Row]) -> str:
         csv_row(
             [
                 row.model,
-                _binding_text(row.dims),
+                _dims_cell(row.dims),
                 row.status,
                 *(getattr(row, name) for name in NUMBERS),
                 row.error,
                 " ".join(row.missing_dims),
                 " ".join(row.missing_inputs),
-                _binding_text(row.assumed),
+                _dims_cell(row.assumed),
             ]
         )
         for row in rows

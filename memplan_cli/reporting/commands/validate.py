@@ -77,6 +77,7 @@ def _verdict_lines(validation: Validation) -> Iterator[doc.Prose]:
 
 
 def _difference_text(difference: Difference) -> str:
+    """Return how an output differs; a reason is given where elements could not be compared."""
     if difference.reason:
         return difference.reason
     return (

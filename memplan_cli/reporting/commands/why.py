@@ -198,7 +198,7 @@ def _live_buffer(
     tensor = max(
         (member for member in occupancy.members if member.first <= tick < member.last),
         key=lambda member: (member.first, member.id),
-        default=occupancy.tensor,
+        default=occupancy.tensor,  # the tick lies between the lifetimes of two members
     )
     pinned = tensor.pinned
     return LiveBuffer(
@@ -206,6 +206,7 @@ def _live_buffer(
         bytes=occupancy.bytes,
         made_by=f"whole run: {pinned}" if pinned else nodes.get(tensor.first, ""),
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
+        # `last` is exclusive, and the steps of the producer and the last reader do not count.
         waits=max(occupancy.last - occupancy.first - 2, 0),
         peak_without=live_bytes.peak_without(occupancy),
     )
@@ -291,6 +292,7 @@ def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
                 hint=f"the slices are tensors of their own: --tensor {name}__chunk1",
             )
     names = tuple(dict.fromkeys((*plan.by_id, *refusal_reasons)))
+    # A tensor of a subgraph has the path of its block before its name.
     similar = [other for other in names if other.endswith(f"/{name}")][:3]
     similar = similar or get_close_matches(name, names, n=3)
     hint = (
@@ -302,7 +304,10 @@ def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
 
 
 def _later_tensors(plan: Plan, occupancy: Occupancy) -> list[str]:
-    """Return the tensors that use some of the occupancy's bytes after it, in order of time."""
+    """Return the tensors that use some of an occupancy's bytes after it, in order of time.
+
+    An occupancy is the use of one range of bytes by a tensor and its aliases.
+    """
     low, high = occupancy.tensor.offset, occupancy.tensor.offset + occupancy.bytes
     return [
         tensor.id
@@ -353,6 +358,7 @@ def peak_document(explanation: PeakExplanation) -> doc.Document:
 
 
 def _advice(explanation: PeakExplanation) -> doc.Prose:
+    """Return a sentence on the tensor whose recomputation would lower the peak most, if any would."""
     best = explanation.best
     if best is None:
         return "No single tensor lowers the peak: another step is as high."
@@ -384,6 +390,7 @@ def tensor_document(explanation: TensorExplanation) -> doc.Document:
 
 
 def _tensor_lines(explanation: TensorExplanation) -> Iterator[doc.Prose]:
+    """Yield the lines of `tensor_document`; those that do not apply are left out."""
     place = explanation.place
     slot = "" if place.slot is None else f", slot {place.slot}"
     where = f"arena {place.arena} at offset {place.offset}{slot}"

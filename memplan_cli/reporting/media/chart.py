@@ -28,10 +28,12 @@ def sampled_maxima(points: Sequence[tuple[int, int]], end: int, count: int) -> l
         count: the number of intervals. Maxima keep every peak visible.
     """
     maxima = [0] * count
+    # The value of a point holds until the next point. Without points one end remains: not strict.
     next_ticks = [tick for tick, _ in points[1:]] + [end]
     for (tick, value), next_tick in zip(points, next_ticks, strict=False):
         if next_tick <= tick or end <= 0:
             continue
+        # The intervals that [tick, next_tick) touches; interval i begins at i * end / count.
         first = tick * count // end
         last = min((next_tick * count - 1) // end, count - 1)
         for column in range(first, last + 1):
@@ -40,10 +42,14 @@ def sampled_maxima(points: Sequence[tuple[int, int]], end: int, count: int) -> l
 
 
 def bar_lines(values: Sequence[int], rows: int) -> list[str]:
-    """Return bars of ``rows`` lines, the top line first; values above 0 get at least 1/8 line."""
+    """Return bars as ``rows`` lines of text, the top line first; empty if all values are 0.
+
+    The highest value fills all lines. A line has eight steps, and values above 0 get at least one.
+    """
     highest = max(values, default=0)
     if not highest:
         return []
+    # Heights in eighths of a line, rounded up.
     heights = [max(-(-value * rows * 8 // highest), 1 if value else 0) for value in values]
     return [
         "".join(_EIGHTHS[min(max(height - 8 * row, 0), 8)] for height in heights).rstrip()

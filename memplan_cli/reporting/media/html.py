@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _POINTS = 250
 """Points of a chart; a longer curve is sampled by its maxima."""
 
-_LONG = 22
+_MAX_NUMBER_LENGTH = 22
 """A value of more characters is shown below its name."""
 
-_WIDE = (doc.Table, doc.Code)
+_WIDE_BLOCKS = (doc.Table, doc.Code)
 """Blocks that need a page's whole width."""
 
 
@@ -37,11 +37,12 @@ def draw(document: doc.Document) -> tuple[str, str]:
 
 
 def _section(blocks: Sequence[doc.Block]) -> str:
-    wide = ' class="wide"' if any(isinstance(block, _WIDE) for block in blocks) else ""
+    wide = ' class="wide"' if any(isinstance(block, _WIDE_BLOCKS) for block in blocks) else ""
     return f"<section{wide}>{''.join(map(_block, blocks))}</section>\n"
 
 
 def _block(block: doc.Block) -> str:
+    """Return a block as an HTML element; tones and kinds of notes become classes."""
     match block:
         case doc.Heading(text):
             return f"<h2>{said(text)}</h2>"
@@ -61,7 +62,7 @@ def _block(block: doc.Block) -> str:
             return f"<pre>{text}</pre>"
         case doc.Note(kind, text):
             return f'<p class="{kind}">{kind}: {said(text)}</p>'
-    return _table(block)
+    return _table(block)  # the only kind of block without a case
 
 
 def said(prose: doc.Prose) -> str:
@@ -77,28 +78,31 @@ def broken(value: str) -> str:
 
 
 def _figure(row: doc.Figure) -> str:
+    """Return a table row: the name with the definition, the value with its certainty, the saving."""
     chosen = ' class="chosen"' if row.chosen else ""
-    is_long = len(row.value) > _LONG
-    # A long expression gets the whole width of the row, below its name.
+    is_long = len(row.value) > _MAX_NUMBER_LENGTH
+    # A long expression gets the whole width of the row, below its name, and has no saving.
     across = ' colspan="3"' if is_long else ""
     name = (
         f'<th scope="row"{across}>{html(row.name)}'
         f'<small class="soft">{html(row.definition)}</small>'
     )
-    sure = f"<small>{html(row.certainty)}</small>" if row.certainty else ""
+    certainty = f"<small>{html(row.certainty)}</small>" if row.certainty else ""
     if is_long:
-        return f"<tr{chosen}>{name}<code>{broken(row.value)}</code>{sure}</th></tr>"
+        return f"<tr{chosen}>{name}<code>{broken(row.value)}</code>{certainty}</th></tr>"
     return (
-        f'<tr{chosen}>{name}</th><td class="n">{broken(row.value)}{sure}</td>'
+        f'<tr{chosen}>{name}</th><td class="n">{broken(row.value)}{certainty}</td>'
         f'<td class="n">{html(row.saved)}</td></tr>'
     )
 
 
 def _table(table: doc.Table) -> str:
-    kinds = [' class="n"' if head.align == "right" else "" for head in table.columns]
-    titles = [head.title for head in table.columns]
-    head = "".join(_cells("th", titles, [f' scope="col"{kind}' for kind in kinds]))
-    body = "".join(f"<tr>{''.join(_cells('td', row, kinds))}</tr>" for row in table.rows)
+    """Return a table that scrolls by itself if it is too wide, and its caption below it."""
+    # The class "n" aligns the cells of a column to the right.
+    classes = [' class="n"' if column.align == "right" else "" for column in table.columns]
+    titles = [column.title for column in table.columns]
+    head = "".join(_cells("th", titles, [f' scope="col"{name}' for name in classes]))
+    body = "".join(f"<tr>{''.join(_cells('td', row, classes))}</tr>" for row in table.rows)
     caption = f'<p class="soft">{html(table.caption)}</p>' if table.caption else ""
     return (
         '<div class="scroll"><table class="rows">'
@@ -106,17 +110,22 @@ def _table(table: doc.Table) -> str:
     )
 
 
-def _cells(tag: str, cells: Iterable[doc.Prose], kinds: Iterable[str]) -> Iterator[str]:
+def _cells(tag: str, cells: Iterable[doc.Prose], attributes: Iterable[str]) -> Iterator[str]:
+    """Return the elements of one row; ``attributes`` are the HTML attributes of each cell."""
     return (
-        f"<{tag}{kind}>{said(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+        f"<{tag}{attribute}>{said(cell)}</{tag}>"
+        for cell, attribute in zip(cells, attributes, strict=True)
     )
 
 
 def _chart(chart: doc.Chart) -> str:
     """Return the curve as SVG, with a vertical line at its mark."""
-    heights = sampled_maxima(chart.points, chart.end, _POINTS)
-    most = max(1, *heights)
-    curve = "".join(f"V{100 - 100 * y / most:.1f}H{x}" for x, y in enumerate(heights, start=1))
+    values = sampled_maxima(chart.points, chart.end, _POINTS)
+    highest = max(1, *values)
+    # A step per value: up or down to its height in percent (y is 0 at the top), then 1 to the right.
+    curve = "".join(
+        f"V{100 - 100 * value / highest:.1f}H{x}" for x, value in enumerate(values, start=1)
+    )
     mark = _POINTS * chart.mark / max(chart.end, 1)
     return (
         f'<svg viewBox="0 0 {_POINTS} 100" role="img" aria-label="{html(chart.caption)}">'

@@ -27,6 +27,7 @@ def draw(document: doc.Document) -> str:
 
 
 def _block(block: doc.Block) -> str:
+    """Return a block as Markdown, without an empty line at its end."""
     match block:
         case doc.Heading(text):
             return f"### {_prose_text(text)}"
@@ -43,11 +44,13 @@ def _block(block: doc.Block) -> str:
         case doc.Note(kind, text):
             label = kind if kind == "note" else f"**{kind}**"
             return f"- {label}: {_prose_text(text)}"
+    # The only kind of block without a case is a table.
     table = _table(block.columns, (map(_prose_text, row) for row in block.rows))
     return f"{table}\n\n{_prose_text(block.caption)}" if block.caption else table
 
 
 def _prose_text(prose: doc.Prose) -> str:
+    """Return a sentence whose names are code spans; an empty name is left out."""
     return "".join(
         (markdown(part.text) if part.text else "")
         if isinstance(part, doc.Name)
@@ -58,18 +61,19 @@ def _prose_text(prose: doc.Prose) -> str:
 
 def _figures(rows: Sequence[doc.Figure]) -> str:
     """Return a table with a row per figure, without empty columns."""
-    kinds = {
+    cells_by_column = {
         doc.Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
         doc.Column("bytes", "right"): [markdown_prose(row.value) for row in rows],
         doc.Column("saved", "right"): [row.saved for row in rows],
         doc.Column("certainty"): [row.certainty for row in rows],
         doc.Column("meaning"): [row.definition for row in rows],
     }
-    shown = {column: cells for column, cells in kinds.items() if any(cells)}
+    shown = {column: cells for column, cells in cells_by_column.items() if any(cells)}
     return _table(shown, zip(*shown.values(), strict=True))
 
 
 def _table(columns: Iterable[doc.Column], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of cells that are Markdown already, under a head and a rule with alignments."""
     heads = list(columns)
     rule = ["---:" if column.align == "right" else "---" for column in heads]
     return "\n".join(map(_row, ([column.title for column in heads], rule, *rows)))

@@ -29,8 +29,11 @@ _MAX_NUMBER_LENGTH = 24
 _SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
 """Characters of a name: at least and at most in a column of its own, and in a list in a cell."""
 
-_PROSE = 30
+_MAX_PROSE_WIDTH = 30
 """Width that a column of sentences, which can wrap, keeps before names are cut."""
+
+_COLUMN_GAP = 2
+"""Blanks after each column."""
 
 _STYLES: Mapping[str, str] = {"plain": "", "verdict": "bold green", "soft": "dim"}
 
@@ -75,6 +78,12 @@ class _Unbroken(Text):
 
 
 def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
+    """Yield what rich prints: the title, and the blocks, indented by 2 below the first heading.
+
+    Args:
+        document: The document.
+        width: The characters of a line, for cutting names.
+    """
     if document.title:
         yield Text(_line(document.title, width), style="bold")
     inset, previous = 0, None
@@ -83,8 +92,11 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
             yield Text(f"\n{_line(block.text, width)}", style="bold cyan")
             inset = 2
         else:
-            drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
-            if drawing and not isinstance(block, doc.Table):
+            # An empty line ends a drawing. A table begins with a line of titles, and needs none.
+            follows_drawing = isinstance(
+                previous, doc.Table | doc.Figures | doc.Chart | doc.Code
+            )
+            if follows_drawing and not isinstance(block, doc.Table):
                 yield Text("")
             content = _block(block, width - inset)
             yield (
@@ -96,6 +108,7 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
 
 
 def _block(block: doc.Block, width: int) -> RenderableType:
+    """Return what rich prints for a block; ``width`` limits names and charts."""
     match block:
         case doc.Paragraph(text, tone):
             return Text(_prose_text(text), style=_STYLES[tone])
@@ -114,6 +127,7 @@ def _block(block: doc.Block, width: int) -> RenderableType:
             return kind("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(f"{kind}: {terminal(text)}")
+    # `_parts` draws headings itself: this line is for the type checker only.
     return Text(_prose_text(block.text))
 
 
@@ -128,25 +142,31 @@ def _prose_text(prose: doc.Prose, name_width: int = 1 << 16) -> str:
 def _line(prose: doc.Prose, width: int) -> str:
     """Return a sentence whose names are cut so that it fits on one line of ``width``."""
     parts = doc.parts(prose)
-    names = sum(isinstance(part, doc.Name) for part in parts)
+    name_count = sum(isinstance(part, doc.Name) for part in parts)
     taken = sum(len(terminal(part)) for part in parts if not isinstance(part, doc.Name))
-    return _prose_text(prose, max((width - taken) // max(names, 1), _SHORTEST_NAME))
+    return _prose_text(prose, max((width - taken) // max(name_count, 1), _SHORTEST_NAME))
 
 
 def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
     """Return figures as a grid without empty columns; with long expressions, as a list."""
     if any(len(row.value) > _MAX_NUMBER_LENGTH for row in rows):
         return _stacked(rows)
-    savings = any(row.saved for row in rows)
-    sure = any(row.certainty for row in rows)
-    defined = any(row.definition for row in rows)
-    heads = ["", ">", *([">saved"] * savings), *([""] * sure), *([""] * defined)]
+    # A list times a bool is the list itself or empty: these three columns are optional.
+    has_savings = any(row.saved for row in rows)
+    has_certainty = any(row.certainty for row in rows)
+    has_definitions = any(row.definition for row in rows)
+    optional_heads = [
+        *([">saved"] * has_savings),
+        *([""] * has_certainty),
+        *([""] * has_definitions),
+    ]
+    heads = ["", ">", *optional_heads]
     grid = _grid(doc.columns(*heads))
     for row in rows:
         style = "bold green" if row.chosen else ""
         name = f"{row.name} *" if row.chosen else row.name
-        numbers = [name, terminal(row.value), *([row.saved] * savings)]
-        words = [*([row.certainty] * sure), *([row.definition] * defined)]
+        numbers = [name, terminal(row.value), *([row.saved] * has_savings)]
+        words = [*([row.certainty] * has_certainty), *([row.definition] * has_definitions)]
         cells = [Text(cell, style=style) for cell in numbers]
         grid.add_row(*cells, *(Text(word, style="dim") for word in words))
     return grid
@@ -162,12 +182,16 @@ def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
         if row.certainty:
             lines.append(f"  {row.certainty}", style="dim")
         lines.append(f"\n    {row.definition}\n" if row.definition else "\n", style="dim")
-    lines.right_crop(1)
+    lines.right_crop(1)  # the last newline: printing adds one
     return lines
 
 
 def _grid(heads: Sequence[doc.Column]) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    """Return an empty table of rich without lines; the titles are shown if there are any.
+
+    Columns on the right have numbers, which are never wrapped.
+    """
+    grid = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0), header_style="dim")
     grid.show_header = any(head.title for head in heads)
     for head in heads:
         grid.add_column(
@@ -180,11 +204,14 @@ def _grid(heads: Sequence[doc.Column]) -> Table:
 
 
 def _table(table: doc.Table, width: int) -> RenderableType:
+    """Return a table with names cut so that it fits in ``width``, and its caption below it."""
     table = _without_empty_columns(table)
     grid, name_width = _grid(table.columns), _name_width(table, width)
     for row in table.rows:
+        # A tuple is a list of names within a sentence, which each get less room.
         cells = (
-            _prose_text(c, _NAME_IN_LIST if isinstance(c, tuple) else name_width) for c in row
+            _prose_text(cell, _NAME_IN_LIST if isinstance(cell, tuple) else name_width)
+            for cell in row
         )
         grid.add_row(*map(Text, cells))
     if not table.caption:
@@ -204,15 +231,19 @@ def _without_empty_columns(table: doc.Table) -> doc.Table:
 
 
 def _name_width(table: doc.Table, width: int) -> int:
-    """Return the width of each column of names, if a row of the table is to fit in ``width``."""
-    taken, names = 0, 0
+    """Return the width of each column of names, if a row of the table is to fit in ``width``.
+
+    The other columns get their own width, and the columns of names share the rest equally. A
+    name keeps at least `_SHORTEST_NAME` characters, even if the row is then too wide.
+    """
+    taken, name_columns = 0, 0
     for index, column in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
         if any(isinstance(cell, doc.Name) for cell in cells):
-            names += 1
+            name_columns += 1
             continue
         longest = max((len(_prose_text(cell, _NAME_IN_LIST)) for cell in cells), default=0)
-        longest = longest if column.align == "right" else min(longest, _PROSE)
-        taken += max(longest, len(column.title)) + 2
-    room = (width - taken) // max(names, 1) - 2
+        longest = longest if column.align == "right" else min(longest, _MAX_PROSE_WIDTH)
+        taken += max(longest, len(column.title)) + _COLUMN_GAP
+    room = (width - taken) // max(name_columns, 1) - _COLUMN_GAP
     return min(max(room, _SHORTEST_NAME), _LONGEST_NAME)

@@ -24,7 +24,10 @@ _MAX_CHANGES = 500
 """Rows of the table of tensors."""
 
 _SAME, _MORE, _LESS = 0, 1, 2
-"""How a tensor of the map is coloured."""
+"""The colour of a tensor in a map: unchanged, or ``after`` takes more or fewer bytes for it.
+
+A tensor that is larger in ``before`` is therefore `_LESS`, and one that is larger in ``after`` `_MORE`.
+"""
 
 _TOTALS = ("planned", "live_peak", "total", "naive")
 """The first line shows the first of these metrics that is known on both sides."""
@@ -33,11 +36,11 @@ _TOTALS = ("planned", "live_peak", "total", "naive")
 def render(before: Plan, after: Plan, difference: Difference) -> str:
     """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
     sides = [with_bound_symbols(plan) for plan in (before, after)]
-    tables = [_bytes_by_name(plan) for plan in sides]
+    bytes_before, bytes_after = map(_bytes_by_name, sides)
     data = {
         "sides": [
-            _side(sides[0], tables[1], (_LESS, _MORE)),
-            _side(sides[1], tables[0], (_MORE, _LESS)),
+            _side(sides[0], bytes_after, (_LESS, _MORE)),
+            _side(sides[1], bytes_before, (_MORE, _LESS)),
         ]
     }
     labels = [html(side.model) for side in (difference.before, difference.after)]
@@ -67,6 +70,7 @@ def _omissions(plan: Plan) -> str:
 
 
 def _verdict(difference: Difference) -> str:
+    """Return a paragraph on the first of `_TOTALS` that is known on both sides."""
     metrics = {metric.name: metric for metric in difference.metrics}
     for name in _TOTALS:
         metric = metrics.get(name)
@@ -76,6 +80,7 @@ def _verdict(difference: Difference) -> str:
 
 
 def _sentence(metric: MetricChange) -> str:
+    """Return by how much a metric changed; it is known on both sides."""
     old, change = metric.before or 0, metric.change or 0
     if not change:
         return f"{metric.name} is the same: {format_size(old)}"
@@ -88,10 +93,12 @@ def _sentence(metric: MetricChange) -> str:
 
 
 def _tone(change: int | None) -> str:
+    """Return the CSS class of a change; empty if it is 0 or unknown."""
     return "" if not change else "grew" if change > 0 else "shrank"
 
 
 def _metric_row(metric: MetricChange) -> str:
+    """Return a table row: the metric's name, its value before and after, and the change."""
     name, *cells = metric_cells(metric)
     kinds = ("n", "n", f"n {_tone(metric.change)}".strip())
     row = "".join(
@@ -102,6 +109,7 @@ def _metric_row(metric: MetricChange) -> str:
 
 
 def _change_rows(difference: Difference) -> Iterator[str]:
+    """Yield a table row for each tensor that changed the peak, up to `_MAX_CHANGES`."""
     for change in difference.changes[:_MAX_CHANGES]:
         yield (
             f'<tr><td class="n {_tone(change.effect)}">{html(format_change(change.effect))}</td>'
@@ -126,7 +134,7 @@ def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
     Args:
         plan: The plan.
         other: Bytes of the other plan's tensors by name.
-        tones: The kind of a tensor that is larger here or only here, and of a smaller one.
+        tones: The colour of a tensor that is larger here or only here, and that of a smaller one.
     """
     arena = main_arena(plan)
     tensors = tuple(t for t in plan.tensors if arena and t.arena == arena.id)
@@ -143,13 +151,19 @@ def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
 
 
 def _kind(tensor: Placement, other: Mapping[str, int], tones: tuple[int, int]) -> int:
-    size = other.get(tensor.id, 0)
-    if size == tensor.bytes and tensor.id in other:
+    """Return the colour of a tensor; the arguments are those of `_side`."""
+    other_size = other.get(tensor.id, 0)
+    if other_size == tensor.bytes and tensor.id in other:
         return _SAME
-    return tones[0] if tensor.bytes >= size else tones[1]
+    larger_tone, smaller_tone = tones
+    return larger_tone if tensor.bytes >= other_size else smaller_tone
 
 
 def _columns(tensors: Iterable[Placement]) -> Json:
+    """Return the names, sizes, places and steps of tensors column by column.
+
+    ``alias`` is the index of the tensor whose bytes a tensor shares, -1 for none.
+    """
     rows = list(tensors)
     positions = {tensor.id: index for index, tensor in enumerate(rows)}
     return {

@@ -22,6 +22,8 @@ ACTIVATIONS, GRADIENTS, UPDATE = "activations", "gradients", "optimizer"
 CACHE, CHUNKS, WEIGHTS = "cache", "chunks", "weights"
 STATE, INPUTS = "optimizer state", "inputs"
 
+# Chunking names a piece `x__chunk3` (in plans of earlier versions also `x__loop1`), and the node
+# that joins the pieces `x__chunks`. Recomputation names a copy `x__recompute` or `x__recompute2`.
 _PIECE = re.compile(r"__(chunk|loop)\d+(?=_|$).*")
 _JOIN = re.compile(r"__chunks(?=$|_)")
 _COPY = re.compile(r"__recompute\d*$")
@@ -46,7 +48,8 @@ class GraphFacts:
     def type_of(self, node: str) -> str:
         """Return the op type of a plan's node, empty if unknown.
 
-        A recomputed copy or a piece of a chunked node has the type of its source.
+        A recomputed copy or a piece of a chunked node has the type of its source. The node that
+        joins pieces is not in the model, and is always a Concat.
         """
         if _JOIN.search(node):
             return "Concat"
@@ -71,7 +74,12 @@ def is_cache(name: str) -> bool:
 
 
 def category(tensor: Placement, facts: GraphFacts) -> str:
-    """Return the category of a planned tensor."""
+    """Return the category of a planned tensor, by the first of these that applies.
+
+    A piece is in `CHUNKS`. The backward part and the update of the model have the category in
+    ``facts``. Without a model, names tell gradients; in any case they tell caches. All others are
+    `ACTIVATIONS`.
+    """
     if _PIECE.search(tensor.name):
         return CHUNKS
     part = facts.parts.get(tensor.id) or facts.parts.get(_source(tensor.id))
@@ -86,12 +94,13 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     """Return the regions that are computed in pieces, in order of time.
 
     The pieces of a region are followed by the node that joins them, so a piece after a join
-    begins the next region.
+    begins the next region. Several outputs of a region have a join each.
     """
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []  # the first and the last step of each region
     is_open = False
     for tick, node in sorted(nodes_at(plan).items()):
         if _JOIN.search(node):
+            # Extend the last region to its join; nothing changes if there is no region.
             spans[-1:] = [(first, tick) for first, _ in spans[-1:]]
             is_open = False
         elif _PIECE.search(node):
@@ -113,7 +122,11 @@ def region_of(tensor: Placement, chunked_regions: Sequence[Region]) -> int:
 
 
 def _label(plan: Plan, index: int, first: int, last: int) -> str:
-    """Return the label of the region at steps ``first`` to ``last``, with its axis if known."""
+    """Return the label of the region at steps ``first`` to ``last``.
+
+    It is ``x: 4 pieces along axis 1`` if the plan records a region around a tensor with pieces in
+    these steps, else ``region 1 in pieces``; ``index`` counts from 0.
+    """
     sources = {
         _source(t.name)
         for t in plan.tensors
@@ -126,5 +139,5 @@ def _label(plan: Plan, index: int, first: int, last: int) -> str:
 
 
 def _source(name: str) -> str:
-    """Return the name that a piece was made from."""
+    """Return the name that a piece was made from: ``x`` for ``x__chunk3``; other names unchanged."""
     return _PIECE.sub("", name)

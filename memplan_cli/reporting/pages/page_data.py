@@ -61,16 +61,17 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
     labels = nodes_at(plan)
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
-    names = _symbol_indices(plan, other)
+    symbols = _symbol_indices(plan, other)
     type_indices = _indices(facts.type_of(node) for node in nodes)
     return {
         "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
-        "units": [evaluable(arena.unit, names) for arena in plan.arenas],
-        "symbols": [_symbol(plan, name) for name in names],
+        "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
+        "symbols": [_symbol(plan, name) for name in symbols],
         "figures": {
             name: expression
             for name, key in FIGURES.items()
-            if names and (expression := evaluable(plan.report.symbolic.get(key, "?"), names))
+            if symbols
+            and (expression := evaluable(plan.report.symbolic.get(key, "?"), symbols))
         },
         "coverage": plan.report.coverage,
         "ticks": ticks,
@@ -84,7 +85,7 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
             for region in chunked_regions
         ],
         "given": _bytes_beside(plan, facts),
-        "other": _live_curves(other, names) if other else None,
+        "other": _live_curves(other, symbols) if other else None,
         **_tensor_columns(plan, facts, chunked_regions),
     }
 
@@ -103,6 +104,7 @@ def _symbol_indices(plan: Plan, other: Plan | None) -> dict[str, int]:
 
 
 def _symbol(plan: Plan, name: str) -> Json:
+    """Return a symbol with the value that the page starts with: 1 if the report binds none."""
     bound = plan.report.bindings.get(name)
     return {
         "name": terminal(name),
@@ -112,7 +114,10 @@ def _symbol(plan: Plan, name: str) -> Json:
 
 
 def _bytes_beside(plan: Plan, facts: GraphFacts) -> Json:
-    """Return the bytes of weights, inputs and the like by category, from the model or the totals."""
+    """Return the bytes that are no intermediates, such as weights and inputs, by category.
+
+    They are taken from the model, or from the report's totals if the model is not at hand.
+    """
     memory = plan.report.memory
     totals = {"weights": memory.weights, "inputs": memory.inputs}
     return dict(facts.given) or {name: size for name, size in totals.items() if size}
@@ -131,28 +136,27 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     positions = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
     arenas = {arena.id: index for index, arena in enumerate(plan.arenas)}
     tensors = tuple(plan.tensors)
-    shapes = [terminal(", ".join(map(str, t.shape))) for t in tensors]
-    words: Mapping[str, list[str]] = {
+    repeated_texts: Mapping[str, list[str]] = {
         "reasons": [terminal(t.pinned or "") for t in tensors],
         "categories": [category(t, facts) for t in tensors],
         "dtypes": [terminal(t.dtype) for t in tensors],
-        "shapes": shapes,
+        "shapes": [terminal(", ".join(map(str, t.shape))) for t in tensors],
     }
-    places = {name: _indices(column) for name, column in words.items()}
+    indices = {name: _indices(column) for name, column in repeated_texts.items()}
     return {
-        **{name: list(found) for name, found in places.items()},
+        **{name: list(distinct_texts) for name, distinct_texts in indices.items()},
         "tensors": {
             "name": [terminal(t.id) for t in tensors],
-            "dtype": [places["dtypes"][word] for word in words["dtypes"]],
-            "shape": [places["shapes"][word] for word in shapes],
+            "dtype": [indices["dtypes"][text] for text in repeated_texts["dtypes"]],
+            "shape": [indices["shapes"][text] for text in repeated_texts["shapes"]],
             "bytes": [t.bytes for t in tensors],
             "arena": [arenas[t.arena] for t in tensors],
             "offset": [t.offset for t in tensors],
             "first": [t.first for t in tensors],
             "last": [t.last for t in tensors],
             "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
-            "pinned": [places["reasons"][word] for word in words["reasons"]],
-            "category": [places["categories"][word] for word in words["categories"]],
+            "pinned": [indices["reasons"][text] for text in repeated_texts["reasons"]],
+            "category": [indices["categories"][text] for text in repeated_texts["categories"]],
             "region": [region_of(t, chunked_regions) for t in tensors]
             if chunked_regions
             else [],
@@ -160,11 +164,16 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     }
 
 
-def _live_curves(plan: Plan, names: Mapping[str, int]) -> list[Json]:
-    """Return the live bytes of each arena of another plan, in multiples of its unit."""
+def _live_curves(plan: Plan, symbols: Mapping[str, int]) -> list[Json]:
+    """Return the live bytes of each arena of another plan, in multiples of its unit.
+
+    Args:
+        plan: The other plan.
+        symbols: The index of each symbol in the page's list.
+    """
     return [
         {
-            "unit": evaluable(arena.unit, names),
+            "unit": evaluable(arena.unit, symbols),
             "ticks": [tick for tick, _ in points],
             "bytes": [size for _, size in points],
         }
@@ -193,12 +202,14 @@ def evaluable(text: str, indices: Mapping[str, int]) -> list[object] | None:
 
 
 def _sum(terms: Polynomial, indices: Mapping[str, int]) -> list[object]:
+    """Return a polynomial as the list of its products, as `evaluable` describes it."""
     return [
         [value, [_atom(atom, indices) for atom in atoms]] for atoms, value in terms.items()
     ]
 
 
 def _atom(atom: str, indices: Mapping[str, int]) -> object:
+    """Return the index of a symbol, or a function such as ``floor(...)`` with its arguments."""
     call = parse_call(atom)
     if call is None:
         return indices[atom]

@@ -57,6 +57,7 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
     "made": ("made by", ""),
     "read": ("last read by", ""),
 }
+"""Key of a column of the table of tensors -> its title and its class; ``n`` is a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,9 @@ def render(
     report = plan.report
     head, section_elements = draw(plan_document(plan, _MAX_ROWS, sections))
     data = page_data(plan, context.facts, context.plan)
-    symbolic = any(arena.unit != "1" for arena in plan.arenas)
-    columns = {key: column for key, column in _COLUMNS.items() if symbolic or key != "size"}
+    # "bytes" has the numbers; "size" has the expressions, if there are any.
+    is_symbolic = any(arena.unit != "1" for arena in plan.arenas)
+    columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}
     parts = {
         "title": html(report.model.path or "model"),
         "head": head,
@@ -144,6 +146,7 @@ def assembled(
 
 
 def _policy(css: str, js: str) -> str:
+    """Return the content security policy: this style and script only, and nothing from a network."""
     return (
         f"default-src 'none'; img-src data:; style-src '{_digest(css)}'; "
         f"script-src '{_digest(js)}'; base-uri 'none'; form-action 'none'"
@@ -155,12 +158,14 @@ def _digest(text: str) -> str:
 
 
 def _other_plan_key(context: PageContext) -> str:
+    """Return the entry of the chart's legend for the other plan; empty if there is none."""
     if context.plan is None:
         return ""
     return f'<span class="key then"></span>{html(context.label)} '
 
 
 def _arena_options(plan: Plan) -> Iterator[str]:
+    """Yield the ``<option>`` elements that choose which arena the map shows."""
     yield '<option value="-1" selected>all, one after the other</option>'
     for index, arena in enumerate(plan.arenas):
         name = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"

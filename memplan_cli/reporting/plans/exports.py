@@ -43,6 +43,8 @@ class Interface:
 
 _TFLM_VERSION = 0
 _TFLM_SUBGRAPH = 0
+"""The index of the only subgraph that the offsets are for."""
+
 _INT32_MAX = 2**31 - 1
 
 _COLUMNS = (
@@ -69,47 +71,51 @@ def minimalloc(plan: Plan) -> str:
     Raises:
         PlanError: sizes depend on symbols.
     """
-    found = fixed_arena(plan)
+    arena_and_problem = fixed_arena(plan)
     lines = ["id,lower,upper,size\n"]
-    if found is not None:
-        arena, problem = found
-        lines += [
-            csv_row([b.id, b.live.start, b.live.end, align(b.size, arena.alignment)])
-            for b in problem.buffers
-        ]
+    if arena_and_problem is not None:
+        arena, problem = arena_and_problem
+        for buffer in problem.buffers:
+            size = align(buffer.size, arena.alignment)
+            lines.append(csv_row([buffer.id, buffer.live.start, buffer.live.end, size]))
     return "".join(lines)
 
 
 def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
-    """Return the arena of fixed sizes with its problem; None if nothing is planned.
+    """Return the plan's arena with its packing problem; None if nothing is planned.
+
+    A plan has one arena per unit of its sizes. The unit ``1`` means sizes in bytes; any other
+    unit is a product of symbols, such as ``batch*seq``.
 
     Raises:
-        PlanError: sizes of another arena depend on symbols.
+        PlanError: the plan has an arena with another unit than ``1``.
     """
-    open_units = sorted({arena.unit for arena in plan.arenas} - {"1"})
-    if open_units:
+    symbolic_units = sorted({arena.unit for arena in plan.arenas} - {"1"})
+    if symbolic_units:
         raise PlanError(
-            f"this format needs fixed sizes, but sizes depend on {', '.join(open_units)[:200]}",
+            f"this format needs fixed sizes, but sizes depend on {', '.join(symbolic_units)[:200]}",
             hint=unknown_sizes_hint(plan),
         )
-    pairs = zip(plan.arenas, plan.problems, strict=True)
-    return next(((arena, problem) for arena, (problem, _) in pairs), None)
+    arenas = zip(plan.arenas, plan.problems, strict=True)
+    return next(((arena, problem) for arena, (problem, _layout) in arenas), None)
 
 
 def element_alignment(plan: Plan) -> int:
-    """Return the bytes of the widest element type; every offset must be aligned to its type.
+    """Return the bytes of the widest element type of the plan, the alignment that its arena needs.
 
     Raises:
-        PlanError: an offset is not a multiple of its element size. Many microcontrollers
-            cannot read such an element.
+        PlanError: a tensor's offset is not a multiple of the tensor's element size. Many
+            microcontrollers cannot read such an element.
     """
     widest = 1
     for tensor in plan.tensors:
+        # Elements of less than a byte, such as int4, are packed into bytes.
         width = max(BITS.get(tensor.dtype, 8) // 8, 1)
         if tensor.offset % width:
             raise PlanError(
                 f"{tensor.id!r} of {tensor.dtype} is at byte {tensor.offset}, which is not a "
                 f"multiple of {width}",
+                # 16 bytes suit every type up to complex128.
                 hint=f"plan with --alignment {max(16, width)}",
             )
         widest = max(widest, width)
@@ -117,21 +123,26 @@ def element_alignment(plan: Plan) -> int:
 
 
 def tflm(plan: Plan) -> str:
-    """Return the int32 words of TFLite Micro's ``OfflineMemoryAllocation`` metadata.
+    """Return TFLite Micro's ``OfflineMemoryAllocation`` metadata as a JSON object on one line.
 
-    The words are version, subgraph, count, then an offset for each tensor, in the order
-    of ``tensors``; -1 leaves a tensor to the runtime.
+    ``words`` are the int32 words of the metadata: version, subgraph, count, then one offset for
+    each name in ``tensors``. The offset -1 leaves a tensor, which the plan does not place, to the
+    runtime.
 
     Raises:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
             would not be aligned.
     """
+    # Both are called for their errors only: the format has no place for a size or an alignment.
     fixed_arena(plan)
     element_alignment(plan)
     if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
         raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
     placed = {tensor.id for tensor in plan.tensors}
-    unplaced = [item.name for item in plan.report.unplanned if item.name not in placed]
+    # A tensor may be placed and still have a reason in `unplanned`: it is listed once.
+    unplaced = [
+        refusal.name for refusal in plan.report.unplanned if refusal.name not in placed
+    ]
     names = [*(tensor.id for tensor in plan.tensors), *unplaced]
     offsets = [*(tensor.offset for tensor in plan.tensors), *(-1 for _ in unplaced)]
     data = {
@@ -182,6 +193,7 @@ def c_header(plan: Plan, interface: Interface | None = None) -> str:
 
 
 def _header_parts(plan: Plan, interface: Interface | None) -> Iterator[str]:
+    """Yield the parts of `c_header` in their order; an empty plan has an arena of 0 bytes."""
     arena_and_problem = fixed_arena(plan)
     arena = arena_and_problem[0] if arena_and_problem else None
     height = arena.height if arena else 0
@@ -205,6 +217,7 @@ def _header_parts(plan: Plan, interface: Interface | None) -> Iterator[str]:
 
 
 def _tensor_table(plan: Plan) -> Iterator[str]:
+    """Yield the array of ``memplan_tensor`` structs, one per tensor in the order of the plan."""
     indices = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
     rows = (
         f"{c_string(t.id)}, UINT64_C({t.offset}), UINT64_C({t.bytes}), {t.first}u, {t.last}u, "
@@ -215,6 +228,7 @@ def _tensor_table(plan: Plan) -> Iterator[str]:
 
 
 def _step_table(plan: Plan) -> Iterator[str]:
+    """Yield the array of ``memplan_step`` structs, one per node in the order of execution."""
     nodes = moments(plan)
     yield f"#define MEMPLAN_STEP_COUNT {len(nodes)}\n"
     rows = (f"{c_string(node.label)}, {node.start}u, {node.end}u" for node in nodes)
@@ -222,6 +236,7 @@ def _step_table(plan: Plan) -> Iterator[str]:
 
 
 def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
+    """Yield the array of ``memplan_port`` structs; ``kind`` is ``INPUT`` or ``OUTPUT``."""
     yield f"#define MEMPLAN_{kind}_COUNT {len(ports)}\n"
     rows = (
         f"{c_string(port.name)}, {c_string(port.dtype)}, {c_string(_shape(port))}, "
@@ -232,22 +247,30 @@ def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
 
 
 def _shape(port: Port) -> str:
+    """Return a shape such as ``batchx3x224``, with ``?`` for an unknown dim or an unknown rank."""
     return "?" if port.shape is None else "x".join(str(dim or "?") for dim in port.shape)
 
 
-def _c_array(kind: str, name: str, rows: Iterable[str], zeros: str) -> Iterator[str]:
-    """Yield a C array. The last entry is zeros, because C has no empty arrays."""
-    yield f"static const {kind} MEMPLAN_{name}[] = {{\n"
+def _c_array(struct: str, name: str, rows: Iterable[str], zeros: str) -> Iterator[str]:
+    """Yield the C array ``MEMPLAN_<name>`` of structs, one per row.
+
+    An entry with the fields ``zeros`` follows the rows, because C has no empty arrays.
+    """
+    yield f"static const {struct} MEMPLAN_{name}[] = {{\n"
     yield from (f"  {{{row}}},\n" for row in rows)
     yield f"  {{{zeros}}}\n}};\n\n"
 
 
 def _index_macros(plan: Plan) -> Iterator[str]:
-    """Yield a macro per tensor with its index in the array; equal names get a suffix."""
+    """Yield a macro per tensor with its index in ``MEMPLAN_TENSORS``.
+
+    If two tensors have the same C identifier, the later one gets its index as a suffix.
+    """
     used: set[str] = set()
     for index, tensor in enumerate(plan.tensors):
         name = c_identifier(tensor.id)
         if name in used:
+            # No identifier of `c_identifier` has two underscores in a row, so this one is unique.
             name = f"{name}__{index}"
         used.add(name)
         yield f"#define MEMPLAN_INDEX_{name} {index}\n"
@@ -265,6 +288,11 @@ def chrome_trace(plan: Plan) -> str:
 
 
 def _trace_events(plan: Plan) -> Iterator[Json]:
+    """Yield the events of the trace format.
+
+    A node is a complete event (``X``), the use of a range of bytes a pair of asynchronous events
+    (``b`` and ``e``), and the live bytes of an arena are a counter (``C``).
+    """
     yield _process_name(_NODES, "nodes, one tick each")
     yield _process_name(_TENSORS, "tensors")
     for moment in moments(plan):
@@ -272,7 +300,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
             "name": terminal(moment.label),
             "ph": "X",
             "ts": moment.start,
-            "dur": moment.end + 1 - moment.start,
+            "dur": moment.end + 1 - moment.start,  # the last tick is inclusive
             "pid": _NODES,
             "tid": 0,
         }

@@ -39,10 +39,14 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
         "what this level needs for them, in the node order of the training step",
     ),
 }
+"""Key of `Report.training_estimate` -> the name and the meaning of the figure."""
 
 
 def training_lines(report: Report) -> Iterator[str]:
-    """Yield the memory of a training step of the model, if ``--dry-run`` planned one."""
+    """Yield the memory of a training step of the model, a phrase for each figure of `_TRAINING`.
+
+    Nothing is yielded unless ``--dry-run`` planned a training step.
+    """
     for key, (name, _) in _TRAINING.items():
         size = report.training_estimate.get(key)
         if size is not None:
@@ -98,7 +102,7 @@ def process_blocks(report: Report) -> Iterator[doc.Block]:
     for source, sides in (("observed", runtime.observed), ("predicted", runtime.predicted)):
         before, after = sides.get("original"), sides.get("optimized")
         if not before or not after or not before.process or not after.process:
-            continue
+            continue  # this source lacks one of the models
         sizes = {
             "load": (before.process.load, after.process.load),
             "run": (before.process.run, after.process.run),
@@ -120,7 +124,12 @@ def _percent_change(old: int, new: int) -> str:
 
 
 def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
-    """Return the memory of the intermediates: without reuse, at each level, and its bounds."""
+    """Return the memory of the intermediates: without reuse, at each level, and its bounds.
+
+    Figures that the report has no number or expression for are left out, except ``naive``, the
+    levels and the lower bound. ``foldable`` and the slot bound are as certain as ``live_peak``,
+    because they are computed from the same live ranges.
+    """
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
     for level, meaning in LEVELS.items():
@@ -167,11 +176,15 @@ def order_note(report: Report) -> str:
 
 
 def _lower_bound(report: Report) -> doc.Figure:
-    """Return the live peak: no plan of this order is smaller. It may be an expression."""
+    """Return the live peak of the planned order, as bytes or as an expression.
+
+    No plan of this order is smaller.
+    """
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
         meaning += "; no other order of these nodes needs less (fused nodes may)"
     if memory.live_peak is None and "live_peak" in report.symbolic:
+        # The expression leaves out steps that have most live bytes only if a dim is 0.
         meaning += "; dims from 1 on"
         figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)
     else:
@@ -180,7 +193,10 @@ def _lower_bound(report: Report) -> doc.Figure:
 
 
 def _resident(report: Report) -> doc.Figure:
-    """Return the peak with graph outputs counted. It may be an expression."""
+    """Return the peak with graph outputs counted, as bytes or as an expression.
+
+    The definition names the peak of the file's order too if it differs.
+    """
     memory, meaning = report.memory, DEFINITIONS["resident"]
     size = report.symbolic.get("resident", "")
     if memory.resident is not None:
@@ -234,13 +250,17 @@ def _figure(
         naive: The bytes that the saving is relative to; None: no saving is shown.
     """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
-    known = size is not None and naive is not None and name != "naive"
-    saved = format_share((naive or 0) - (size or 0), naive or 0) if known else ""
+    has_saving = size is not None and naive is not None and name != "naive"
+    saved = format_share((naive or 0) - (size or 0), naive or 0) if has_saving else ""
     return doc.Figure(name, text, meaning, saved, _certainty(report, name, text))
 
 
 def _certainty(report: Report, name: str, value: str) -> str:
-    """Return the certainty of a figure, empty for unknown ones. Levels have that of the plan."""
+    """Return the certainty of a figure: a key of `CERTAINTY`.
+
+    It is empty for an unknown figure and for the order bound, which is not a size of this plan.
+    Names that the report has no certainty for, such as levels, have that of the planned bytes.
+    """
     if value == UNKNOWN or name == "order bound":
         return ""
     return report.certainty.get(name, report.certainty.get("planned", ""))

@@ -40,6 +40,7 @@ def plan_document(
         sections: The features' sections.
     """
     report = plan.report
+    # If the saving is undefined, the verdict only tells why, which is not worth stressing.
     verdict_tone: Literal["plain", "verdict"] = "plain" if report.saved is None else "verdict"
     first = (*process_blocks(report), doc.Paragraph(verdict(report), verdict_tone))
     return doc.Document(_title(report), (*first, *generic_sections(plan, max_rows, sections)))
@@ -48,7 +49,10 @@ def plan_document(
 def text_document(
     plan: Plan, max_rows: int, detail: Detail, sections: Sequence[PlanSection] = ()
 ) -> doc.Document:
-    """Return the report of a plan for a terminal, which begins with the short answer."""
+    """Return the report of a plan for a terminal: the short answer, then what ``detail`` asks for.
+
+    For ``answer``, a few lines of the sections follow; for the other two, all sections.
+    """
     if detail == "answer":
         blocks = (
             *answer(plan),
@@ -70,6 +74,7 @@ def answer(plan: Plan) -> Iterator[doc.Block]:
     report = plan.report
     yield from process_blocks(report)
     plan_line = verdict(report)
+    # Without planned bytes the verdict has no number that another order could be compared with.
     if report.original_planned is not None and report.memory.planned:
         plan_line += f", {format_size(report.original_planned)} in the original order"
     yield doc.Paragraph(plan_line, "plain" if report.saved is None else "verdict")
@@ -80,7 +85,11 @@ def answer(plan: Plan) -> Iterator[doc.Block]:
 
 
 def _proofs(report: Report) -> Iterator[str]:
-    """Yield what was proved on outputs and on memory, one phrase each."""
+    """Yield what was proved on outputs and on memory, one phrase each.
+
+    Nothing is yielded on outputs if the model was not run, and nothing on memory if neither the
+    order nor the layout of the plan is proved to be the best.
+    """
     validation, memory = report.validation, report.memory
     if validation is not None:
         if not validation.passed:
@@ -105,10 +114,13 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
     if is_left_alone(plan):
         yield _sentence(f"set mem_param.optimize_{report.phase} to true to plan the model")
     elif validation is not None and not validation.passed:
+        # The rewritten model failed the comparison: the next attempt does not reorder its nodes.
         yield _command(f"memplan optimize {model} --order keep")
     elif recompute.budget is not None and not recompute.met and chunks.budget is None:
+        # Recomputation missed the budget, and chunking was not tried.
         yield _command(f"memplan optimize {model} --chunk auto --budget {recompute.budget}")
     elif chunks.budget is not None and not chunks.met:
+        # The smallest plan found, as a budget that can be met.
         smallest = report.memory.resident
         yield _command(f"memplan optimize {model} --chunk auto --budget {smallest}")
     elif report.memory.planned is None or report.partial:
@@ -116,8 +128,10 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
         if hint:
             yield _sentence(hint)
     elif validation is not None:
+        # Only `optimize` validates, so that the model was written.
         yield _sentence("memplan.load(PATH) opens the written model with its settings")
     elif report.memory.planned == report.original_planned:
+        # Writing the model gains nothing, but the settings of the runtime may still lower its memory.
         yield _command(f"memplan settings {model}")
     else:
         yield _command(f"memplan optimize {model}")
@@ -134,12 +148,13 @@ def _command(text: str) -> doc.Block:
 def _repeated_paragraphs(plan: Plan, sections: Sequence[PlanSection]) -> Iterator[doc.Block]:
     """Yield the parts of the report that the short answer repeats.
 
-    These are the dims, the features' plain paragraphs, fallbacks and warnings.
+    These are the dims, the paragraphs of the features that are not soft, the memory of a training
+    step, the table of bindings, fallbacks and warnings.
     """
     report = plan.report
     yield from dims_blocks(report)
     for section in sections:
-        for block in section(report, 0):
+        for block in section(report, 0):  # no rows: tables are left out below
             if isinstance(block, doc.Paragraph) and block.tone != "soft":
                 yield block
     training = ", ".join(training_lines(report))

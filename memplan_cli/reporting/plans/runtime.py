@@ -43,6 +43,7 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     """
     if runtime is None:
         return
+    # Four columns, as in `_HEADS`: predicted and observed for each of the two models.
     columns: list[Mapping[str, int | None]] = []
     for side in ("original", "optimized"):
         predicted, observed = runtime.predicted.get(side), runtime.observed.get(side)
@@ -115,6 +116,7 @@ def _observed_sizes(peaks: Peaks) -> Mapping[str, int | None]:
 
 
 def _process_sizes(peaks: Peaks) -> Mapping[str, int | None]:
+    """Return the bytes of the process by measure; empty if they are unknown."""
     sizes = {} if peaks.process is None else to_json(peaks.process)
     return {f"process, {name}": size for name, size in sizes.items()}
 
@@ -137,7 +139,11 @@ def settings_section(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
 
 
 def validation_section(report: Report) -> Iterator[doc.Block]:
-    """Yield the result of comparing outputs, of the replay and of donated steps."""
+    """Yield the results of validation, or that there was none.
+
+    These are the comparison of outputs, the replay of the plan node by node in one arena, and two
+    steps with each donated pair in one buffer.
+    """
     validation = report.validation
     results = ["not validated"]
     if validation is not None:

@@ -50,7 +50,10 @@ in the short answer; its soft paragraphs and tables are details.
 def generic_sections(
     plan: Plan, max_rows: int, feature_sections: Sequence[PlanSection] = ()
 ) -> Iterator[doc.Block]:
-    """Yield all sections of a plan's report, with those of features before the orders."""
+    """Yield all sections of a plan's report, with those of features before the orders.
+
+    Sizes that depend on symbols are shown as numbers if the report binds all symbols.
+    """
     report = plan.report
     left_alone = is_left_alone(plan)
     plan = with_bound_symbols(plan)
@@ -68,7 +71,7 @@ def generic_sections(
     yield from runtime.evidence(report.runtime)
     yield from runtime.settings_section(report.runtime)
     yield from runtime.validation_section(report)
-    if not left_alone:
+    if not left_alone:  # otherwise no tensor reuses memory, for the same reason
         yield from _not_reused_section(plan, max_rows)
     yield from remarks_sections(report)
 
@@ -81,9 +84,15 @@ def remarks_sections(report: Report) -> Iterator[doc.Block]:
 
 
 def dims_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the values of dims by their source, and the options or the command to change them."""
+    """Yield the values of dims by their source, and how to choose other values.
+
+    If values were assumed, these are the options to add to the command; otherwise it is a whole
+    command. Neither is yielded if no dim of an input is free.
+    """
     for source, label in (("given", "given"), ("inputs", "from the inputs")):
-        dims = {n: dim.value for n, dim in report.bindings.items() if dim.source == source}
+        dims = {
+            name: dim.value for name, dim in report.bindings.items() if dim.source == source
+        }
         if dims:
             yield doc.Paragraph(f"{label}: {dims_summary(dims)}", "soft")
     if assumed := assumed_dims(report):
@@ -132,7 +141,7 @@ def _symbolic_section(report: Report) -> Iterator[doc.Block]:
 
 
 def _live_bytes_section(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the chart of live bytes of the main arena; nothing if no bytes are planned."""
+    """Yield the chart of live bytes of the main (largest) arena; nothing if no bytes are planned."""
     arena = main_arena(plan)
     points = curve(plan, arena)
     peak = max((size for _, size in points), default=0)
@@ -184,11 +193,20 @@ def _peak_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
 def _lifetime_cells(
     placement: Placement | None, nodes: Mapping[int, str]
 ) -> tuple[str | doc.Name, ...]:
-    """Return the producer and last reader of a tensor, or the reason of a whole-run buffer."""
+    """Return the cells for the producer and the last reader of a tensor.
+
+    A tensor with a buffer for the whole run has the reason instead. The cells are empty for a
+    tensor that the plan does not place.
+
+    Args:
+        placement: The tensor's place; None: it has none.
+        nodes: The label of the node at each step.
+    """
     if placement is None:
         return "", ""
     if placement.pinned:
         return "(whole run)", placement.pinned
+    # `last` is exclusive: the last reader runs one step before.
     producer, last_reader = nodes.get(placement.first, ""), nodes.get(placement.last - 1, "")
     return doc.Name(producer), doc.Name(last_reader)
 
@@ -235,7 +253,10 @@ _PROFILE_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planne
 
 
 def bindings_section(report: Report) -> Iterator[doc.Block]:
-    """Yield the memory of a plan of its own for each binding, if the plan holds for several."""
+    """Yield the memory of a separate plan for each binding, if this plan holds for several.
+
+    A binding is one set of values for the dims, such as ``batch=8, seq=128``.
+    """
     if not report.profiles:
         return
     planned = report.memory.planned
@@ -253,6 +274,7 @@ def bindings_section(report: Report) -> Iterator[doc.Block]:
 
 
 def _orders_section(report: Report) -> Iterator[doc.Block]:
+    """Yield the live peak of each node order that was tried, with a mark at the chosen one."""
     rows = (
         (name, format_size(size), "chosen" if name == report.chosen_order else "")
         for name, size in report.orders.items()
@@ -264,7 +286,8 @@ def _orders_section(report: Report) -> Iterator[doc.Block]:
 def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     """Yield the reasons why tensors reuse no memory, most bytes first.
 
-    Only tensors of fixed size count in the bytes of a reason.
+    Only tensors of fixed size count in the bytes of a reason. A reason has its two largest tensors
+    as examples.
     """
     fixed_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
     tensors_by_reason: dict[str, list[tuple[int, str]]] = {}
@@ -272,7 +295,7 @@ def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
         size = tensor.bytes if tensor.arena in fixed_arenas else 0
         tensors_by_reason.setdefault(reason, []).append((size, tensor.id))
     for refusal in plan.report.unplanned:
-        if refusal.name not in plan.by_id:
+        if refusal.name not in plan.by_id:  # a placed tensor has its reason above
             tensors_by_reason.setdefault(refusal.reason, []).append((0, refusal.name))
     bytes_by_reason = {
         reason: sum(size for size, _ in tensors)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.timeline import Occupancy
 
 _LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
+"""Left and top of the map, its width and height, the gap below it, and the height of the curve."""
+
 _HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
 
 _LINE, _LETTER, _SHORTEST_NAME = 14, 7.2, 44
@@ -36,7 +38,7 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Conversion of ticks and bytes to SVG coordinates.
+    """Conversion of ticks and bytes to SVG coordinates of the map; address 0 is at its bottom.
 
     Attributes:
         ticks: the last tick of the map.
@@ -66,10 +68,11 @@ def render(plan: Plan) -> str:
 
 def hue(number: int) -> int:
     """Return a hue in degrees; consecutive numbers get very different hues."""
-    return number * 137 % 360
+    return number * 137 % 360  # about the golden angle, which spreads any count of hues evenly
 
 
 def _parts(plan: Plan) -> Iterator[str]:
+    """Yield the parts of the picture: title, verdict, map and curve; no map if nothing is planned."""
     full_width = _LEFT + _WIDTH + 20
     name = plan.report.model.path or "model"
     yield (
@@ -102,44 +105,56 @@ def _frame(top: int, height: int) -> str:
 
 
 def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
+    """Return the rectangle of a range of bytes over its steps, with a tooltip of up to 4 names.
+
+    Args:
+        item: The range of bytes, and the tensors that use it.
+        number: Chooses the colour.
+        scale: Converts steps and bytes.
+    """
     tensor = item.tensor
-    names = ", ".join(shortened(tensor.id, 60) for tensor in item.members[:4])
-    about = (
+    names = ", ".join(shortened(member.id, 60) for member in item.members[:4])
+    tooltip = (
         f"{names}: {item.bytes} bytes at {tensor.offset}, steps {item.first} to {item.last}"
     )
     return (
         f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.width(item.last - item.first)}" height="{scale.height(item.bytes)}" '
-        f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
+        f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(tooltip)}</title></rect>\n'
     )
 
 
 def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
     """Yield the name of each tensor whose rectangle is large enough, cut to its width."""
     for item in items:
-        wide = float(scale.width(item.last - item.first))
-        if wide < _SHORTEST_NAME or float(scale.height(item.bytes)) < _LINE:
+        width, height = (
+            float(scale.width(item.last - item.first)),
+            float(scale.height(item.bytes)),
+        )
+        if width < _SHORTEST_NAME or height < _LINE:
             continue
-        name = shortened(item.tensor.id, int((wide - 8) / _LETTER))
+        # A margin of 4 on both sides, and the baseline 4 below the middle of the rectangle.
+        name = shortened(item.tensor.id, int((width - 8) / _LETTER))
         x = float(scale.x(item.first)) + 4
-        y = float(scale.y(item.tensor.offset)) - float(scale.height(item.bytes)) / 2 + 4
+        y = float(scale.y(item.tensor.offset)) - height / 2 + 4
         yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{xml(name)}</text>\n'
 
 
 def _omissions(plan: Plan) -> Iterator[str]:
     """Yield the note on what is not drawn: unknown sizes and other arenas."""
-    words = [known_only(plan.report)] if plan.report.partial else []
+    notes = [known_only(plan.report)] if plan.report.partial else []
     if len(plan.arenas) > 1:
-        words.append(f"one of {len(plan.arenas)} arenas: a symbol has no number")
-    if words:
-        yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(words))}</text>\n'
+        notes.append(f"one of {len(plan.arenas)} arenas: a symbol has no number")
+    if notes:
+        yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(notes))}</text>\n'
 
 
 def _address_labels(arena: ArenaFacts) -> Iterator[str]:
+    """Yield five labels beside the map, from 0 to the arena's height, and the unit if it has one."""
     unit = "" if arena.unit == "1" else f" x {shortened(arena.unit, 30)}"
-    for share in (0, 1, 2, 3, 4):
-        y = _TOP + _MAP - _MAP * share / 4 + 4
-        size = format_size(arena.height * share // 4)
+    for quarter in (0, 1, 2, 3, 4):
+        y = _TOP + _MAP - _MAP * quarter / 4 + 4
+        size = format_size(arena.height * quarter // 4)
         yield f'<text class="s" x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{size}</text>\n'
     if unit:
         yield f'<text class="s" x="{_LEFT}" y="{_TOP - 4}">bytes{xml(unit)}</text>\n'
@@ -148,17 +163,24 @@ def _address_labels(arena: ArenaFacts) -> Iterator[str]:
 def _curve(
     points: tuple[tuple[int, int], ...], scale: _Scale, arena: ArenaFacts
 ) -> Iterator[str]:
+    """Yield the step curve of live bytes below the map, and a line through both at the peak.
+
+    Args:
+        points: ``(tick, live bytes from this tick on)``, ascending.
+        scale: Converts ticks.
+        arena: The arena, whose height is that of the curve.
+    """
     top = _TOP + _MAP + _GAP
     yield _frame(top, _CURVE)
-    base, path, last = top + _CURVE, [], 0
+    base, path, last_tick = top + _CURVE, [], 0
     for tick, size in points:
         path.append(f"H{scale.x(tick)}V{base - _CURVE * size / max(arena.height, 1):.2f}")
-        last = tick
-    yield f'<path class="c" d="M{_LEFT} {base}{"".join(path)}H{scale.x(last)}V{base}Z"/>\n'
-    at, most = peak_tick(points), max(size for _, size in points)
-    x = scale.x(at)
+        last_tick = tick
+    yield f'<path class="c" d="M{_LEFT} {base}{"".join(path)}H{scale.x(last_tick)}V{base}Z"/>\n'
+    peak_step, peak_bytes = peak_tick(points), max(size for _, size in points)
+    x = scale.x(peak_step)
     yield f'<line class="p" x1="{x}" x2="{x}" y1="{_TOP}" y2="{base}"/>\n'
-    label = f"most live: {format_size(most)} at step {at}"
+    label = f"most live: {format_size(peak_bytes)} at step {peak_step}"
     yield f'<text class="s" x="{_LEFT}" y="{top - 8}">live bytes; {label}</text>\n'
     yield f'<text class="s" x="{_LEFT}" y="{base + 18}">step 0</text>\n'
     yield (
