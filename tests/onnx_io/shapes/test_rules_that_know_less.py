@@ -126,6 +126,7 @@ def test_a_node_that_makes_a_dim_below_none_says_nothing() -> None:
         (("a", 6), (0,), None),
         (("a", None), ("a",), None),
         ((12,), (4,), 3),
+        (tuple(f"a{k} + b{k}" for k in range(13)), (1,), None),
     ],
 )
 def test_a_product_of_dims_is_divided_where_a_product_is_left(

@@ -143,6 +143,26 @@ def test_a_value_that_doubles_is_unknown() -> None:
     assert shape(got, "last") == (2, None)
 
 
+def test_shapes_that_are_shifted_through_more_values_than_rounds_are_unknown() -> None:
+    """Each iteration moves every value to the next one, and the first one doubles."""
+    last = 11
+    states = ", ".join(f"s{k}" for k in range(last + 1))
+    moved = "".join(f"t{k} = Identity (s{k - 1}) " for k in range(1, last + 1))
+    results = ", ".join(f"t{k}" for k in range(last + 1))
+    outputs = ", ".join(f"y{k}" for k in range(last + 1))
+    initial = ", ".join(["x"] * (last + 1))
+    got = program(f"""
+        g (float[3] x, int64 n, bool go) => (z) {{
+            {outputs} = Loop (n, go, {initial}) <body = b (int64 i, bool c, {states}) => (d, {results}) {{
+                d = Identity (c)
+                t0 = Concat <axis = 0> (s0, s0)
+                {moved}
+            }}>
+            z = Neg (y{last})
+        }}""")
+    assert shape(got, f"y{last}") in (None, (None,))
+
+
 def test_branches_that_agree_say_the_shape_and_others_leave_a_hole() -> None:
     got = program("""
         g (float[4,8] x, bool go) => (y, z) <int64[1] axes = {0}> {

@@ -77,8 +77,9 @@ class LoopBody:
             if grown is not None:
                 return grown
             state = next_state
+        # Later iterations may still change any shape: a change may only have reached some values.
         without_shapes = [with_shape(type_proto, None) for type_proto in state]
-        return self.infer_iteration(without_shapes)[0], state
+        return self.infer_iteration(without_shapes)[0], without_shapes
 
     def infer_iteration(
         self, state: Sequence[TypeProto]

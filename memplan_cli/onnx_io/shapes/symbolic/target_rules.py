@@ -67,8 +67,12 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
             remaining.remove(dim)
         else:
             divisors.append(dim)
-    numerator = polynomial_of(product(remaining))
-    denominator = polynomial_of(product(divisors))
+    dividend_product, divisor_product = product(remaining), product(divisors)
+    if (
+        dividend_product is None or divisor_product is None
+    ):  # an expression with too many terms
+        return None
+    numerator, denominator = polynomial_of(dividend_product), polynomial_of(divisor_product)
     number = constant_value(denominator)
     if number is None:
         return _divided_by_monomial(numerator, denominator)
