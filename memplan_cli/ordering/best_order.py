@@ -90,6 +90,7 @@ def best_order(
     )
     programs = {"file": program}
     if is_nested := any(op.bodies for op in program.body.ops):
+        # A `TaskGraph` may count too much for an If, so whole programs are compared.
         programs |= _scheduled_programs(program, facts, SCHEDULERS)
         programs["searched"] = replace(program, body=main_graph.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
@@ -99,6 +100,7 @@ def best_order(
         programs[chosen] = _keep_subgraph_orders(program, programs[chosen], meter)
     else:
         peaks, chosen = main_graph.search.peaks, main_graph.search.chosen
+        # "file" is there already: the program as it is.
         programs.setdefault(chosen, replace(program, body=main_graph.block))
     measurement = None
     if chosen != "file":
@@ -110,6 +112,7 @@ def best_order(
     ):
         chosen, measurement = "file", None
     if meter.is_symbolic:
+        # Peaks and bounds hold for one value of the symbols only, so none is returned.
         return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=measurement)
     looser = None
     if chosen != "file" and not is_nested:
@@ -195,8 +198,9 @@ class _PeakMeter:
         """Return the live peak of a measured program, with numbers in place of symbols."""
         if not self.is_symbolic:
             return measurement.live_peak
-        _, units = measurement.storage
-        buffers = (buffer for unit in units.values() for buffer in unit)
+        # A unit is the product of the symbols in a size, such as ``batch``.
+        _, buffers_by_unit = measurement.storage
+        buffers = (buffer for group in buffers_by_unit.values() for buffer in group)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))
 
@@ -232,7 +236,7 @@ def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMe
 
 
 def _displacement(program: Program, other: Program) -> int:
-    """Return the `displacement` of the main graph's ops in another order."""
+    """Return the `displacement` of the main graph's ops in another order: how far they moved."""
     place = {op.outputs: index for index, op in enumerate(program.body.ops)}
     return displacement([place[op.outputs] for op in other.body.ops])
 
@@ -331,6 +335,7 @@ def _order_nested(
         # The bound of the search holds for the chosen orders of the subgraphs only.
         body_bound = max(body.bound for bodies in memory_of.values() for body in bodies)
         bound = cut_bound(task_graph(block, facts, least_bytes), search.order)
+        # Graph inputs are not planned: initial bytes are pinned, so live beside any subgraph.
         bound = max(bound, body_bound + graph.initial_bytes)
     inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
     block = replace(block, ops=tuple(ops[op] for op in search.order))

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.records import PlannedVars
 
 
-_NO_TENSOR = -1
-
-
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
     """Facts about the planned variables of a program that hold in every order.
@@ -92,6 +89,7 @@ def storage_facts(
     from_branches: frozenset[VarId] = frozenset()
     if aliasing.branches and any(op.bodies for op in program.body.ops):
         buffers = share_storage(program, sharing, replace(aliasing, in_place={}), any_range)
+        # They are no views (their own roots), so the rule of branches has joined them.
         from_branches = frozenset(
             var for var, buffer in buffers.items() if roots[var] == var and str(buffer) != var
         )
@@ -124,6 +122,7 @@ def task_graph(
             results included.
     """
     numbering = _TensorNumbering(facts)
+    # The inputs of a subgraph, which has a path, count in the step of the op around it.
     initial_bytes = (
         0 if block.path else facts.pinned_bytes + numbering.add_inputs(block.inputs)
     )
@@ -179,6 +178,7 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
         peak = max(peak, body_results + body.peak)
         body_results += body.results
     if op.repeats:
+        # The outputs of a Loop or Scan grow while its subgraph runs, so they count beside it.
         return inputs + max(peak, body_results) + outputs
     return inputs + max(peak, body_results + outputs)
 
@@ -207,9 +207,13 @@ def result_bytes(op: Op, facts: StorageFacts) -> int:
 class _TensorNumbering:
     """Numbers the tensors of a block in the order in which their live ranges begin.
 
+    A tensor is a planned variable with bytes of its own, together with all its views. Views,
+    unplanned variables and variables without bytes get no number.
+
     Attributes:
         tensor_bytes: size of each tensor that is numbered so far.
         defines: for each op that was added, the tensors that it defines.
+        _number: the tensor of each variable that has bytes of its own.
     """
 
     def __init__(self, facts: StorageFacts) -> None:
@@ -224,20 +228,25 @@ class _TensorNumbering:
         return sum(self.tensor_bytes[tensor] for tensor in tensors if tensor is not None)
 
     def add_op(self, op: Op) -> tuple[int, ...]:
-        """Number the outputs of the next op, and return all tensors that it accesses.
+        """Number the outputs of the next op, and return all tensors that it accesses, ascending.
 
-        The accesses of an op with subgraphs include those of all ops inside.
+        The accesses of an op with subgraphs include those of all ops inside. Appends to
+        ``defines``.
         """
         outputs = [self._add(var) for var in op.outputs]
         self.defines.append(tuple([tensor for tensor in outputs if tensor is not None]))
         roots, number = self._facts.roots, self._number
         variables = _nested_vars(op) if op.bodies else op.inputs + op.outputs
-        tensors = {number.get(roots.get(var, var), _NO_TENSOR) for var in variables}
-        tensors.discard(_NO_TENSOR)
-        return tuple(sorted(tensors)) if len(tensors) > 1 else tuple(tensors)
+        # A view accesses the tensor of its root, the variable whose bytes it shows.
+        accessed_roots = {roots.get(var, var) for var in variables}
+        # Roots without a number count no bytes in this block.
+        return tuple(sorted([number[root] for root in accessed_roots if root in number]))
 
     def _add(self, var: VarId) -> int | None:
-        """Number a variable; return None for views, unplanned and empty variables."""
+        """Number a variable and return the number; None if it has no bytes of its own.
+
+        None are views, and variables that are not planned or empty.
+        """
         if self._facts.roots.get(var) != var or not self._facts.numbers[var]:
             return None
         self._number[var] = len(self.tensor_bytes)
@@ -284,7 +293,15 @@ class _TensorNumbering:
         """Return whether the first output may be written over the input at ``position``.
 
         Sizes must be equal. A tensor that is read at several positions may be overwritten only
-        if all of them allow it, and is then allowed at the first of these positions alone.
+        if all of them allow it and read the same variable, not different views. It is then
+        allowed at the first of these positions alone.
+
+        Args:
+            op: The op.
+            position: The input to write over.
+            positions: The inputs that the operator allows to write over, in its order.
+            input_roots: For each input, the variable whose bytes it shows, or None if these are
+                not planned.
         """
         sizes, inputs = self._facts.sizes, op.inputs
         var, root = inputs[position], input_roots[position]
@@ -293,6 +310,7 @@ class _TensorNumbering:
         if input_roots.count(root) == 1:
             return True
         # At a position that does not allow it, the tensor would be read after it is written.
+        # The positions at which the op reads this tensor:
         same = [index for index, other in enumerate(input_roots) if other == root]
         if not all(inputs[index] == var and index in positions for index in same):
             return False

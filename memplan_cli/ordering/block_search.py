@@ -165,7 +165,7 @@ def order_block(
         best.order = restore_source_order(
             graph, best.order, best.peak, WorkBudget(RESTORE_WORK)
         )
-        best.peaks[best.chosen] = peak(graph, best.order)
+        best.peaks[best.chosen] = peak(graph, best.order)  # may have fallen
     return best
 
 
@@ -174,6 +174,14 @@ class _ClusterSearch:
 
     Each method spends a part of the budget, and improves the order or the bound of ``best``, the
     result that is built. Creating an instance raises its bound to those of single steps.
+
+    Attributes:
+        _best: the result.
+        _contracted: the clusters, with the ops of each.
+        _graph: the graph of the clusters.
+        _is_searched: whether the graph is small enough for searches by states and pairs.
+        _bounds: the search for bounds, which keeps the cuts computed so far; None before `prove`.
+        _proved_at: the order at whose fullest steps cuts were computed last.
     """
 
     def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:
@@ -186,7 +194,11 @@ class _ClusterSearch:
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def run_schedulers(self) -> None:
-        """Offer the order of each scheduler, until one is proved optimal."""
+        """Offer the order of each scheduler, until one is proved optimal.
+
+        The file's order of the clusters is offered in any case: it is the closest to the file's.
+        It is called "tightened", because the ops of each cluster run directly one after the other.
+        """
         for name, scheduler in SCHEDULERS.items():
             if self._best.proved and name != "file":
                 break
@@ -194,7 +206,11 @@ class _ClusterSearch:
             self._best.offer_clusters(method, self._contracted, scheduler(self._graph))
 
     def sweep(self, budget: WorkBudget) -> None:
-        """Offer demand-driven orders from both ends, then again under limits below their peaks."""
+        """Offer demand-driven orders from both ends, then again under limits below their peaks.
+
+        A sweep is repeated once, and again as long as it lowers the best peak. Spends at most
+        about a third of the budget.
+        """
         best, graph = self._best, self._graph
         part = budget.part(budget.remaining // 3)
         path = longest_path(graph)
@@ -249,7 +265,8 @@ class _ClusterSearch:
 
     def _best_clusters(self) -> Order:
         """Return the order of clusters with the least peak."""
-        return min(self._best.cluster_orders)[1]
+        _, order = min(self._best.cluster_orders)
+        return order
 
     def search_briefly(self, budget: WorkBudget) -> None:
         """Search by states with a tenth of the budget, which suffices for easy graphs."""
@@ -277,15 +294,16 @@ class _ClusterSearch:
         narrow sections in turn, for as long as that lowers the peak.
         """
         best, size = self._best, self._graph.size
+        # The other half is for `search_exactly`.
         work = budget.remaining // 2 if self._is_searched else budget.remaining
         percent = max(self._worthwhile_percent(), _LEAST_PERCENT)
         part = budget.part(work * percent // 100)
         promising = self._promising_orders()
-        share = part.remaining // (2 * len(promising))
+        share = part.remaining // (2 * len(promising))  # half of it for all short tries
         for order in promising:
             self._divided(order, part.part(share), 0)
         order = self._best_clusters()
-        idle_rounds, smallest = 0, size
+        idle_rounds, smallest = 0, size  # wide sections first, then narrow ones, in turn
         while (
             idle_rounds < _IDLE_ROUNDS
             and not best.proved
@@ -324,7 +342,11 @@ class _ClusterSearch:
         return [order for *_, order in sorted(ranked)[:_DIVIDED_ORDERS]]
 
     def _worthwhile_percent(self) -> int:
-        """Return the percent of the budget to spend on the gap to the bound: all from 1 % on."""
+        """Return the percent of the budget to spend on the gap to the bound: all from 1 % on.
+
+        4 percent are spent on the smallest gap.
+        """
         best = self._best
+        # In hundredths of a percent of the bound, so a gap of 1 % is 100.
         gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
         return min(100, max(4, gap))

@@ -62,6 +62,13 @@ class _Clusters:
     A cluster is named by one of its ops; the rows of its other ops are empty. A tensor that one
     cluster alone accesses is removed from ``defines`` and ``accesses``: its bytes are part of
     ``step_bytes``.
+
+    Attributes:
+        graph: the ops before the fusions.
+        users: for each tensor, the clusters that access it.
+        members: for each cluster, its ops in the order in which they run; empty if the op was
+            fused with another.
+        fusions: the fusions so far.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -104,8 +111,10 @@ class _Clusters:
             private = self._private_tensors(op, succ)
             saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
             defined = self.defined_bytes[op]
+            # The step of ``op`` must not exceed that of ``succ`` after it, written in place.
             if self.step_bytes[op] > defined + self.step_bytes[succ] - saved:
                 continue
+            # A private tensor always dies at ``succ``, which so writes over it in every order.
             if self.in_place_inputs[succ] & private:
                 self.step_bytes[succ] -= saved
                 self.in_place_inputs[succ] = set()
@@ -133,9 +142,10 @@ class _Clusters:
             # Bytes by which the step of ``first`` exceeds the step of ``op`` right after it.
             excess = self.step_bytes[first] - self.defined_bytes[first] - self.step_bytes[op]
             saved = self.graph.in_place_bytes[op] if self.in_place_inputs[op] else 0
-            if excess + saved < 0:
+            if excess + saved < 0:  # the step of ``op`` is larger even if written in place
                 continue
             private = self._private_tensors(op, first)
+            # ``op`` is written in place in every order only over a private tensor.
             fits = excess >= 0 or not private.isdisjoint(self.in_place_inputs[op])
             freed = sum([self.graph.tensor_bytes[t] for t in private])
             if not fits or self.defined_bytes[op] > freed:

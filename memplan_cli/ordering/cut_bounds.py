@@ -57,7 +57,10 @@ _EDGES_PER_WORK = 4
 
 
 def local_bounds(graph: TaskGraph) -> list[int]:
-    """Return for each op the bytes that it reads and writes itself: a bound on any order's peak."""
+    """Return for each op the bytes that it reads and writes itself: a bound on any order's peak.
+
+    An output that may be written over an input counts as if it always were.
+    """
     size, always_live, defined = (
         graph.tensor_bytes,
         graph.always_live_bytes(),
@@ -89,6 +92,8 @@ def fixed_sides(
     graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
 ) -> list[bool | None]:
     """Return for each op whether it must run before ``op`` (True), must not (False), or may (None).
+
+    None are the ops that a cut decides on.
 
     Args:
         graph: The ops.
@@ -162,20 +167,30 @@ class CutBounds:
         """
         sides = fixed_sides(self._graph, op, before, after)
         overwritten = self._graph.in_place_inputs[op] or (_NO_TENSOR,)
+        # An order may let the op write over any of these, so the lowest cut is the bound.
         cuts = [self._cut(op, sides, tensor, work) for tensor in overwritten]
         best = min(cuts, key=lambda cut: cut.bound)
         return replace(best, work=sum(cut.work for cut in cuts))
 
     def _cut(self, op: int, sides: list[bool | None], overwritten: int, work: int) -> CutAtOp:
-        """Return the cut under the assumption that the op writes over one tensor, if it dies there."""
+        """Return the cut under the assumption that the op writes over one tensor, if it dies there.
+
+        Args:
+            op: The op at whose step the others are divided.
+            sides: From `fixed_sides`: which ops run before it (True), do not (False), or may
+                (None).
+            overwritten: The tensor, or `_NO_TENSOR` if the op writes over none.
+            work: The number of edges to examine at most.
+        """
         graph = self._graph
         network = _CutNetwork(graph, sides)
         certain_bytes = self._always_live + graph.step_bytes[op]
         for definer, readers, size, is_result in self._tensors:
+            # A tensor that is defined at the op's step or later is not live before it.
             if definer == NO_OP or sides[definer] is not False:
                 certain_bytes += network.charge_tensor(definer, readers, size, is_result)
         if overwritten != _NO_TENSOR:
-            # Writing in place saves bytes only if all other readers have run.
+            # Writing in place saves bytes, except if another reader has not run yet.
             saved = graph.in_place_bytes[op]
             others = [reader for reader in self._readers[overwritten] if reader != op]
             certain_bytes += network.charge_unless_before(others, saved) - saved
@@ -191,6 +206,9 @@ class _CutNetwork:
 
     Attributes:
         flow_network: the network.
+        _sides: from `fixed_sides`, for each op: True if it runs before the op in any case, False
+            if it does not in any case, None if the cut decides.
+        _node: the node of each op whose side is None.
     """
 
     def __init__(self, graph: TaskGraph, sides: list[bool | None]) -> None:
@@ -213,14 +231,24 @@ class _CutNetwork:
     ) -> int:
         """Add a tensor that costs ``size`` bytes if its definer runs before the op and a reader does not.
 
-        The definer must not be fixed behind the op. Returns the bytes that are live in any case:
-        ``size``, or 0 if the cut decides. In the latter case edges are added to the network.
+        Returns the bytes that are live in any case: ``size``, or 0 if the cut decides. In the
+        latter case edges are added to the network.
+
+        Args:
+            definer: The op that defines the tensor, or `NO_OP` if it is live before the first op.
+                Its side must be True (before the op) or None (the cut decides), not False.
+            readers: The ops that read the tensor.
+            size: The bytes of the tensor.
+            is_result: Whether it is live after the last op, as if one more reader never ran.
         """
-        if definer == NO_OP or self._sides[definer]:
+        is_defined_before = definer == NO_OP or self._sides[definer] is True
+        if is_defined_before:
             return size if is_result else self.charge_unless_before(readers, size)
         if is_result or any(self._sides[reader] is False for reader in readers):
+            # Some reader runs later in any case: the definer alone decides.
             self.flow_network.edge(self._node[definer], SINK, size)
         else:
+            # No reader is fixed before the op either, as its definer would be too.
             self._charge(self._node[definer], readers, size)
         return 0
 
@@ -232,15 +260,19 @@ class _CutNetwork:
         """
         undecided = []
         for user in users:
-            if not self._sides[user]:
-                if self._sides[user] is False:
-                    return size
+            side = self._sides[user]
+            if side is False:
+                return size
+            if side is None:
                 undecided.append(user)
         self._charge(SOURCE, undecided, size)
         return 0
 
     def _charge(self, tail: int, users: list[int], size: int) -> None:
-        """Add edges that cost ``size`` if node ``tail`` is before the op and some user is not."""
+        """Add edges that cost ``size`` if node ``tail`` is before the op and some user is not.
+
+        The side of each user must be None. Nothing is added without users.
+        """
         if len(users) == 1:
             self.flow_network.edge(tail, self._node[users[0]], size)
         elif users:
@@ -260,7 +292,7 @@ class _CutNetwork:
         return self._before({node for node, reaches in enumerate(reaching) if not reaches})
 
     def _before(self, nodes: set[int]) -> set[int]:
-        """Return the ops of these nodes, and those that are fixed before the op."""
+        """Return the ops of these nodes, and those whose side is fixed: they run before the op."""
         fixed = {op for op, side in enumerate(self._sides) if side}
         return fixed | {op for op, node in self._node.items() if node in nodes}
 
@@ -275,11 +307,14 @@ def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
 class BoundSearch:
     """The best lower bound found so far on the peak of all orders of one graph.
 
-    Each method raises ``bound``. It ends when ``bound`` meets ``best_peak``, the least peak of any
-    known order, or when the budget is spent. The cut at an op alone is computed once.
+    Each method raises ``bound``, and spends the budget. It ends when ``bound`` meets
+    ``best_peak``, the least peak of any known order, or when the budget is spent. The cut at an
+    op alone is computed once.
 
     Attributes:
         bound: no order of the graph has a smaller peak.
+        _local: for each op the bytes that it reads and writes itself.
+        _bound_at: the bound of each op whose cut was computed.
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
@@ -311,6 +346,7 @@ class BoundSearch:
                 if 0 <= place < len(path)
             ]
             self._try([path[place] for place in places], best_peak, budget)
+            # An op without a bound was not tried, because the search has ended.
             best = max(places, key=lambda place: self._bound_at.get(path[place], -1))
             distance //= 2
 
@@ -361,7 +397,7 @@ class BoundSearch:
             second_bound = self._cut_at(second, budget, before=(first,))
             bounds.append(max(first_bound, second_bound))
             if bounds[-1] <= self.bound:
-                break
+                break  # the smaller of both cannot raise the bound
         return min(bounds)
 
 
@@ -371,6 +407,7 @@ def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     distance = len(order) // _MIN_DISTANCE_DIVISOR
     chosen: list[int] = []
     fullest = sorted(range(len(steps)), key=lambda place: -steps[place])
+    # The number of steps is limited, because each is compared with all that were chosen.
     for place in fullest[: _MIN_DISTANCE_DIVISOR * _TRIED_OPS]:
         if all(abs(place - other) > distance for other in chosen):
             chosen.append(place)

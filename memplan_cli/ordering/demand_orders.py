@@ -32,7 +32,10 @@ _GROUP_EVALUATIONS = 64
 
 
 class Direction(IntEnum):
-    """The direction in which a sweep builds an order; the value is added to access counts."""
+    """The direction in which a sweep builds an order.
+
+    The value is what an op that runs adds to the access count of each tensor that it accesses.
+    """
 
     FORWARD = -1
     BACKWARD = 1
@@ -80,6 +83,7 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     state.run_free_groups(op for op in file_order if not state.is_blocked(op))
     for op in state.in_direction(parameters.chain):
         state.demand(op)
+    # Ops that nothing in the chain waits for.
     for op in file_order:
         state.demand(op)
     is_forward = parameters.direction is Direction.FORWARD
@@ -96,6 +100,20 @@ class _SweepState:
     state. Forward, the count is the number of ops that still have to access the tensor, plus
     one for a result; the last access frees it. Backward, the count is one more than the number
     of later ops that keep it; the first read found makes it live.
+
+    Attributes:
+        order: the ops that have run, in the order of the sweep.
+        _count_step: what an op adds to the access counts: -1 forward, 1 backward.
+        _live: bytes live between the ops that have run and the others.
+        _ahead: for each op, the ops that wait for it in this direction.
+        _behind: for each op, the ops that it waits for.
+        _blockers: for each op, how many ops of ``_behind`` have not run.
+        _done: for each op, whether it has run.
+        _access_counts: the access count of each tensor.
+        _reads: for each op, the tensors whose access counts it changes.
+        _readers: the reverse of ``_reads``: for each tensor, these ops.
+        _fixed_change: for each op, the part of its change of live bytes that does not depend on
+            access counts.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
@@ -111,6 +129,7 @@ class _SweepState:
         if self._is_forward:
             self._live = graph.initial_bytes
             self._access_counts = list(graph.access_counts)
+            # An op's own outputs included: one that nothing else accesses is freed at once.
             self._reads = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
@@ -152,7 +171,7 @@ class _SweepState:
                     missing.add(other)
                     stack.append(other)
         for op in self.in_direction(sorted(missing)):
-            if not self._done[op]:
+            if not self._done[op]:  # no group has run it meanwhile
                 self._run(op, self._change(op))
                 self.order.append(op)
                 self.run_free_groups(self._affected((op,)))
@@ -175,13 +194,14 @@ class _SweepState:
         """Run an op, and ops ahead of it, until no more bytes are live than before the group.
 
         The op that changes live bytes least is added next. If no small group is found or a step
-        exceeds the limit, all is undone and the result is empty.
+        exceeds the limit, all is undone and the result is empty. The slack of the sweep is added
+        to the bytes before the group.
         """
         live_before = self._live
         allowed = live_before + self._parameters.slack
         first_change = self._change(first)
         if live_before + first_change > allowed and not self._unblocks_any(first):
-            return []
+            return []  # alone it raises the live bytes, and no op can join it
         group: list[int] = []
         ready = [first]
         evaluations = 0
@@ -207,7 +227,11 @@ class _SweepState:
         return any(blockers[other] == 1 for other in self._ahead[op])
 
     def _fits(self, op: int, change: int) -> bool:
-        """Whether the step of an op that changes live bytes by ``change`` stays within the limit."""
+        """Whether the step of an op that changes live bytes by ``change`` stays within the limit.
+
+        The bytes live before the op in the finished order are those of the sweep if it goes
+        forward. Backward, those of the sweep are live after the op, and ``change`` is added.
+        """
         live_before = self._live if self._is_forward else self._live + change
         step = self._graph.step_bytes[op]
         for tensor in self._graph.in_place_inputs[op]:
@@ -217,16 +241,24 @@ class _SweepState:
         return live_before + step <= self._parameters.limit
 
     def _change(self, op: int) -> int:
-        """Return by how much running an op now changes the live bytes of this sweep."""
+        """Return by how much running an op now changes the live bytes of this sweep.
+
+        Forward, it frees the tensors that it is the last to access. Backward, it makes the
+        tensors live that no later op reads.
+        """
         counts, size = self._access_counts, self._graph.tensor_bytes
-        turned = 0
+        turned = 0  # bytes that are freed forward, made live backward
         for tensor in self._reads[op]:
             if counts[tensor] == 1:
                 turned += size[tensor]
         return self._fixed_change[op] + self._count_step * turned
 
     def _run(self, op: int, change: int) -> list[int]:
-        """Mark an op as run, and return the ops that are no longer blocked."""
+        """Mark an op as run, and return the ops that are no longer blocked.
+
+        ``change`` is the result of `_change` for the op, which is added to the live bytes. The op
+        is not appended to ``order``.
+        """
         self._live += change
         self._done[op] = True
         step, counts, blockers = self._count_step, self._access_counts, self._blockers
@@ -240,7 +272,7 @@ class _SweepState:
         return ready
 
     def _undo(self, op: int) -> None:
-        """Mark an op as not run, without changing live bytes."""
+        """Mark an op as not run. The caller has to set the live bytes back."""
         self._done[op] = False
         for tensor in self._reads[op]:
             self._access_counts[tensor] -= self._count_step

@@ -86,7 +86,7 @@ def divide(
         place = schedule.steps.index(former_peak)
         for begin, end in sections.around(place):
             if _SECTION_SHARE_DIVISOR * _WORK_PER_OP * (end - begin) > budget.remaining:
-                continue
+                continue  # too large for the remaining work
             section = schedule.section(begin, end)
             divided = _divide_section(section, place - begin, budget)
             better_order = (
@@ -98,7 +98,7 @@ def divide(
                     sections.split(begin, begin + divided.middle, end)
                 sections.adapt_size(end - begin, former_peak, schedule.peak_and_count[0])
                 break
-            if section.size == graph.size:
+            if section.size == graph.size:  # a cut of all ops bounds every order
                 bound = max(bound, divided.bound)
         else:
             if not sections.include_small():
@@ -110,6 +110,11 @@ class _SectionChoice:
     """The sections to try in the next round, chosen by the gains of former rounds.
 
     The parts are the intervals between the divisions made so far; they cover the order.
+
+    Attributes:
+        _size: number of ops in the order.
+        _parts: the (begin, end) of each part.
+        _smallest: number of ops of the smallest section to try.
     """
 
     def __init__(self, size: int, smallest: int) -> None:
@@ -158,11 +163,12 @@ class _SectionChoice:
 def _divide_section(section: TaskGraph, place: int, budget: WorkBudget) -> DividedOrder:
     """Divide a section at the op at ``place``, both as early and as late as the cut allows.
 
-    Returns the better of both orders and the number of ops before the division, or the section as
-    it is, with 0, if neither has a lower peak or reaches it at fewer steps. Spends budget.
+    Returns the better of both orders, with the number of ops before the division as ``middle``.
+    If neither has a lower peak or reaches it at fewer steps, returns the section as it is, with 0.
+    The bound is that of the cut. Spends budget.
     """
     cut = CutBounds(section).at(place, max(budget.remaining, section.size))
-    budget.spend(cut.work // 4)
+    budget.spend(cut.work // 4)  # about four edges are examined in one unit of work
     best = Schedule(section, range(section.size))
     middle = 0  # not divided
     if cut.bound < best.peak_and_count[0]:
@@ -202,7 +208,7 @@ def _search_section(section: TaskGraph, bound: int, budget: WorkBudget) -> Order
     result = best_first(small.graph, bound, limit, budget.allow(_SEARCH_WORK))
     if result.order is not None:
         return small.expand(result.order)
-    if result.bound == limit:
+    if result.bound == limit:  # proved: no order has a lower peak
         return []
     order = beam(small.graph, bound, limit, _BEAM_WIDTH, budget.allow(_SEARCH_WORK))
     return [] if order is None else small.expand(order)

@@ -75,6 +75,16 @@ class StateSpace:
 
     Attributes:
         work: number of steps examined so far.
+        _bit: for each op, the mask of it alone.
+        _preds: for each op, the mask of its predecessors.
+        _all: the mask of all ops and the reader of results.
+        _accesses: for each op, the users and the bytes of each tensor that it accesses.
+        _in_place_users: for each op, the users of each tensor that it may write over.
+        _sharing_ops: for each op, the other ops that access one of its tensors.
+        _descendants: for each op, the mask of it and the ops that depend on it.
+        _late: the late ops: they free nothing and have a successor, so they run only just before
+            an op that waits for them.
+        _work_per_move: units of work of one move; longer masks take more.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -91,8 +101,7 @@ class StateSpace:
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 users[tensor] |= 1 << op
-        # For each op: the users and bytes of the tensors that it accesses, and the users of those
-        # that it may write over. The op is the last user if no other one remains.
+        # An op is the last user of a tensor if no other bit of the users remains.
         self._accesses = [
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
@@ -119,7 +128,8 @@ class StateSpace:
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
 
-        Its peak is at least ``lowest_peak``: the search does not tell lower peaks apart.
+        Free ops do not raise the live bytes, so they run at once. Its peak is at least
+        ``lowest_peak``: the search does not tell lower peaks apart.
         """
         initial = self._initial_bytes
         peak = max(lowest_peak, initial)
@@ -188,7 +198,11 @@ class StateSpace:
         return [child for _, child in self.moves(state, limit)]
 
     def moves(self, state: State, limit: int) -> list[tuple[tuple[int, ...], State]]:
-        """Return the moves to try, each with the state after it and the free ops that follow."""
+        """Return the moves to try, each with the state after it and the free ops that follow.
+
+        Moves to a peak of ``limit`` or more are left out. If an op with the free ops that depend
+        on it raises neither peak nor live bytes, its move is the only one (the commit rule).
+        """
         moves = []
         for ops in self._choices(state):
             child = self._after(state, ops, limit)
@@ -202,7 +216,10 @@ class StateSpace:
         return moves
 
     def _choices(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Yield the ops, or groups of late ops with one that waits for them, to run next."""
+        """Yield the ops, or groups of late ops with one that waits for them, to run next.
+
+        A late op frees nothing, so it runs only together with an op that waits for it.
+        """
         late = [op for op in state.ready if op in self._late]
         if not late:
             yield from ((op,) for op in state.ready)
@@ -213,14 +230,17 @@ class StateSpace:
         late_mask = sum(self._bit[op] for op in late)
         for reader in dict.fromkeys(s for op in late for s in self._succs[op]):
             missing = self._preds[reader] & state.remaining
-            if not missing & ~late_mask:
+            if not missing & ~late_mask:  # the reader waits for ready late ops only
                 yield (*(op for op in late if missing & self._bit[op]), reader)
 
     def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
-        """Return the state after some ops and the free ops that follow; None at the limit."""
+        """Return the state after some ops and the free ops that follow.
+
+        None if a step of ``ops`` needs ``limit`` bytes or more.
+        """
         remaining, live, peak = state.remaining, state.live, state.peak
         ready = [op for op in state.ready if op not in ops]
-        self.work += self._work_per_move + len(ready) // 8
+        self.work += self._work_per_move + len(ready) // 8  # to copy the list
         candidates: list[int] = []
         for op in ops:
             self.work += 1
@@ -236,6 +256,7 @@ class StateSpace:
             ready += unblocked
             candidates += unblocked
             candidates += self._sharing_ops[op]
+        # With a higher peak or fewer live bytes, any ready op may be free now.
         any_may_fit = peak > state.peak or live < state.live
         remaining, live, ready, ran = self._run_free(
             remaining, live, ready, peak, ready if any_may_fit else candidates
@@ -287,14 +308,16 @@ def best_first(
     space = StateSpace(graph)
     first = space.initial_state(bound)
     best_peak = {first.remaining: first.peak}
+    # A heap of (peak, number of remaining ops, live bytes, count, state). The count is different
+    # for each state, so states are never compared.
     queue: list[tuple[int, int, int, int, State]] = []
     heappush(queue, (first.peak, 0, 0, 0, first))
     count = 0
     while queue:
         peak, _, _, _, state = heappop(queue)
         if best_peak[state.remaining] < peak:
-            continue
-        if not state.ready:
+            continue  # the same set was reached with a lower peak since
+        if not state.ready:  # all ops have run
             return SearchResult(state.order(), peak)
         if not keep_going(space.work):
             return SearchResult(None, peak)
@@ -304,6 +327,7 @@ def best_first(
                 count += 1
                 entry = (child.peak, child.remaining.bit_count(), child.live, count, child)
                 heappush(queue, entry)
+    # All states below the limit were expanded: no order is below it.
     return SearchResult(None, limit)
 
 
@@ -318,6 +342,7 @@ def beam(
     """
     space = StateSpace(graph)
     first = space.initial_state(bound)
+    # By number of remaining ops, the states by their remaining ops.
     layers: dict[int, dict[int, State]] = {
         first.remaining.bit_count(): {first.remaining: first}
     }
@@ -327,7 +352,7 @@ def beam(
         best = sorted(
             layer.values(), key=lambda state: (state.peak, state.live, state.remaining)
         )
-        if not best[0].ready:
+        if not best[0].ready:  # the last layer, in which all ops have run
             return best[0].order()
         if not keep_going(space.work):
             return None

@@ -51,6 +51,7 @@ def fewer_resident(
     live = peak(ordering.program, planned_vars)
     resident = peak(ordering.program, planned_vars.resident)
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
+    # About the fewest bytes possible: the outputs are all live at the end.
     if not _is_worthwhile(resident, max(live, output_bytes)):
         return None
     max_live = live if ordering.proved else live + (live >> _PEAK_RISE_SHIFT)
@@ -81,6 +82,7 @@ def _late_orders(
     """
     starts = (ordered, ordered, program)
     for divisor, start in zip(OUTPUT_DIVISORS, starts, strict=True):
+        # Rounded up, so that no output counts as free.
         results = {
             var: Size(-(-size.coefficient // divisor))
             for var, size in planned_vars.results.items()

@@ -47,6 +47,7 @@ def _post_order(backward: Edges, forward: Edges) -> Order:
     """
     visited = [False] * len(forward)
     order: Order = []
+    # Pairs: an op, and whether all ops that it reaches have been placed.
     stack = [(op, False) for op, edges in enumerate(backward) if not edges]
     while stack:
         op, is_finished = stack.pop()
@@ -64,9 +65,7 @@ def greedy(graph: TaskGraph) -> Order:
 
     Of several such ops, the one whose step needs least runs first.
 
-    O(accesses x log ops): each tensor has the sum of the numbers of the ops that still have to
-    access it. When one op remains, the sum is the number of that op, and only its queue entry
-    changes.
+    O(accesses x log ops), see `_ForwardQueue`.
     """
     queue = _ForwardQueue(graph)
     order: Order = []
@@ -83,6 +82,20 @@ class _ForwardQueue:
     """The ready ops as a heap of (change of live bytes, bytes of the step, op).
 
     An op is pushed again when its change gets lower; older entries stay in the heap.
+
+    The last op to access a tensor frees it. To find that op without a search, each tensor has
+    the sum of the numbers of the ops that still have to access it: when one op is left, the sum
+    is the number of this op. A result is never freed. It counts as accessed by one more op, with
+    the number ``graph.size``, that never runs.
+
+    Attributes:
+        graph: the ops.
+        done: for each op, whether it has run.
+        heap: the entries.
+        _missing_preds: for each op, how many of its predecessors have not run.
+        _remaining: for each tensor, how many ops still have to access it.
+        _sum_of_remaining_ops: for each tensor, the sum of the numbers of these ops.
+        _change: for each op, by how much it changes the live bytes if it runs next.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -90,7 +103,7 @@ class _ForwardQueue:
         self.done = [False] * graph.size
         self._missing_preds = [len(preds) for preds in graph.preds]
         self._remaining = list(graph.access_counts)
-        # Results are also waited for by an op numbered ``graph.size``, which never runs.
+        # A result has one more access, by op ``graph.size``, which never runs.
         self._sum_of_remaining_ops = [graph.size * result for result in graph.is_result]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
@@ -98,6 +111,7 @@ class _ForwardQueue:
         self._change = list(graph.defined_bytes)
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
+                # No other op accesses the tensor, so ``op`` frees it.
                 if graph.access_counts[tensor] == 1:
                     self._change[op] -= graph.tensor_bytes[tensor]
         self.heap = [
@@ -108,23 +122,30 @@ class _ForwardQueue:
         heapify(self.heap)
 
     def run(self, op: int) -> None:
-        """Mark an op as executed, and push the ops that become ready or free more by it."""
+        """Mark an op as executed, and push the ops that become ready or free more by it.
+
+        An op frees more once it is the last one that has to access some tensor.
+        """
         graph, remaining = self.graph, self._remaining
         self.done[op] = True
         for tensor in graph.accesses[op]:
             remaining[tensor] -= 1
             self._sum_of_remaining_ops[tensor] -= op
             if remaining[tensor] == 1:
-                self._lower_change(
-                    self._sum_of_remaining_ops[tensor], graph.tensor_bytes[tensor]
-                )
+                # A sum of one number: the number of the op that accesses the tensor last.
+                last_op = self._sum_of_remaining_ops[tensor]
+                self._lower_change(last_op, graph.tensor_bytes[tensor])
         for succ in graph.succs[op]:
             self._missing_preds[succ] -= 1
             if not self._missing_preds[succ]:
                 heappush(self.heap, (self._change[succ], graph.step_bytes[succ], succ))
 
     def _lower_change(self, op: int, size: int) -> None:
-        """Note that an op is now the last to access a tensor of ``size`` bytes."""
+        """Lower an op's change, as it is now the last to access a tensor of ``size`` bytes.
+
+        If the op is ready, it is pushed again. Op ``graph.size`` stands for the end of the
+        block, where results are still live: nothing changes.
+        """
         if op == self.graph.size:
             return
         self._change[op] -= size
@@ -144,6 +165,7 @@ def greedy_backward(graph: TaskGraph) -> Order:
     while queue.heap:
         change, negated = heappop(queue.heap)
         op = -negated
+        # Other entries are out of date: the op was pushed again with a lower change.
         if not queue.done[op] and change == queue.change[op]:
             order.append(op)
             queue.run(op)
@@ -153,13 +175,20 @@ def greedy_backward(graph: TaskGraph) -> Order:
 class _BackwardQueue:
     """The ops with all successors scheduled, as a heap of (change of live bytes, -op).
 
-    An op is pushed again when its change gets lower; an entry with another change than
-    ``change[op]`` is out of date.
+    The order is built from its end. Before an op, its outputs are not live and its inputs are.
+    Of equal changes the last op in the file is scheduled first, hence ``-op``. An op is pushed
+    again when its change gets lower; an entry with another change than ``change[op]`` is out of
+    date.
 
     Attributes:
+        graph: the ops.
+        heap: the entries.
         change: for each op, by how much scheduling it next (before all scheduled ops) raises the
-            live bytes.
+            live bytes: the size of its inputs that are not live yet, less that of its outputs.
         done: for each op, whether it is scheduled.
+        _missing_succs: for each op, how many of its successors are not scheduled.
+        _is_live: for each tensor, whether a scheduled op reads it or it is a result.
+        _readers: for each tensor, the ops that access it without defining it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -197,7 +226,10 @@ class _BackwardQueue:
                 heappush(self.heap, (self.change[pred], -pred))
 
     def _lower_changes(self, readers: list[int], size: int) -> None:
-        """Note that a tensor of ``size`` bytes is live now, so its other readers add it no more."""
+        """Lower the changes of a tensor's readers: it is live now, so they add no bytes for it.
+
+        ``size`` is the bytes of the tensor. Readers that can be scheduled are pushed again.
+        """
         for reader in readers:
             if not self.done[reader]:
                 self.change[reader] -= size

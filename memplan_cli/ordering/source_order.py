@@ -61,7 +61,7 @@ def _sort_spans(
         budget.spend(end - begin)
         if has_work and execution.run_within(by_file, limit(begin, end)):
             result += by_file
-        elif has_work and end - begin > 2:
+        elif has_work and end - begin > 2:  # halves of one op cannot be sorted
             middle = (begin + end) // 2
             spans += [(middle, end), (begin, middle)]
         else:
@@ -71,7 +71,12 @@ def _sort_spans(
 
 
 class _Execution:
-    """The live bytes after the ops that have run so far."""
+    """The live bytes after the ops that have run so far.
+
+    Attributes:
+        _remaining: for each tensor, how many ops still have to access it, plus one for a result.
+        _live: bytes live now.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph

@@ -78,6 +78,7 @@ class TaskGraph:
 
     def always_live_bytes(self) -> int:
         """Return the bytes of tensors that are live at every step and accessed by no op."""
+        # The tensors that ops read and none defines are live before the first op, but may die.
         inputs = set().union(*self.accesses).difference(*self.defines)
         return self.initial_bytes - sum([self.tensor_bytes[tensor] for tensor in inputs])
 
@@ -113,7 +114,7 @@ def trace(graph: TaskGraph, order: Sequence[int]) -> LiveBytes:
     for op in order:
         need = step_bytes[op]
         for tensor in in_place_inputs[op]:
-            if remaining[tensor] == 1:
+            if remaining[tensor] == 1:  # dies here, so the first output is written over it
                 need -= in_place_bytes[op]
                 break
         before.append(live)
@@ -144,6 +145,7 @@ class Schedule:
         order: the ops in the order in which they run.
         steps: bytes live while each op runs, by position in ``order``.
         before: bytes live just before each op, by position in ``order``.
+        _last_access: for each tensor, the position of the last op that accesses it; -1 if none.
     """
 
     def __init__(self, graph: TaskGraph, order: Sequence[int]) -> None:
@@ -209,6 +211,7 @@ class Schedule:
         self.order[begin:end] = [ops[index] for index in order]
         self.steps[begin:end], self.before[begin:end], _ = trace(section, order)
         last_access, accesses = self._last_access, self.graph.accesses
+        # The last access of these tensors is behind the section and stays as it is.
         accessed_later = {t for op in ops for t in accesses[op] if last_access[t] >= end}
         for position in range(begin, end):
             for tensor in accesses[self.order[position]]:

@@ -204,9 +204,10 @@ def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
     that are not close to one another, and more heavy ops.
     """
     local, steps = local_bounds(graph), trace(graph, range(graph.size)).steps
+    # Ops are numbered in the present order, so an op is also its position.
     heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
     fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
-    distance = graph.size // 100
+    distance = graph.size // 100  # closer steps need nearly the same bytes
     apart: list[int] = []
     for op in fullest:
         if all(abs(op - other) > distance for other in apart):
@@ -270,10 +271,13 @@ class _HoldEdge(NamedTuple):
 class _FlowNetwork:
     """The network of one cut, with the meaning of its edges.
 
+    The edge that is added next has the number ``len(network.heads)``.
+
     Attributes:
         network: the network; the owner computes its flow.
-        share_edges: the edges that carry shares of tensors.
-        hold_edges: the edges that carry holds.
+        share_edges: the edges whose flow is the share of a tensor's bytes that a reader gets.
+        hold_edges: the edges whose flow is a hold: how often the dependency of one op on another
+            is added up in the proof.
     """
 
     network: Network = field(default_factory=Network)
@@ -283,7 +287,10 @@ class _FlowNetwork:
     def charge(
         self, tensor_bytes: _TensorBytes, node: Mapping[int, int], readers: Sequence[int]
     ) -> None:
-        """Add edges that distribute a tensor's bytes over the readers that have a node."""
+        """Add edges that distribute a tensor's bytes over the readers that have a node.
+
+        ``node`` has the network node of each op that a cut decides on; others run before.
+        """
         source, tensor, size = tensor_bytes
         gate = self.network.node()
         self.network.edge(source, gate, size)
@@ -345,8 +352,9 @@ class CutWitnesses:
 
         Args:
             op: The op at which the others are divided.
-            sides: From `fixed_sides`.
-            overwritten: The tensor, or `_NO_TENSOR`.
+            sides: From `fixed_sides`: which ops run before it (True), do not (False), or may
+                (None).
+            overwritten: The tensor, or `_NO_TENSOR` if it writes over none.
             work: Edges that the flow may examine.
         """
         graph, flow_network = self._graph, _FlowNetwork()
@@ -360,7 +368,7 @@ class CutWitnesses:
         for tensor, size in enumerate(graph.tensor_bytes):
             definer, readers = self._definers[tensor], self._readers[tensor]
             if not size or (definer != NO_OP and sides[definer] is False):
-                continue
+                continue  # defined at the op or later
             has_later_reader = graph.is_result[tensor] or any(
                 sides[reader] is False for reader in readers
             )
@@ -375,6 +383,7 @@ class CutWitnesses:
                 flow_network.charge(_TensorBytes(source, tensor, size), node, readers)
         if overwritten != _NO_TENSOR:
             others = [reader for reader in self._readers[overwritten] if reader != op]
+            # The bytes are saved, unless another reader runs later.
             if not any(sides[reader] is False for reader in others):
                 saved = _TensorBytes(SOURCE, overwritten, graph.in_place_bytes[op])
                 flow_network.charge(saved, node, others)
@@ -408,6 +417,7 @@ class _ProvedBlock:
     def witness(self, bound: int) -> OrderProof:
         """Return the witness of a bound: one subgraph if that suffices, else one of the graph."""
         body_bound = self.largest.bound
+        # Graph inputs are not planned: initial bytes are pinned, so live beside any subgraph.
         if body_bound and self.graph.initial_bytes + body_bound >= bound:
             return OrderProof(bound, "inside", inside=self.largest.path)
         return order_witness(self.graph, self.names, bound)
@@ -425,6 +435,7 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
         for body in op.bodies:
             body_proofs = _subgraph_proofs(body, facts)
             proofs += body_proofs
+            # If the body itself has a proof, that is the last one.
             is_proved = body_proofs and body_proofs[-1].block == body.path
             bound = body_proofs[-1].order.bound if is_proved else 0
             inputs = sum(
@@ -448,7 +459,7 @@ def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]
     order = range(nested.graph.size)
     order_peak = max(trace(nested.graph, order).steps, default=0)
     for candidate in (order_peak, cut_bound(nested.graph, order)):
-        bound = max(candidate, nested.largest[1])
+        bound = max(candidate, nested.largest.bound)
         proof = nested.witness(bound)
         if bound and proof.method != NOT_CHECKABLE:
             return (*nested.subgraph_proofs, BlockProof(body.path, proof))

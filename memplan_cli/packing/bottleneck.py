@@ -197,7 +197,7 @@ def _bundle_offsets(
 
     Offsets and capacity are in units of the whole piece. The budget is charged.
     """
-    reduction = subset.reduction
+    reduction = subset.reduction  # its unit is a number of units of the whole piece
     part = budget.share(_SUBSET_SHARE)
     bundle_capacity = capacity // reduction.unit
     placements: list[Placement] = []

@@ -48,7 +48,7 @@ _COST_TOLERANCE = 1e-9
 """Relative difference below which two sums of costs count as equal: they were added in
 different orders."""
 _TABU_STEPS = 3
-"""Steps for which a buffer that found no gap cannot be ejected, at least; at most twice that."""
+"""Steps for which a buffer that found no gap cannot be ejected, at least; less than twice that."""
 _SLICE_WORK = 20_000_000
 """Units of work between two checks of the deadline."""
 _FIRST_LOWERING = 0.3
@@ -136,6 +136,7 @@ class RepairState(NamedTuple):
     """Offset before the present chain of each buffer in ``moved``."""
 
     registers: Ints
+    """The scalars of the search, by the indices above (WORK, WAITING, ...)."""
 
 
 def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
@@ -200,7 +201,8 @@ def placement_of(state: RepairState) -> Placement:
 def _random(state: RepairState, below: int) -> int:
     """Return a pseudo-random number from 0 to ``below - 1``, and advance register RANDOM.
 
-    The sequence is the same in every run.
+    The sequence is the same in every run. It is a linear congruential generator with the
+    constants of ANSI C; its lowest bits are dropped, as they hardly vary.
     """
     number = (state.registers[RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
     state.registers[RANDOM] = number
@@ -266,7 +268,10 @@ def _move(state: RepairState, buffer: int, place: int) -> None:
 
 @compiled
 def undo_chain(state: RepairState) -> None:
-    """Set all buffers back to their offsets before the present chain; no buffer waits then."""
+    """Set all buffers back to their offsets before the present chain; no buffer waits then.
+
+    Eviction costs and tabu steps stay as the chain has left them.
+    """
     registers = state.registers
     for index in range(registers[MOVED]):
         state.offset[state.moved[index]] = state.origin[index]
@@ -310,6 +315,7 @@ def _smallest_gap(state: RepairState, buffer: int, count: int, capacity: int) ->
         if units <= gap < smallest:
             place, smallest = floor, gap
         floor = max(floor, state.top[overlap])
+    # The gap above all overlaps.
     if units <= capacity - floor < smallest:
         place = floor
     return int(place)
@@ -368,6 +374,7 @@ def _cheapest_place(state: RepairState, buffer: int, count: int, capacity: int) 
         state.overlap_cost[index] = state.eviction_cost[overlap] if is_inside else 0.0
     state.by_top[:count] = np.argsort(state.top[:count])
     state.registers[WORK] -= _OVERLAP_WORK * count
+    # Offset 0 and the tops of the overlaps, in rising order.
     state.places[0] = 0
     places = 1
     for index in range(count):
@@ -377,6 +384,7 @@ def _cheapest_place(state: RepairState, buffer: int, count: int, capacity: int) 
         state.places[places] = place
         places += 1
     above, tabu_above, cost_above = _cheapest_of_places(state, units, count, places)
+    # The offsets just below each overlap.
     places = 0
     for index in range(count):
         place = state.floor[state.by_floor[index]] - units
@@ -404,7 +412,8 @@ def _eject_conflicting(state: RepairState, buffer: int, count: int, place: int) 
 def place_waiting(state: RepairState, capacity: int) -> bool:
     """Place waiting buffers below ``capacity`` units, ejecting others; return whether all are.
 
-    Stops early if WORK is used up or step LAST_STEP is reached.
+    Stops early, with buffers that wait, if WORK is used up or step LAST_STEP is reached. A buffer
+    that finds no gap becomes dearer to evict, and tabu for some steps.
     """
     registers = state.registers
     while (
@@ -421,6 +430,7 @@ def place_waiting(state: RepairState, capacity: int) -> bool:
             state.eviction_cost[buffer] += state.priority[buffer]
             place = _cheapest_place(state, buffer, count, capacity)
             _eject_conflicting(state, buffer, count, place)
+            # A random number, so that chains do not fall into a cycle.
             tabu_steps = 1 + _TABU_STEPS + _random(state, _TABU_STEPS)
             state.tabu_until[buffer] = registers[STEP] + tabu_steps
         _move(state, buffer, place)
@@ -431,8 +441,9 @@ def place_waiting(state: RepairState, capacity: int) -> bool:
 def _move_below(state: RepairState, exceeding: Ints, capacity: int, chain_steps: int) -> None:
     """Run an ejection chain for each buffer that exceeds the capacity, until WORK is used up.
 
-    A chain that has not ended after ``chain_steps`` steps is undone and counted in FAILED_CHAINS.
-    A further call continues at the same chain.
+    A chain ejects one such buffer, and places it and the buffers that this ejects in turn. A chain
+    that has not ended after ``chain_steps`` steps is undone and counted in FAILED_CHAINS. A
+    further call continues at the same chain.
 
     Args:
         state: The placement, which is changed.
@@ -454,13 +465,20 @@ def _move_below(state: RepairState, exceeding: Ints, capacity: int, chain_steps:
             registers[MOVED] = 0
             registers[LAST_STEP] = registers[STEP] + chain_steps
             eject(state, buffer)
+        # If WORK is used up instead, the chain is kept open for a further call.
         if not place_waiting(state, capacity) and registers[STEP] >= registers[LAST_STEP]:
             registers[FAILED_CHAINS] += 1
             undo_chain(state)
 
 
 def lowered_by_chains(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Return the placement lowered in small steps of capacity, until its bound or out of budget."""
+    """Return the placement lowered in small steps of capacity, until its bound or out of budget.
+
+    Each step tries to move all buffers below a capacity that is somewhat lower than the height,
+    one ejection chain for each buffer that exceeds it. A step that fails keeps the chains that
+    ended well, so all buffers are placed and the height has not risen. It is followed by a
+    smaller step with longer chains. ``best`` is not changed; the budget is charged.
+    """
     state = new_state(piece, np.array(best.placement, np.int64), best.height)
     share, chain_steps = _FIRST_LOWERING, _FIRST_CHAIN_STEPS
     height = best.height
@@ -470,6 +488,7 @@ def lowered_by_chains(piece: Piece, best: BestPlacement, budget: Budget) -> Best
         if not _all_moved_below(state, capacity, chain_steps, budget):
             share = max(_LEAST_LOWERING, share / 2)
             chain_steps = int(chain_steps * _CHAIN_STEPS_GROWTH)
+        # Also lower after a failed step, if its other chains have moved the highest buffers.
         height = int((state.offset + state.size).max())
     if height == best.height:
         return best
@@ -481,7 +500,8 @@ def _all_moved_below(
 ) -> bool:
     """Move the buffers that exceed ``capacity`` units below it; return whether all were moved.
 
-    All buffers of ``state`` are placed before and after. The budget is charged.
+    Not all are if a chain fails or the budget is over. Such a chain is undone, others are kept:
+    all buffers of ``state`` are placed before and after. The budget is charged.
     """
     registers = state.registers
     exceeding = np.flatnonzero(state.offset + state.size > capacity)

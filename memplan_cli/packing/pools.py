@@ -125,6 +125,7 @@ def _cheapest_by_dtype(problem: Problem, known: SlotAssignment) -> SlotAssignmen
     ``known`` is that of level 0, which is kept for a dtype if nothing cheaper is found.
     """
     buffers = known.buffers
+    # The dtype of each buffer, and its slot among those of the dtype. Numbered together below.
     slot_of: list[tuple[Hashable, int]] = [("", 0)] * len(buffers)
     for dtype, indices in by_kind(buffers, same_dtype).items():
         columns = slot_buffers([buffers[index] for index in indices], problem.alignment)

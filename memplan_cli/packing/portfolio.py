@@ -128,7 +128,7 @@ def _lower_pieces(
                 best = BestPlacement(placements[index], height, goal)
                 best = lower(lowerings[index], best, budget)
                 placements[index], height = best.placement, best.height
-                if best.bound > goal:
+                if best.bound > goal:  # a search has ruled out the goal itself
                     bound = max(bound, best.bound)
             goal = max(goal, height)
     layout = layout_of(reduction, placements)
@@ -140,6 +140,11 @@ class Lowering:
     """The methods that lower one piece. The exact search keeps its memory between them.
 
     Methods return the best placement and charge the budget.
+
+    Attributes:
+        piece: the piece.
+        progress: called with a line about each search that begins.
+        _searcher: the exact search; None until it is needed.
     """
 
     piece: Piece
@@ -183,6 +188,7 @@ class Lowering:
         return self._searcher
 
     def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        """Lower a placement by searching its bottleneck subsets, with a share of the budget."""
         from memplan_cli.packing.bottleneck import lowered_by_subsets
         from memplan_cli.packing.search.exact import load_compiled_search
 
@@ -194,6 +200,7 @@ class Lowering:
         return best
 
     def _by_ejection_chains(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+        """Lower a placement by ejection chains, with a share of the budget."""
         from memplan_cli.packing.ejection_chains import lowered_by_chains
 
         self.progress(
@@ -205,6 +212,7 @@ class Lowering:
         return best
 
     def _is_searchable(self) -> bool:
+        """Return whether the piece is small enough for the exact search."""
         return len(self.piece.size) <= SEARCHED_BUFFERS and _fits_in_int64(self.piece)
 
     def _has_bottleneck(self, best: BestPlacement) -> bool:

@@ -146,7 +146,11 @@ def _buffers(path: Path, file: IO[bytes]) -> Iterator[Buffer]:
 
 
 def _rows(path: Path, file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the stripped fields of every line that is not blank."""
+    """Yield the number and the stripped fields of every line that is not blank.
+
+    Raises:
+        ModelError: a line is too long, or is no UTF-8 or CSV.
+    """
     line = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         line += 1
@@ -165,6 +169,9 @@ def _column_indices(location: str, header: list[str]) -> Mapping[str, int]:
     """Return the index of each of `COLUMNS` in the header.
 
     ``location`` is the path and line for messages.
+
+    Raises:
+        ModelError: a column is missing, unknown, or named twice.
     """
     missing = [name for name in COLUMNS if name not in header]
     if missing:
@@ -182,7 +189,13 @@ def _column_indices(location: str, header: list[str]) -> Mapping[str, int]:
 
 
 def _buffer(location: str, fields: Mapping[str, str]) -> Buffer:
-    """Return the buffer of one line, from its fields by column name."""
+    """Return the buffer of one line, from its fields by column name.
+
+    ``location`` is the path and line for messages.
+
+    Raises:
+        ModelError: a field is wrong.
+    """
     lower, upper, size = (_number(location, name, fields[name]) for name in COLUMNS[1:])
     if not fields["id"]:
         raise ModelError(f"{location}: empty id")
@@ -194,7 +207,11 @@ def _buffer(location: str, fields: Mapping[str, str]) -> Buffer:
 
 
 def _number(location: str, column: str, text: str) -> int:
-    """Return the integer in a field."""
+    """Return the integer in a field.
+
+    Raises:
+        ModelError: the field is none, or has more than 18 digits.
+    """
     if not _NUMBER.fullmatch(text):
         raise ModelError(
             f"{location}: {column} is not a whole number of at most 18 digits: {text[:80]!r}"

@@ -123,6 +123,7 @@ class _Skyline:
         """Remove the lowest segment; return its level, first section and stop."""
         while True:
             level, begin, stop = heappop(self.queue)
+            # Else the entry is of a segment that was joined with others since.
             if self.level.get(begin) == level and self.stop[begin] == stop:
                 del self.level[begin]
                 return level, begin, stop

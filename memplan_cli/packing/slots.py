@@ -267,6 +267,7 @@ def _candidates(
         yield first_fit(buffers, sorted(indices, key=partial(key, buffers)))
     # A slot is examined in one step, unless its sections have many bits.
     slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
+    # A buffer costs about 32 units besides the slots that it examines.
     round_work = len(indices) * (32 + len(least_sizes) * slot_work)
     rounds = work // round_work
     for strategy in list(BEST_FIT.values())[:rounds]:
@@ -361,8 +362,8 @@ def first_fit(buffers: SlotBuffers, order: Sequence[int]) -> Assignment:
         for buffer in waiting:
             start, end = buffers.starts[buffer], buffers.ends[buffer]
             taken = occupied.in_any(start, end)
-            lowest_free = ~taken & (taken + 1)
-            if lowest_free >> _BATCH_SLOTS:
+            lowest_free = ~taken & (taken + 1)  # the lowest bit that is 0 in ``taken``
+            if lowest_free >> _BATCH_SLOTS:  # no slot of the batch is free
                 unassigned.append(buffer)
                 continue
             slots[buffer] = first_slot + lowest_free.bit_length() - 1
@@ -384,7 +385,11 @@ class _OccupiedSlots:
         self._in_any = [0] * (2 * self._leaves)
 
     def in_any(self, start: int, end: int) -> int:
-        """Return the slots that are taken in some section of [start, end)."""
+        """Return the slots that are taken in some section of [start, end).
+
+        Goes up from the leaves of the first and the last section. Whole subtrees between the two
+        paths are the right siblings on the left path and the left siblings on the right one.
+        """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
         slots = in_any[left] | in_any[right]
@@ -420,6 +425,7 @@ class _OccupiedSlots:
             in_all[node] |= slot
             in_any[node] |= slot
         left >>= 1
+        # Above a node that has the slot, all nodes have it.
         while left and not in_any[left] & slot:
             in_any[left] |= slot
             left >>= 1

@@ -121,6 +121,7 @@ class _Needs:
 
         That is the case for views and for outputs that may be written in place.
         """
+        # Without views in the rules, no vars share bytes at all.
         if not self._aliasing.views or not op.outputs:
             return 0
         bytes_of = self._graph.bytes

@@ -78,7 +78,7 @@ def _cut_again(
     if outer is None:
         return None
     program, constants = outer.chunked.program, outer.chunked.constants
-    # Slices of weights (`Cut`) are no constants with known values.
+    # Slices of weights are no constants with known values.
     new_constants = {
         var: value for var, value in constants.items() if not isinstance(value, WeightSlice)
     }

@@ -68,13 +68,14 @@ class Region:
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if it has at least as many whole bytes as a smaller one, or if the next
-    growth stage has a tenth less by light ops alone.
+    Whole bytes are those of all tensors that stay whole while the region runs (`whole_bytes`). A
+    region is left out if it has at least as many whole bytes as a smaller one, or if the next
+    growth stage, the region with one op more, has a tenth less by light ops alone.
     """
     fewest_bytes = 0
     # The None after the last stage is its successor.
     for stage, next_stage in pairwise(chain(growth_stages(graph, seed, axis), [None])):
-        if stage is None:
+        if stage is None:  # never: only the last ``next_stage`` is None
             continue
         region, region_bytes = stage
         # A region of one op begins a new series of stages, with another split of the producer.
@@ -106,7 +107,10 @@ def _grow(
 ) -> Iterator[tuple[Region, int]]:
     """Yield the region of one op and its whole bytes, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits.
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
+    boundary are the inputs and outputs of the region, which stay whole. Whole bytes are those of
+    the boundary and of tensors that are live across the region (`whole_bytes`). An op may join
+    as a duplicate: it runs in chunks for the region, and whole for its consumers outside.
 
     Args:
         graph: the graph.
@@ -128,7 +132,7 @@ def _grow(
         splits[op_index] = graph.splits(op_index)[extension.split_index]
         if extension.is_duplicate:
             duplicated |= {op_index}
-        # Once all consumers of a duplicated op have joined, it need not run whole.
+        # Once all consumers of a duplicated op have joined, it need not run whole any more.
         duplicated = frozenset(
             index for index in duplicated if not _is_read_inside(graph, splits, index)
         )
@@ -190,6 +194,7 @@ def _without_growing_ends(graph: Graph, region: Region) -> Region:
             reader in splits for var in outputs for reader in graph.consumers(var)
         )
         shorter = {index: split for index, split in splits.items() if index != op_index}
+        # A region of duplicates alone would have no outputs.
         has_own_ops = bool(shorter.keys() - duplicated)
         if op_index in duplicated or not is_at_end or not has_own_ops:
             continue
@@ -240,6 +245,7 @@ def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] 
     """
     inputs, outputs = boundary(graph, ops, duplicated)
     boundary_vars = {*inputs, *outputs}
+    # A duplicated op may stand long before the others, but its chunks run among theirs.
     own_ops = [index for index in ops if index not in duplicated]
     passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
     return sum(map(graph.bytes, boundary_vars)) + passing_bytes
@@ -391,6 +397,7 @@ def _is_convex(
     visited: set[int] = set()
     while stack:
         index = stack.pop()
+        # Ops stand in topological order: a path back only has ops between the first and last.
         if index in visited or index in members or not first < index < last:
             continue
         visited.add(index)

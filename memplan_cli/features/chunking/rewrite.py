@@ -78,7 +78,7 @@ def rewrite_in_chunks(
             continue
         number, start = item - len(graph.ops), len(writer.ops)
         region, _ = chosen[number]
-        _write_region(writer, region, ranges[number] or ())
+        _write_region(writer, region, ranges[number] or ())  # none of them is None
         region_ranges[number] = start, len(writer.ops)
     return _without_replaced(writer, [region_ranges[number] for number in range(len(chosen))])
 
@@ -132,6 +132,7 @@ def _write_region(
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
     carried: Mapping[VarId, VarId] = {}
     for number, chunk in enumerate(chunks, start=1):
+        # Numbers begin at 1, so this is the chunk after the present one.
         next_carried = chunks[number].carried if number < len(chunks) else {}
         chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{number}")
         carried = chunk_writer.write(carried, next_carried)

@@ -107,11 +107,11 @@ class _CopyWriter:
             self._place = place
             for var in forced.get(place, ()):
                 self._latest(var, place)
-            names = {
+            read_names = {
                 var: self._latest(var, place) for var in self._values.dataflow.reads[place]
             }
-            is_unchanged = all(old == new for old, new in names.items())
-            self._ops.append((op if is_unchanged else with_names(op, names), place))
+            is_unchanged = all(old == new for old, new in read_names.items())
+            self._ops.append((op if is_unchanged else with_names(op, read_names), place))
         # Some places that were asked for need no copy, as nothing reads it.
         written_copies: dict[int, set[int]] = {}
         for var, place in self._copy_of:
@@ -119,7 +119,7 @@ class _CopyWriter:
             if place in self._recomputed_at.get(value, ()):
                 written_copies.setdefault(value, set()).add(place)
         names = self._drop_unread_originals()
-        copy_ids = self._name_copies(names)
+        copy_ids = self._name_copies(names)  # also completes ``names``
         ops = tuple(with_names(op, names) for op, _ in self._ops)
         is_copy = [id(op) in copy_ids for op, _ in self._ops]
         return RecomputedProgram(
@@ -135,7 +135,7 @@ class _CopyWriter:
         """Return the name under which an op at a place reads a var.
 
         It is the latest copy up to the place, which is emitted if it is not there yet, or the
-        var itself if no copy comes before.
+        var itself if no copy comes before. A var without a value (-1) is never copied.
         """
         places = self._recomputed_at.get(self._values.value_of.get(var, -1), [])
         index = bisect_right(places, place)

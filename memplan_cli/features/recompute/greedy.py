@@ -124,7 +124,7 @@ class DropSchedule:
         return 0 if runs_later else values.work[value]
 
     def add_access(self, value: int, place: int) -> None:
-        """Add an access of a value at a place, unless it has one there."""
+        """Add an access of a value at a place after its first one, unless it has one there."""
         if self.gap_around(value, place):
             insort(self.accesses[value], place)
 
@@ -267,6 +267,7 @@ class GreedyChooser:
         self.price = 0.0
         places = len(schedule.live)
         self._transient_bytes = [0] * places
+        # A chain of 32 copies is allowed in programs of any length.
         self._max_chain = max(_MAX_CHAIN_STEPS // max(places, 1), 32)
         self._heap: list[tuple[float, int, int]] = []
 
@@ -390,6 +391,7 @@ class GreedyChooser:
                 stack.extend(values.inputs[needed])
                 transient_bytes += values.sizes[needed] + values.sibling_bytes[needed]
             additional_copies += copy_input.source is _Source.RECOMPUTED
+            # Gain / work is below price / _FLOOR_DIVISOR; further inputs only make it lower.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if additional_copies > self._max_chain or is_below_floor:
                 return None

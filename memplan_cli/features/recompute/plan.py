@@ -31,6 +31,7 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     _require_numbers(task)
     before = task.resident(task.program)
     budget = task.settings.budget
+    # A float is a share of the resident peak.
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     task.tell("recomputing")
     result = search_recomputation(

@@ -36,7 +36,7 @@ _LARGE = 3_000
 """Ops from which on only the most promising orders are tried, once."""
 
 _LONG_GAP = 20
-"""A gap is long if it is at least this part of the schedule."""
+"""A gap is long if it is at least as long as the program divided by this."""
 
 _LIGHT_SHARES = (0.06, 0.2)
 """Shares of the first peak. Values up to one of them with a long gap weigh nothing in an order."""
@@ -121,7 +121,7 @@ def search_recomputation(
         search.descend()
         chosen = _knee(search.curve())
     else:
-        search.fit(max(budget, search.floor))
+        search.fit(max(budget, search.floor))  # no program is below the floor
         chosen = search.best(budget)
     bound, floor = search.bound.simple_bound, search.floor
     if budget is not None and budget < chosen.peak and not search.is_large:
@@ -281,6 +281,7 @@ class _Search:
         }
         ordered = partial(self._ordered, self._program, self._planned_vars)
         if self.is_large:
+            # Of the light orders only the one in which most values weigh nothing.
             name, light_order = list(light_orders.items())[-1]
             return {_ORDERED: ordered, name: light_order}
         return {
@@ -359,7 +360,7 @@ class _Search:
         successive accesses are at least 1 / `_LONG_GAP` of the program apart.
         """
         ops = self._program.body.ops
-        if self._phases.kind == "test":
+        if self._phases.kind == "test":  # no backward part
             min_gap = max(len(ops) // _LONG_GAP, 2)
             return max(map(sub, accesses[1:], accesses), default=0) >= min_gap
         parts = [self._phases.part(ops[place]) for place in accesses]

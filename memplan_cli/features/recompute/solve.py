@@ -197,7 +197,7 @@ def without_needless_copies(
     if len(copies) * len(trial.written.program.body.ops) > _PRUNING_WORK:
         return trial
     variables = trial.written.program.vars
-    # A copy that makes an original tensor stands in for its original, which was dropped.
+    # A copy that makes an original tensor stands in for its original, which was dropped: it stays.
     for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
         if base.vars.keys().isdisjoint(filter(None, copy.outputs)):
             trial = _without_copy_if_fits(trial, copy, planned_vars, max_peak)
@@ -216,6 +216,7 @@ def _without_copy_if_fits(
     )
     peak = int(live_at(written.program, remaining_planned_vars).max(initial=0))
     work = _work_of_copies(written)
+    # A higher peak that saves no work.
     is_worse = work >= trial.work and peak > trial.peak
     if peak > max_peak or is_worse:
         return trial

@@ -161,6 +161,7 @@ class _MoveUp(_Pass):
         producers = (self.dataflow.producer.get(var) for var in self.dataflow.reads[index])
         if not all(producer is None or self.is_emitted[producer] for producer in producers):
             return False
+        # Graph inputs, weights and graph outputs are not freed.
         freed = sum(
             self.weights.get(var, 0)
             for var in self.dataflow.reads[index]

@@ -95,6 +95,7 @@ def _fingerprint(
     Hashed are the unplaced buffers and, for each section, the room above the floor and the hole
     below it.
     """
+    # 2 ** 64 divided by the golden ratio: small numbers times it differ in all bits.
     odd = np.uint64(0x9E3779B97F4A7C15)
     word = np.uint64(1)
     is_placed, floor, top = state.is_placed, state.floor, state.top
@@ -110,14 +111,20 @@ def _fingerprint(
 
 @compiled
 def _is_known_failure(state: SearchState, fingerprint: np.uint64) -> bool:
-    """Return whether a state with this fingerprint is known to have no solution."""
+    """Return whether a state with this fingerprint is known to have no solution.
+
+    A fingerprint is in the slot of its lowest bits, or in the neighbouring one.
+    """
     slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     return bool(state.failed[slot] == fingerprint or state.failed[slot ^ 1] == fingerprint)
 
 
 @compiled
 def _remember_failure(state: SearchState, fingerprint: np.uint64) -> None:
-    """Add a fingerprint to ``state.failed``; it may replace an older one."""
+    """Add a fingerprint to ``state.failed``, in the slot of its lowest bits or the neighbouring one.
+
+    The neighbour is taken if the slot is not empty, and may hold an older fingerprint: that is lost.
+    """
     slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     if state.failed[slot] != np.uint64(0):
         slot ^= 1
@@ -152,7 +159,7 @@ def _list_options(
         if is_placed[buffer] or end[buffer] <= section or end[buffer] > stop:
             continue
         if twin[buffer] >= 0 and not is_placed[twin[buffer]]:
-            continue
+            continue  # an equal buffer before it is an option already
         top = floor[section] + sizes[buffer]
         preference = -rank[buffer]
         if start[buffer] == begin and begin > left and floor[begin - 1] == top:
@@ -189,7 +196,10 @@ def _push_frame(state: SearchState, kind: int, last: int) -> None:
 
 @compiled
 def _has_room(state: SearchState, buffers: int, sections: int) -> bool:
-    """Return whether undo log and stacks have room for any step over so many buffers."""
+    """Return whether undo log and stacks have room for any step over so many buffers.
+
+    Options are at most one for each buffer and two for each part, with a margin.
+    """
     return (
         has_trail_room(state, sections)
         and state.registers[DEPTH] + 2 < len(state.frames)

@@ -108,6 +108,9 @@ class Searcher:
         piece: The piece.
         arrays: Its buffers, sorted.
         columns: For each entry of the arrays, the buffer's index in the columns of the piece.
+        _trail_length: Entries for which the undo log of the next restart has room.
+        _failed: Hash table of the states without a solution (`SearchState.failed`).
+        _failures: Failures of each section, plus one (`SearchState.failures`).
     """
 
     piece: Piece
@@ -120,6 +123,7 @@ class Searcher:
     def __post_init__(self) -> None:
         self.arrays, self.columns = piece_arrays(self.piece)
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
+        # A log that turns out to be too short is lengthened in `_search_once`.
         self._trail_length = 256 * (buffers + sections) + 1000
         self._failed = np.zeros(1 << 19, np.uint64)
         self._failures = np.ones(sections, np.int64)
@@ -131,6 +135,7 @@ class Searcher:
         """
         if capacity < self.piece.load:
             return Answer.NO, ()
+        # Each restart gets enough work to place all buffers, and more once all orders were tried.
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
         straight_work = 2 * buffers * (2 * buffers + 6 * sections)  # without a step back
         for restart in count():
@@ -153,7 +158,7 @@ class Searcher:
         state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
-        noisy_restart = restart - len(_OPTION_ORDERS)
+        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: without random changes
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_RESTARTS == 0)
         while not (limit.is_over() or budget.is_over()):
             allowed = min(SLICE_WORK, limit.work - limit.spent, budget.work - budget.spent)

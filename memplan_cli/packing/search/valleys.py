@@ -297,5 +297,5 @@ def fits_into_hole(piece: PieceArrays, state: SearchState, section: int, left: i
 
 @compiled
 def has_trail_room(state: SearchState, sections: int) -> bool:
-    """Return whether the undo log has room for a step over so many sections."""
+    """Return whether the undo log has room for a step over so many sections, with a margin."""
     return bool(state.registers[TRAIL] + 4 * sections + 8 < len(state.trail))

@@ -45,7 +45,7 @@ class _Window(NamedTuple):
         """Map a range of outputs to the inputs that they read.
 
         Outputs ``start..stop`` read ``start * stride - pad .. (stop - 1) * stride + reach -
-        pad``.
+        pad``. So the halo is ``pad`` before and ``reach - stride - pad`` after ``stop * stride``.
         """
         return AxisMap(
             axis, self.stride, self.pads[0], self.reach - self.stride - self.pads[0]
@@ -167,9 +167,8 @@ def _space_to_depth_splits(node: Node) -> tuple[Split, ...]:
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of a change from or to the blocked channel layout.
 
-    They are along every axis but the channels.
-
-    With ``channels_last`` the other layout is NHWC, so its spatial axes come one earlier.
+    They are along every axis but the channels. With ``channels_last`` the other layout is NHWC,
+    so its spatial axes come one earlier.
     """
     data, output = node.data_shape, node.output_shape
     is_channels_last = bool(node.int_attribute("channels_last", 0))
