@@ -268,6 +268,7 @@ class _TensorNumbering:
         positions = facts.aliasing.in_place_inputs(op)
         if not positions or not op.outputs:
             return ()
+        # A view writes nothing, and the program's outputs never share bytes.
         if op.outputs[0] not in self._number or op.outputs[0] in facts.results:
             return ()
         input_roots = [facts.roots.get(var) for var in op.inputs]
@@ -309,8 +310,8 @@ class _TensorNumbering:
             return False
         if input_roots.count(root) == 1:
             return True
-        # At a position that does not allow it, the tensor would be read after it is written.
-        # The positions at which the op reads this tensor:
+        # The positions at which the op reads this tensor. At one that does not allow it, the
+        # tensor would be read after it is written.
         same = [index for index, other in enumerate(input_roots) if other == root]
         if not all(inputs[index] == var and index in positions for index in same):
             return False

@@ -282,8 +282,9 @@ class _SweepState:
     def _affected(self, ops: Iterable[int]) -> list[int]:
         """Return the ready ops whose groups may free more now that ``ops`` have run.
 
-        They are the ops just unblocked, and the readers of tensors with one or two accesses
-        left: the change of the last one is lower, and that of the last but one may become so.
+        They are the ops just unblocked, and the readers of tensors with an access count of 1 or 2.
+        Forward, the last reader frees the tensor (1), or a group with the last but one does (2).
+        Backward, the tensor has become live (2), so its other readers add no bytes for it.
         """
         affected: dict[int, None] = {}
         done, blockers, counts = self._done, self._blockers, self._access_counts

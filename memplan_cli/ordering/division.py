@@ -181,9 +181,10 @@ def _divide_section(section: TaskGraph, place: int, budget: WorkBudget) -> Divid
 
 
 def _order_sides(section: TaskGraph, place: int, first: set[int]) -> Schedule:
-    """Run ``first``, then the op at ``place``, then the others; order each side anew.
+    """Return the order that runs ``first``, then the op at ``place``, then the others.
 
-    A side gets the best of three orders: its present one, and the greedy ones.
+    Each side is ordered anew. It gets the best of three orders: its present one, and the greedy
+    ones.
     """
     others = [op for op in range(section.size) if op != place and op not in first]
     schedule = Schedule(section, [*sorted(first), place, *others])
@@ -199,7 +200,7 @@ def _order_sides(section: TaskGraph, place: int, first: set[int]) -> Schedule:
 def _search_section(section: TaskGraph, bound: int, budget: WorkBudget) -> Order:
     """Return an order of a small section with a lower peak than now; empty if none is found.
 
-    Best-first search is tried first, then a beam.
+    Best-first search is tried first, then a beam, both on clusters of ops. Spends budget.
     """
     if section.size > _SEARCHED_OPS:
         return []

@@ -128,8 +128,8 @@ class StateSpace:
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
 
-        Free ops do not raise the live bytes, so they run at once. Its peak is at least
-        ``lowest_peak``: the search does not tell lower peaks apart.
+        Free ops do not raise the live bytes, so they run at once. The peak of the state is at
+        least ``lowest_peak``: the search does not tell lower peaks apart.
         """
         initial = self._initial_bytes
         peak = max(lowest_peak, initial)
@@ -362,8 +362,8 @@ def beam(
                 if count not in layers:
                     layers[count] = {}
                     heappush(negated_counts, -count)
-                known = layers[count].get(child.remaining)
-                if known is None or child.peak < known.peak:
+                other = layers[count].get(child.remaining)
+                if other is None or child.peak < other.peak:
                     layers[count][child.remaining] = child
     return None
 

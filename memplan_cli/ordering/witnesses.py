@@ -114,7 +114,7 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
     contracted = contract(graph)
     uncontracted = ContractedGraph(graph, tuple((op,) for op in range(graph.size)))
     for candidate in (uncontracted, contracted):
-        ids = candidate.ids or range(graph.size)
+        ids = candidate.ids or range(graph.size)  # without fusions, a cluster is an op
         cuts = _cuts(candidate.graph, bound)
         if cuts:
             return OrderProof(

@@ -153,6 +153,8 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
     # Powers by square roots alone, which are the same to the last bit on all machines.
     priority = np.sqrt(size * np.sqrt(np.sqrt(size))) * np.sqrt(end - start)
     count, sections = len(column), len(piece.loads)
+    # Before the first buffer whose end, or that of a buffer before it, is later, all have ended.
+    first_live = np.searchsorted(np.maximum.accumulate(end), np.arange(sections), "right")
     # Sorted by priority, which is a valid heap.
     waiting = np.flatnonzero(offset < 0)
     waiting_heap = np.zeros(count, np.int64)
@@ -169,7 +171,7 @@ def new_state(piece: Piece, placement: Ints, capacity: int) -> RepairState:
         end=end,
         size=size,
         offset=offset,
-        first_live=np.searchsorted(np.maximum.accumulate(end), np.arange(sections), "right"),
+        first_live=first_live,
         first_start=np.searchsorted(start, np.arange(sections + 1)),
         overlaps=integers(),
         floor=integers(),

@@ -210,7 +210,7 @@ def _number(location: str, column: str, text: str) -> int:
     """Return the integer in a field.
 
     Raises:
-        ModelError: the field is none, or has more than 18 digits.
+        ModelError: the text is no integer, or has more than 18 digits.
     """
     if not _NUMBER.fullmatch(text):
         raise ModelError(

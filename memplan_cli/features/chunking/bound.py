@@ -126,6 +126,7 @@ class _Needs:
             return 0
         bytes_of = self._graph.bytes
         is_view = operator(op).is_view
+        # Of a view all inputs are tried: too many shared bytes only make the bound lower.
         positions = range(len(op.inputs)) if is_view else self._aliasing.in_place_inputs(op)
         inputs = {op.inputs[position] for position in positions if position < len(op.inputs)}
         output_bytes = bytes_of(op.outputs[0])

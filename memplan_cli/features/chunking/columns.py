@@ -330,7 +330,8 @@ class _CopyWriter:
     def copy(self, chain: Chain) -> None:
         """Add a copy of a chain before its first reader, and let the product read the copy.
 
-        Does nothing if some of the chain's ops are copied already.
+        So do consumers that can be split along the product's axis only. Does nothing if some of
+        the chain's ops are copied already.
         """
         if not self.copied_ops.isdisjoint(chain.ops):
             return

@@ -262,6 +262,7 @@ class _CopyWriter:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], used)
+            # The number of the copy, empty for the first: node and outputs get the same.
             suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
             named = op._replace(
                 name=f"{op.label}__recompute{suffix}",

@@ -366,8 +366,8 @@ class GreedyChooser:
         """Return the candidate that drops a value in a gap, with its gain and work.
 
         Walks up from the inputs of the copy as far as inputs have to be computed too. None if
-        there is no gain, if that is too many copies, or if gain per work falls below the floor.
-        Nothing is changed.
+        there is no gain, if that is too many copies, or if gain per work falls below the floor, a
+        share of the current price. A gain is the bytes above the budget that are removed. Nothing is changed.
         """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
@@ -404,8 +404,9 @@ class GreedyChooser:
         """Return how an input of a copy gets into memory at the place of the copy.
 
         An input that is not in memory there is kept or hoisted if the bytes above the budget
-        that this adds cost no more, at the current price, than the work of one more copy. Nothing
-        is changed.
+        that this adds cost no more, at the current price, than the work of one more copy. It is
+        kept after its last access, and hoisted if a later copy of it could run here instead.
+        Nothing is changed.
         """
         schedule, values = self.schedule, self.schedule.values
         gap = schedule.gap_around(needed, place)
@@ -449,6 +450,7 @@ class GreedyChooser:
             schedule.add_live(
                 copy_input.start, copy_input.stop, values.sizes[copy_input.value]
             )
+            # The copy at ``stop`` runs at the end of the gap instead.
             if copy_input.source is _Source.HOISTED:
                 schedule.recomputed_at[copy_input.value].discard(copy_input.stop)
             if copy_input.runs_copy:

@@ -227,7 +227,7 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
     """Return the program whose ops read an earlier op with the same source instead of a copy.
 
     None if there is no such op, if it lacks an output of the copy, or if the copy makes a
-    graph output. Other copies that are unused then are removed too.
+    graph output or has subgraphs. Other copies that are unused then are removed too.
     """
     program = written.program
     ops = program.body.ops

@@ -242,19 +242,19 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlace
 
     The target height and the bound are tried first. Then capacities between the bound and the
     height are bisected, down to a thousandth of the height. Last, the height is lowered by one
-    unit at a time.
+    unit at a time. Each try may spend a share of the remaining work.
     """
     for capacity in (budget.target_height, best.bound):
         if not budget.is_enough(best) and best.bound <= capacity < best.height:
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
-    undecided = best.bound  # capacities up to here were tried in vain or not yet
+    failed = best.bound  # the largest capacity that was tried in vain, at first the bound
     while not budget.is_enough(best):
-        gap = best.height - undecided
+        gap = best.height - failed
         if gap <= max(1, best.height // 1000):
             break
-        capacity = undecided + gap // 2
+        capacity = failed + gap // 2
         best = _try_capacity(searcher, capacity, best, budget, share=0.3)
-        undecided = max(best.bound, undecided if best.height <= capacity else capacity)
+        failed = max(best.bound, failed if best.height <= capacity else capacity)
     while not budget.is_enough(best):
         height = best.height
         best = _try_capacity(searcher, height - 1, best, budget, share=1.0)

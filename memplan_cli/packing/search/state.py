@@ -165,6 +165,7 @@ def new_state(
         trail_length: Number of entries for which the undo log has room.
     """
     buffers, sections = len(piece.size), len(piece.load)
+    # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
     registers = np.zeros(8, np.int64)
     registers[RIGHT] = sections
     return SearchState(

@@ -79,7 +79,7 @@ def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
             crossing[end[buffer] - 1] -= 1
     base = state.registers[OPTIONS]
     stop = base
-    begin, continuing = -1, 0
+    begin, continuing = -1, 0  # first section of the present part, -1 between parts
     for section in range(left, right):
         continuing += crossing[section]
         if begin < 0 and unplaced[section] > 0:

@@ -160,7 +160,7 @@ def _projecting_attention_splits(node: Node) -> tuple[Split, ...]:
     """
     data, mask = node.input_shape(_DATA) or (0,), node.input_shape(_MASK_INDEX)
     if mask is not None and mask[0] != data[0]:
-        return ()
+        return ()  # some kinds of mask do not begin with the batch axis
     inputs = {
         _DATA: AxisMap(0),
         _MASK_INDEX: AxisMap(0),
@@ -264,12 +264,12 @@ def _grouped_query_splits(node: Node) -> tuple[Split, ...]:
     bias = node.input_shape(_GQA_SCORES_BIAS)
     batched = (_QUERY, _KEY, _VALUE, _GQA_PAST_KEY, _GQA_PAST_VALUE, _GQA_LENGTHS)
     inputs: dict[int, AxisMap | None] = {position: AxisMap(0) for position in batched}
-    positions = node.input_shape(_GQA_POSITIONS)
+    positions = node.input_shape(_GQA_POSITIONS)  # may be shared by all batches
     if positions and positions[0] == query[0]:
         inputs[_GQA_POSITIONS] = AxisMap(0)
     inputs[_GQA_SCORES_BIAS] = _bias_axis_map(bias, 0)
     batches = _fused_batch_split(node, query[0], inputs)
-    if key is None:
+    if key is None:  # queries, keys and values are packed into one input
         return (batches,)
     group = query_heads // key_heads
     width = query[2] // query_heads
@@ -292,7 +292,10 @@ def _grouped_query_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _fused_attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the numbers of heads of a chunk of heads, which replace the op's; else no edit."""
+    """Return the numbers of heads of a chunk of heads, which replace the op's; else no edit.
+
+    A chunk of heads is a slice along axis 2 of the output ``[batch, queries, heads * width]``.
+    """
     output, count = split.outputs[0], chunk[1] - chunk[0]
     if output is None or output.axis != 2:
         return ChunkEdit()

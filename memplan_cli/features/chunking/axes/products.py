@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def _matmul_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N."""
+    """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
+
+    A product with a vector ``[K]`` has rows only. FusedMatMul may transpose either matrix.
+    """
     left, right = node.input_shape(0), node.input_shape(1)
     if left is None or right is None or len(left) < 2:
         return ()
