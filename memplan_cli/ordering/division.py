@@ -125,7 +125,8 @@ class _SectionChoice:
     def around(self, place: int) -> list[tuple[int, int]]:
         """Return the sections around a position as (begin, end), the smallest first.
 
-        They are windows around it, and the part between the divisions made so far.
+        They are windows around it, and the part between the divisions made so far. Those smaller
+        than the smallest size to try are left out. The whole order always comes last.
         """
         windows = [
             (max(place - reach, 0), min(place + reach, self._size)) for reach in _REACHES

@@ -441,6 +441,7 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
             inputs = sum(
                 facts.numbers[var] for var in body.inputs if facts.roots.get(var) == var
             )
+            # `least_step_bytes` needs neither peak nor results.
             bodies.append(SubgraphMemory(inputs, peak=0, results=0, bound=bound))
             if bound > largest.bound:
                 largest = _BodyBound(body.path, bound)

@@ -126,7 +126,8 @@ def _write_region(
 ) -> None:
     """Add the ops of all chunks of a region to the writer, and join the region's outputs.
 
-    What only the replaced ops made or read is added to ``writer.replaced``.
+    Rows that a chunk reads of the one before it are carried over, not computed again. What only
+    the replaced ops made or read is added to ``writer.replaced``.
     """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}

@@ -355,6 +355,7 @@ class GreedyChooser:
         if not candidate:
             return 0
         is_stale = candidate.ratio < -negative_ratio
+        # Put back only if another candidate may be better now.
         if self._heap and is_stale and candidate.ratio < -self._heap[0][0]:
             heappush(self._heap, (-candidate.ratio, value, end))
             return 0
@@ -367,7 +368,8 @@ class GreedyChooser:
 
         Walks up from the inputs of the copy as far as inputs have to be computed too. None if
         there is no gain, if that is too many copies, or if gain per work falls below the floor, a
-        share of the current price. A gain is the bytes above the budget that are removed. Nothing is changed.
+        share of the current price. A gain is the bytes above the budget that are removed, summed
+        over places. Nothing is changed.
         """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
