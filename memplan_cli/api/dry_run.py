@@ -52,6 +52,7 @@ def with_dry_run(
 
 
 def _plan_training_step(model: Path, settings: Settings, report: Report) -> Plan:
+    """Plan the training step of a forward model, in its own order, at the dims of its report."""
     recipe = Recipe(settings.loss or LossFunction("mse"), None)
     step = make_train_step(load_model(model), recipe)
     report_dims = {name: dim.value for name, dim in report.bindings.items()}

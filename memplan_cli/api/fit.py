@@ -71,13 +71,14 @@ def fit(
         _refuse_settings(settings, names, runs_answer=provider is not None)
         file = read_model(path)
         settings = bind(file.model, settings)
-        _refuse_decided(names, settings)
+        _refuse_decided(names, settings)  # again: the data of inputs may decide a dim
         if not names:
             raise _nothing_to_find(open_dims(file.lazy, path, settings))
         needs = read_needs(file, settings, names, memory_bytes, of, progress)
-        del file
+        del file  # of a large model, most of what is in memory
         counted = "process" if needs.process else "tensors"
         if overhead is None:
+            # A process is predicted beyond its imports; tensors leave out the session as well.
             usual = PROFILE.imported_process if needs.process else PROFILE.session_process
             overhead_bytes = usual
         else:
@@ -109,6 +110,7 @@ def fit(
 
 
 def _bytes(size: int | str) -> int:
+    """Return a number of bytes, parsed if it is text like ``16GiB``."""
     from memplan_cli.core.quantities import parse_size
 
     return size if isinstance(size, int) else parse_size(size)
@@ -170,4 +172,5 @@ def _confirmed(
         return point
     dims = {**point.dims, question.symbol: value}
     beyond = needs.at({**dims, question.symbol: value + 1})
+    # Where the smaller value has no need of its own, that of the larger one is an upper bound.
     return Point(dims, needs.at(dims) or point.need, beyond)

@@ -53,6 +53,7 @@ _SOURCE = Source(path="", sha256="", graph_sha256="")
 """The source of plans that are never written."""
 
 _MAX_CONFIRMING_RUNS = 12
+"""After so many runs the search for a value that fits ends, and the last run is the result."""
 
 _DIM_BY_DATA = 64
 """The number that a hint suggests for a dim that data decides."""
@@ -69,11 +70,11 @@ class ModelNeeds:
         settings: of the plans, which keep that order.
         totals: bytes by product of dims (``"1"``, ``"batch"``, ...); empty if unknown.
         warnings: what the needs depend on.
-        limit: bytes of interest: larger needs may be inexact.
+        limit: the memory size in bytes. Needs above it may lack what only a run or a prediction tells.
         progress: called for each binding.
         process: predicts the process; None: the planned tensors are counted.
         by_run: plans at the sizes of runs, if data decides sizes.
-        growth: extrapolates from runs at small values, if every value takes a run.
+        growth: extrapolates from runs at small values; None: no value takes a run.
         known: needs by binding.
     """
 
@@ -89,7 +90,10 @@ class ModelNeeds:
     known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
 
     def at(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need at a binding; None if it is more than any machine has."""
+        """Return the need at a binding; None if it cannot fit, for one of the reasons of `compute`.
+
+        The result is stored in ``known``.
+        """
         key = tuple(sorted(dims.items()))
         if key not in self.known:
             if self.progress:
@@ -101,6 +105,9 @@ class ModelNeeds:
     def compute(self, dims: Mapping[str, int]) -> Need | None:
         """Plan at a binding, predict the process, and run the model if data decides sizes.
 
+        None if the sizes exceed 64 bits, or if the run does not tell all of them, which counts as
+        not fitting and is noted in ``by_run.failed``.
+
         Raises:
             UnknownSizeError: the size of an input or output is unknown.
         """
@@ -110,7 +117,7 @@ class ModelNeeds:
             # A model whose known sizes exceed the limit already is not run for the others.
             if self.by_run and memory.weights + (memory.planned or 0) <= self.limit:
                 memory = self.by_run.memory(dims)
-        except ModelError:  # sizes exceed 64 bits
+        except ModelError:  # an `UnknownSizeError` of the run is one, too
             return None
         numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
         if None in numbers:
@@ -145,9 +152,10 @@ def read_needs(
     Args:
         file: the model. The caller should not keep its `ModelProto`, which may be large.
         settings: bound to the model.
-        unknown: the dims that stay symbolic.
+        unknown: the dims that stay symbolic, at least one; the first is the dim that grows.
         limit: as in `ModelNeeds`.
-        of: ``process``, ``tensors``, or ``auto``: the process if it can be predicted.
+        of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
+            predicted.
         progress: called for each binding.
 
     Raises:
@@ -161,26 +169,28 @@ def read_needs(
     resolved = resolve_all_but(file.lazy, file.path, settings, unknown)
     settings, loaded = resolved.settings, resolved.loaded
     program = loaded.program
-    edges = input_bytes(program), output_bytes(program)
-    inputs_dims = open_dims(file.lazy, file.path, settings)
-    by_data = _dims_by_data(program, inputs_dims, settings)
+    interface_bytes = input_bytes(program), output_bytes(program)
+    input_dims = open_dims(file.lazy, file.path, settings)
+    by_data = _dims_by_data(program, input_dims, settings)
     _check_symbols(program, (*unknown, *by_data), settings)
     planned = make_plan(program, settings, _SOURCE, REWRITES, progress=progress)
     by_run = None
-    if planned.plan.report.coverage < 1.0 or None in edges or set(by_data) - set(unknown):
+    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in interface_bytes
+    if has_unknown_sizes or set(by_data) - set(unknown):
         by_run = NeedsByRun(file.lazy, file.path, settings)
         by_run.memory(dict.fromkeys(unknown, 1))  # fails now if runs do not tell the sizes
     process, notes = predict_process_of(file.path, of, unknown, settings)
     needs = ModelNeeds(
-        planned.program,
-        replace(settings, order="keep"),
-        {} if by_run else _totals(planned.program, planned.plan, settings),
-        (*loaded.warnings, *assumption_notes(settings), *notes),
-        limit,
-        progress,
-        process,
-        by_run,
+        program=planned.program,
+        settings=replace(settings, order="keep"),
+        totals={} if by_run else _totals(planned.program, planned.plan, settings),
+        warnings=(*loaded.warnings, *assumption_notes(settings), *notes),
+        limit=limit,
+        progress=progress,
+        process=process,
+        by_run=by_run,
     )
+    # A run at a large value may take minutes, and more memory than the limit.
     if by_run or (process and process.model_to_run):
         needs.growth = Growth(needs.compute, unknown[0])
     return needs
@@ -227,7 +237,11 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
 
 
 def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
-    """Return the whole need in bytes by unit; empty if an input or output has no size."""
+    """Return weights, inputs, outputs and arenas together, in bytes by product of dims.
+
+    ``{"1": 64, "batch": 4096}`` is ``4096*batch + 64`` bytes. Empty if an input or output has no
+    size.
+    """
     inputs = input_bytes(program, settings.bounds)
     outputs = output_bytes(program, settings.bounds)
     if inputs is None or outputs is None:
@@ -264,6 +278,8 @@ class NeedsByRun:
     def memory(self, dims: Mapping[str, int]) -> Memory:
         """Run the model on drawn inputs at a binding, and plan it with the sizes of this run.
 
+        The warnings of the first run, and the reason of the last failure, are kept for `warnings`.
+
         Raises:
             UnknownSizeError: the run does not tell all sizes.
         """
@@ -276,6 +292,7 @@ class NeedsByRun:
         if report.coverage < 1.0:
             first = next(iter(report.unplanned))
             may_run = self.settings.run
+            # The last warning says why the run failed; the plan only knows that no size is known.
             reason = loaded.warnings[-1] if may_run and loaded.warnings else first.reason
             self.failed = f"{binding_text(dims)}, for {reason}"
             raise UnknownSizeError(
@@ -367,6 +384,7 @@ def predict_process_of(
             raise
         return None, (f"{_NOT_PREDICTED}: {error}",)
     smallest = dict.fromkeys(unknown, 1)
+    # A prediction that takes no run comes first.
     by_run = [replace(prediction, model_to_run=path)] if settings.run else []
     for candidate in (prediction, *by_run):
         if candidate.highest(smallest) is not None:
@@ -413,6 +431,8 @@ class ConfirmationRuns:
         """Run at a binding; return bytes, and what they are of.
 
         They are the highest of the ``process``, or, if this is unknown, what the ``arena`` reserved.
+        On other providers than the CPU they are the arena's, as a process does not show the memory of
+        a device.
         """
         from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.run.run_model import process_of_run, record_run
@@ -425,6 +445,7 @@ class ConfirmationRuns:
             process = process_of_run(self.model, RuntimeSettings(), conditions)
             if process is not None:
                 return process.run, "process"
+        # An arena that grows by powers of two would hold up to twice of what is needed.
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
         record = record_run(self.model, settings, conditions, "arena")
         return record.peaks.held or 0, "arena"
@@ -432,6 +453,13 @@ class ConfirmationRuns:
 
 def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirmation:
     """Run the predicted answer, then smaller values until one fits; return the last run.
+
+    It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
+
+    Args:
+        question: the dim, and the memory size without overhead.
+        point: the predicted answer.
+        runs: of the model.
 
     Raises:
         RuntimeUnavailableError: a run fails for another reason than its size.
@@ -446,5 +474,6 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
         total = taken + inputs
         if total <= question.limit or value == 1:
             break
+        # As if the bytes were proportional to the value.
         value = max(1, min(value - 1, value * question.limit // total))
     return confirmation

@@ -113,9 +113,13 @@ class _FolderRules:
     is_named: bool
 
     def in_force(self, model: str, *, compared: bool) -> Rules:
-        """Return a model's rules; with ``compared``, its memory must not grow, by default.
+        """Return the rules for a model; if none compares it with the baseline, it must not grow.
 
         Growth is allowed to a model that has only a budget, unless the baseline is named.
+
+        Args:
+            model: its name in the baseline.
+            compared: whether the baseline has entries. Without them, the rules are left as they are.
         """
         rules = self.book.rules_for(model)
         has_budget_only = rules.max_memory is not None and not self.is_named
@@ -236,8 +240,9 @@ def _judge_files(
         _Case(path, model_key(path, folders[path.parent].baseline), folders[path.parent])
         for path in paths
     )
-    _refuse_files(call, paths, {case.folder_rules.baseline for case in cases})
+    _refuse_overwriting(call, paths, {case.folder_rules.baseline for case in cases})
     earlier = _read_baselines(cases, call)
+    # The new entries of each baseline: the earlier ones, and those that this call replaces.
     recorded = {baseline: dict(entries) for baseline, entries in earlier.items()}
     verdicts = []
     for case in cases:
@@ -258,7 +263,9 @@ def _judge_files(
     return tuple(verdicts)
 
 
-def _refuse_files(call: _Call, models: Sequence[Path], baselines: Collection[Path]) -> None:
+def _refuse_overwriting(
+    call: _Call, models: Sequence[Path], baselines: Collection[Path]
+) -> None:
     """Refuse to write over a model or a plan, or two results into one file.
 
     Raises:
@@ -268,7 +275,7 @@ def _refuse_files(call: _Call, models: Sequence[Path], baselines: Collection[Pat
     for path in sorted(baselines) if call.updates else ():
         refuse_targets({"the baseline": path}, models)
         if path.exists():
-            refuse_plan(path)
+            refuse_plan(path)  # a baseline must not replace a plan
 
 
 def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRules:
@@ -281,7 +288,7 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
             for key, value in layer.values.items()
             if key.startswith("gate.")
         }
-        if "baseline" in own:
+        if "baseline" in own:  # relative to the settings file that names it
             baseline_folder = Path(layer.source).parent
         values.update(own)
     by_pattern = values.pop("models", {})
@@ -316,6 +323,13 @@ def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[st
 
 
 def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
+    """Refuse models in whose folder no rule sets a budget or needs a baseline.
+
+    It is enough that a rule for another model of the folder does.
+
+    Raises:
+        SettingsError: naming the first model.
+    """
     for case in cases:
         book = case.folder_rules.book
         rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
@@ -339,6 +353,7 @@ def _verdict(
     """
     if not call.updates or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
+    # The new entry is accepted whatever it adds: only rules without a baseline are judged.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     difference = compare(earlier, snapshot) if earlier is not None else None
     return replace(verdict, rules=rules, difference=difference, recorded=True)
@@ -375,7 +390,7 @@ def with_metrics(
         snapshot: the numbers of a plan.
         plan: the plan.
         model: its model, or the plan's file, for which nothing is predicted.
-        metrics: the names of metrics; those that cannot be found are left out.
+        metrics: the names of metrics; those that have no value are left out.
         request: the settings of the call.
 
     Raises:
@@ -389,8 +404,8 @@ def with_metrics(
         values |= {name: predicted[name] for name in missing if name in predicted}
     if any(name.startswith("process.") for name in missing):
         values |= process_metrics(process_with_defaults(model, request.load(model)))
-    found = {name: size for name in metrics if (size := values.get(name)) is not None}
-    return replace(snapshot, metrics={**snapshot.metrics, **found})
+    with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
+    return replace(snapshot, metrics={**snapshot.metrics, **with_value})
 
 
 def _serving_bound(model: Path, request: Request) -> int | None:

@@ -68,7 +68,10 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
 
 
 def _bytes_by_category(program: Program, phases: Phases) -> dict[str, int]:
-    """Return the bytes of weights and inputs by category; empty if a size is no number."""
+    """Return the bytes of weights and inputs by category; empty if a size is no number.
+
+    An input that the update consumes and that is no parameter counts as optimizer state.
+    """
     totals: dict[str, int] = {}
     update_inputs = frozenset(
         var for op in program.body.ops if phases.part(op) == "update" for var in op.inputs

@@ -99,7 +99,7 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
     """Optimize a model that was read.
 
     The original is run in any case, so assumed sizes are not tried first. If it does not run with
-    them, everything is done again with sizes that were tried.
+    them, everything is done again with sizes that were tried. For a provider, the check runs on it.
     """
     settings, check = request.settings, request.check
     if settings.kv_cache == "in-place":
@@ -109,6 +109,7 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
     if check and settings.target != "portable":
         check = replace(check, provider=settings.target)
     request = replace(request, settings=bind(request.file.model, settings), check=check)
+    # Without a run nothing can refuse assumed sizes, and profiles give the sizes that are run.
     if check is None or request.profiles:
         return _write_best_candidate(request)
     try:
@@ -143,7 +144,9 @@ def _write_best_of(
     """Write, run and compare candidates in the order of their predicted memory; publish the best.
 
     The best is the first whose outputs are the original's. If settings are searched by measuring,
-    all candidates are run, and the best is the one with the least measured memory.
+    all candidates are run, and the best is the one with the least measured memory. Candidates over
+    the budget are not run. If none is left or none passes, nothing is written, and the result has the
+    plan of the first one that failed.
     """
     check = request.check
     if check is None:
@@ -172,6 +175,7 @@ def _write_best_of(
         if check.search == "measured":
             plan = with_slower(plan)
         result = publish(candidate, files, plan)
+        # The earlier version was replaced: leaving the block must not restore its weights.
         for _, other_files, _ in verified:
             other_files.forget()
         return result

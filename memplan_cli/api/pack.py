@@ -47,6 +47,7 @@ def pack(
             "--certificate needs -o: it proves the layout in a file", hint="add -o FILE"
         )
     refuse_targets({"-o": layout_file, "--certificate": certificate_file})
+    # Only the layout may replace the problem: it has the same columns, and one more.
     refuse_targets({"--certificate": certificate_file}, (problem,))
     packed = problem_file.pack(
         problem_file.read_problem(problem),

@@ -135,18 +135,18 @@ def report(
     with model_paths(source) as files:
         settings = settings_of(files.path, settings, config, options)
         if profiles:
-            found = plan_profiles(read_model(files.path), settings, profiles, progress).plan
+            result = plan_profiles(read_model(files.path), settings, profiles, progress).plan
         elif "process" in extras:
             from memplan_cli.api.process import plan_with_prediction
 
-            found = plan_with_prediction(files.path, settings, progress)
+            result = plan_with_prediction(files.path, settings, progress)
         else:
-            found = plan_model(read_model(files.path), settings, progress).plan
+            result = plan_model(read_model(files.path), settings, progress).plan
         if "dry-run" in extras:
             from memplan_cli.api.dry_run import with_dry_run
 
-            found = with_dry_run(found, files.path, settings, progress)
-        return NotebookPlan.of(files.without_folder(found))
+            result = with_dry_run(result, files.path, settings, progress)
+        return NotebookPlan.of(files.without_folder(result))
 
 
 def _stored_plan(path: Path) -> Plan:
@@ -179,6 +179,8 @@ def plan_in_file_order(
     model: FilePath, settings: Settings, profiles: Profiles | None = None
 ) -> Plan:
     """Plan a model with its nodes in the order of the file, unchanged, for comparison with a plan.
+
+    Settings that change the graph, or that need another order, are replaced by their defaults.
 
     Raises:
         MemplanError: the model or a setting is wrong.

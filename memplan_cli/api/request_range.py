@@ -110,6 +110,11 @@ def service_of(
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a model with the sizes of its requests, and notes on dims that were assumed.
 
+    Args:
+        path: the model.
+        settings: bounds of the dims of requests, and what binds the other dims.
+        timeout: seconds for each process that runs the model.
+
     Raises:
         SettingsError: there are no bounds, or the model has no free dim of a name.
     """
@@ -117,9 +122,11 @@ def service_of(
     from memplan_cli.features.serving.sizes import Extent
 
     file, bounds = read_model(path), settings.bounds
+    # Only bounds, sizes and inputs count: settings of the plan have no effect on requests.
     settings = replace(binding_settings(settings), bounds=bounds)
     _refuse_wrong_bounds(file, settings)
     bind(file.model, settings)  # rejects wrong names
+    # The other dims get the numbers with which the model runs at the largest request.
     largest = {name: high for name, (_, high) in bounds.items()}
     at_largest = replace(settings, dims={**settings.dims, **largest}, bounds={})
     bound = bind_fully(file, at_largest)
@@ -136,6 +143,7 @@ def _recorded_settings(file: ModelFile) -> RuntimeSettings:
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
     recorded = recorded_settings(metadata_of(file.model))
+    # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
     if recorded is None or not recorded.settings.runs_as_written:
         return RuntimeSettings()
     required = _required(recorded.settings)
@@ -197,6 +205,7 @@ def with_range_settings(
     if facts.provider != CPU:
         return plan.with_warnings(_for_one_size(f"on {facts.provider} no range is looked at"))
     needed = plan.report.memory.total or 0
+    # The confirming runs have the largest sizes, which must not exhaust the machine.
     if needed > _half_of_machine():
         reason = f"the largest takes {format_size(needed)}, and was not run"
         return plan.with_warnings(_for_one_size(reason))
@@ -204,12 +213,13 @@ def with_range_settings(
     # Only what the user gave counts: the assumed dims were those of one run.
     given = replace(settings, inputs=replace(settings.inputs, feeds=None, assumed=None))
     try:
-        found = range_settings(path, given, timeout, _required(facts.settings))
+        result = range_settings(path, given, timeout, _required(facts.settings))
     except MemplanError as error:
         return plan.with_warnings(_for_one_size(f"{error}"))
-    chosen = replace(found.serving.chosen.settings, io_binding=facts.settings.io_binding)
+    chosen = replace(result.serving.chosen.settings, io_binding=facts.settings.io_binding)
+    # The sources explain the settings for one size, which are replaced.
     report = replace(plan.report, runtime=replace(facts, settings=chosen, settings_sources={}))
-    return plan.with_report(report).with_warnings(_range_warning(found, facts), *found.notes)
+    return plan.with_report(report).with_warnings(_range_warning(result, facts), *result.notes)
 
 
 def _half_of_machine() -> int:
@@ -221,14 +231,16 @@ def _half_of_machine() -> int:
 
 
 def _for_one_size(reason: str) -> str:
+    """Return the warning that settings do not suit all sizes within the bounds."""
     return (
         f"the settings are for one size of requests, not for all within the bounds: {reason}"
     )
 
 
-def _range_warning(found: RangeSettings, facts: RuntimeFacts) -> str:
-    sizes = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found.bounds.items())
-    bound = found.serving.chosen.bound
+def _range_warning(result: RangeSettings, facts: RuntimeFacts) -> str:
+    """Return for which sizes the settings are, and the most that the arena holds with them."""
+    sizes = ", ".join(f"{name} {low}..{high}" for name, (low, high) in result.bounds.items())
+    bound = result.serving.chosen.bound
     held = (
         "no bound of the arena was found"
         if bound is None

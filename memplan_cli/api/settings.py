@@ -57,15 +57,17 @@ def settings(
         given = settings_of(files.path, given, config, options)
         refuse_run(given, "--measure" if check else "")
         file = read_model(files.path)
+        # What else is given decides a plan, and this model is not planned.
         bound = bind_fully(file, binding_settings(given))
         recorded = recorded_settings(metadata_of(file.model))
+        # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
         if recorded is not None and not recorded.settings.runs_as_written:
             recorded = None
         if check is None:
             choice = _predicted(file, bound, recorded)
         else:
             choice = _confirmed(file, bound, check, recorded, progress or silent)
-        if recorded is not None:
+        if recorded is not None:  # the outputs that the file writes over inputs stay bound
             io_binding = recorded.settings.io_binding
             choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
         notes = (*choice.notes, *assumption_notes(bound))
@@ -79,13 +81,13 @@ def settings(
 def _predicted(
     file: ModelFile, bound: Settings, recorded: RecordedSettings | None
 ) -> SettingsChoice:
-    """Return the best settings by prediction.
+    """Return the settings with the least predicted memory. The model is loaded, and not run.
 
     Args:
         file: the model.
         bound: the sizes and inputs of a run.
-        recorded: the settings in the file's metadata if its graph must run as it is; the prediction
-            keeps what ensures this. None: ONNX Runtime may optimize the graph.
+        recorded: the settings in the file's metadata if its graph must run as it is; those that
+            ensure this are kept. None: ONNX Runtime may optimize the graph.
     """
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.graph.offline import offline_program

@@ -65,6 +65,7 @@ def simulate(
         if needs_run(executed):
             refuse_run(settings, "simulating what data decides")
             binding = Binding(bound.dims, bound.inputs.feeds or {})
+            # Any provider will do: it is run for its sizes only.
             conditions = RunConditions(resolve_provider("auto"), binding, timeout)
             observed = observe(path, loaded.program, conditions)
             executed = replace(executed, observed=observed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 _SERVING_SHARE = 0.8
-"""Share of a process's time limit for requests; the rest is for making its session."""
+"""Share of a process's time limit for requests; the rest is for creating its session."""
 
 
 def soak(
@@ -44,7 +44,7 @@ def soak(
         sequence: The order of their sizes, one of `SEQUENCES`.
         seed: Of sizes and inputs.
         seconds: After this time of the first configuration no further request starts.
-        timeout: Seconds for each process.
+        timeout: Seconds for each process that runs the model.
         progress: Called with the name of each stage.
         config: A settings file, in place of ``settings``.
         options: Settings by name, in place of ``settings``: ``bounds={"batch": (1, 8)}``.
@@ -64,9 +64,12 @@ def soak(
         serving = measured_settings(service)
         order = request_sizes(service.extent, sequence, requests, seed)
         progress("serving requests")
+        # A process that is ended by its time limit has no result.
         limit = min(seconds, _SERVING_SHARE * timeout)
         runs = serve(service, RequestSequence(order, limit), configurations(serving))
-        fewer = [
+        # The first configuration is the runtime's defaults. After fewer requests than it served, the
+        # memory of another one may still grow.
+        fewer_requests = [
             f"{run.name}: {run.requests} requests in its time"
             for run in runs[1:]
             if run.requests < runs[0].requests
@@ -79,6 +82,6 @@ def soak(
             requested=requests,
             serving=serving,
             runs=runs,
-            notes=(*notes, *sampling_notes(serving), *fewer),
+            notes=(*notes, *sampling_notes(serving), *fewer_requests),
         )
         return files.without_folder(result)

@@ -55,7 +55,10 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The digest of everything that decides the row: the model's bytes, dims and settings."""
+        """The digest of everything that decides the row: the model's bytes, dims and settings.
+
+        A model that cannot be read counts as empty: its row says why it failed.
+        """
         try:
             refuse_endless(Path(self.model), ModelError)
             content = sha256(Path(self.model).read_bytes()).hexdigest()
@@ -87,12 +90,13 @@ def jobs_of(
     """
     from memplan_cli.settings.sources import read_config, read_overrides
 
-    # Wrong settings would fail every row: the command fails instead.
+    # Called to raise: wrong settings would fail every row, so the command fails.
     read_overrides(overrides)
     if config is not None:
         read_config(config)
     models = found_models(paths)
     bounds = overrides.get("bounds")
+    # Models are read here only if dims have to be looked up in them.
     asked_dims = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
     dims_by_model = (
         {model: _dims_of(model, config, overrides) for model in models} if asked_dims else {}
@@ -179,7 +183,7 @@ def do_job(job: Job) -> Row:
 
 
 def failed_row(job: Job, reason: str, key: str = "") -> Row:
-    """Return the row of a job without numbers."""
+    """Return the row of a job without numbers, with the reason as one line."""
     text = " ".join(reason.split())[:500]
     return Row(
         key or job.key,

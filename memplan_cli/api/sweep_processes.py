@@ -45,6 +45,7 @@ def in_processes(jobs: Sequence[Job], *, count: int) -> IndexedRows:
             for index, row in _rows_until_broken(pool, remaining, running, count):
                 done.add(index)
                 yield index, row
+        # What still runs when a pool ends may have broken it; otherwise nothing runs.
         suspects = sorted(set(running.values()) - done)
         yield from ((index, _alone(jobs[index])) for index in suspects)
         done.update(suspects)
@@ -61,7 +62,7 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     )
     try:
         yield pool
-    except BaseException:
+    except BaseException:  # an interrupt, too: no process may go on
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.kill()
@@ -99,7 +100,7 @@ def _rows_until_broken(
 
 
 def _alone(job: Job) -> Row:
-    """Do a job in a process of its own."""
+    """Do a job in a process of its own. If this process dies, the row says so."""
     with _pool(1) as pool:
         try:
             return pool.submit(do_job, job).result()

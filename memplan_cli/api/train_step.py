@@ -111,6 +111,11 @@ def train_step(
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:
+    """Return the recipe of a step, for the arguments of `train_step`.
+
+    Raises:
+        SettingsError: not exactly one of ``loss`` and ``loss_fn`` is given.
+    """
     if (loss is None) == (loss_fn is None):
         raise SettingsError("a training step has one loss", hint="give loss or loss_fn")
     return Recipe(

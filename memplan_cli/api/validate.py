@@ -163,7 +163,7 @@ def _decoded(
     """
     from memplan_cli.features.kv_cache.decode_loop import validate_decoding
 
-    for extra in extras:
+    for extra in extras:  # the first one is named
         raise SettingsError(
             f"--{extra} runs a model on inputs of its own, and one with caches in place is "
             "decoded",
@@ -181,7 +181,11 @@ def _compared(
     extras: Collection[Extra],
     inputs: Inputs,
 ) -> Proof:
-    """Run a written model and its original on the same inputs; return verdict and measurements."""
+    """Run a written model and its original on the same inputs; return verdict and measurements.
+
+    Memory is measured for the extra ``measure``, at the first set of dims only. With bounds, outputs
+    are compared at a second set of dims as well, and a failure there is the verdict.
+    """
     from memplan_cli.features.donation.proof import (
         donated_steps,
         with_donated_buffers,
@@ -193,14 +197,15 @@ def _compared(
     from memplan_cli.runtime.verification.verify import compare_models, measure_models
 
     binding = _binding(ModelFile.of(planned, model), plan, inputs)
-    first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
-    binding = binding.at(first)
+    first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
+    binding = binding.at(first_dims)
     pairs, offline = donated_pairs(model), is_offline(model)
     written = WrittenModel(planned, offline=offline)
     facts, notes = None, tuple[str, ...]()
     with warm_workers():
         if plan is not None and "measure" in extras:
             report = plan.report
+            # Optimization would merge copies and change the order in which pairs are safe.
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
             as_written = replace(written, as_written=offline or needs_order)
             result = measure_models(original, as_written, check, binding)
@@ -210,8 +215,9 @@ def _compared(
                 )
         else:
             result = compare_models(original, written, check, binding)
-        if second != first and result.verdict.passed:
-            other = compare_models(original, written, check, binding.at(second))
+        if second_dims != first_dims and result.verdict.passed:
+            other = compare_models(original, written, check, binding.at(second_dims))
+            # The weaker verdict counts: a failure, or one for runs without optimization only.
             result = other if other.as_written or not other.verdict.passed else result
         verdict = result.verdict
         if pairs and verdict.passed:
@@ -301,8 +307,9 @@ def bindings_inside(
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return two numbers, inside its bounds, for each dim that a plan has bounds for.
 
-    The first number is the one nearest to the usual value: the largest may need more memory than
-    there is. Both are equal if the bounds leave one number.
+    The first number is the one nearest to the usual value, because the largest may need more memory
+    than there is. The second is its neighbour, so that a plan that holds for one size only is found.
+    Both are equal if the bounds leave one number.
 
     Args:
         plan: the plan; None or without bounds: both results are empty.
@@ -312,13 +319,13 @@ def bindings_inside(
         PlanError: the bounds in the plan's settings are not valid.
     """
     bounds = {} if plan is None else bounds_of(plan)
-    first, second = {}, {}
+    first_dims, second_dims = {}, {}
     for name, (low, high) in bounds.items():
         if name in usual:
             nearest = min(max(usual[name], low), high)
-            first[name] = nearest
-            second[name] = nearest + 1 if nearest < high else max(low, nearest - 1)
-    return first, second
+            first_dims[name] = nearest
+            second_dims[name] = nearest + 1 if nearest < high else max(low, nearest - 1)
+    return first_dims, second_dims
 
 
 def _replayed(

@@ -100,7 +100,8 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
             hint="name the model that was written with the plan",
         )
     loaded = read_as_planned(model, plan)
-    # Paths contain node indices where nodes have no names; those of the plan are of the original.
+    # A block's path contains node indices where nodes have no names. The written model has other
+    # indices than the plan, which has those of the original; the blocks themselves correspond.
     paths = [block.path for block in blocks(loaded.program.body)]
     if is_written:
         paths = [order.block for order in plan.order]

@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     from memplan_cli.packing.pools import Kind
 
 Heights = Mapping[str, int]
-"""The height of each arena by unit."""
+"""The height of each arena by unit, in multiples of the unit.
+
+A *unit* is a product of symbolic dims, such as ``batch*seq``; ``"1"`` is the unit of sizes in bytes.
+The buffers of each unit have an arena of their own.
+"""
 
 PressureCurve = tuple[tuple[int, int], ...]
 """Pairs of a tick and the bytes that are live from this tick on."""
@@ -97,6 +101,7 @@ class Needs:
         Views and safe in-place results share buffers at level 2; below, every var has its own.
         """
         aliasing = aliasing_of(level)
+        # The search has measured one way of sharing only.
         if self.measured is not None and self.measured.aliasing is aliasing:
             return self.measured.storage
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
@@ -140,7 +145,10 @@ class Allocation:
 
     @cached_property
     def curve(self) -> PressureCurve:
-        """The live bytes of buffers of fixed size, at the ticks at which they change."""
+        """The live bytes of buffers of fixed size, at the ticks at which they change.
+
+        Buffers with symbols in their size are left out.
+        """
         _, units = self.storage
         return tuple(pressure(Problem(units.get("1", ()))))
 
@@ -184,6 +192,8 @@ def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
 def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[Heights, ...]:
     """Return the arenas' heights at levels 0, 1 and 2, given the allocation at one level.
 
+    Level 2 is packed anew unless the allocation is of that level.
+
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
@@ -204,7 +214,9 @@ def allocate_apart(needs: Needs, level: int) -> Allocation:
     for unit, unit_buffers in sorted(units.items()):
         problem = Problem(unit_buffers)
         slots = {buffer.id: number for number, buffer in enumerate(unit_buffers)}
-        arenas.append(_require_safe(Arena(unit, problem, naive(problem), 0, slots)))
+        # No bound is searched for where nothing is to be reused.
+        arena = Arena(unit, problem, naive(problem), bound=0, slots=slots)
+        arenas.append(_require_safe(arena))
     return _finished_allocation(needs.storage(level), buffers, arenas)
 
 
@@ -217,7 +229,7 @@ def _finished_allocation(
 
 
 class _MatchedPool(NamedTuple):
-    """The buffers of one unit, and the slot of each."""
+    """A pool: the buffers of one unit, and the slot of each."""
 
     unit: str
     problem: Problem
@@ -227,7 +239,8 @@ class _MatchedPool(NamedTuple):
 def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
     """Return the allocations of levels 0 and 1, which have the same buffers.
 
-    Each slot is an allocation of its own, padded only to an alignment that was asked for.
+    Unlike offsets in an arena, slots are not padded by default, because each is an allocation of its
+    own; they are padded to an alignment that the settings ask for.
     """
     storage = _, units = needs.storage(0)
     levels: tuple[list[_MatchedPool], list[_MatchedPool]] = ([], [])
@@ -244,7 +257,7 @@ def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
 def _pool_allocation(
     storage: Storage, pools: Sequence[_MatchedPool], kind: Kind
 ) -> Allocation:
-    """Return the allocation to slots, checked before the arenas are made.
+    """Return the allocation to slots, checked now. The arenas are made when they are first used.
 
     Raises:
         InvalidLayoutError: two buffers in one slot are live at the same time.
@@ -273,9 +286,11 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 class _PoolHeights:
     """The heights of level 1, which no arena of level 2 may exceed.
 
-    Level 1 is allocated only if a cheap lower bound of its height does not decide.
+    Level 1 is allocated only if a cheap lower bound of its height does not decide: what is not above
+    the bound is not above the height either.
 
     Attributes:
+        needs: What is allocated.
         heights: The heights of level 1, if it is allocated already.
     """
 
@@ -315,7 +330,8 @@ def _allocate_offsets(needs: Needs, limit: _PoolHeights, work: int) -> Allocatio
         arena = _pack_arena(Problem(unit_buffers), unit, needs, limit, work)
         if not limit.allow(unit, arena.layout.height):
             (pool,) = (pool for pool in limit.pools.arenas if pool.unit == unit)
-            arena = replace(pool, bound=lower_bound(pool.problem))  # offsets may go lower
+            # The pool's bound holds for slots; offsets may go lower.
+            arena = replace(pool, bound=lower_bound(pool.problem))
             pooled_units.add(unit)
         arenas.append(arena)
     if pooled_units:
@@ -343,7 +359,7 @@ def _pack_arena(
     while True:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
-        # A bound above the limit cannot be packed below it: do not try.
+        # If the lower bound exceeds the limit, so does every layout: the search is left out.
         if alignment <= min_alignment or limit.allow(unit, bound):
             start = monotonic()
             layout = _pack(problem, bound, needs, work)
@@ -358,6 +374,7 @@ def _pack_arena(
 def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
     """Return a layout, by the portfolio or by the caller's allocator.
 
+    The portfolio does without the pools of levels 0 and 1, with which the result is compared later.
     Of the caller's layout only the offsets are used: its height may lack the padding at the
     top, and its claim to be minimal is replaced by a comparison with the bound.
     """

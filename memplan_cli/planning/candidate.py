@@ -75,7 +75,8 @@ class PlanningTask:
 
     Attributes:
         program: In the order of the file.
-        terms: What is planned, what is pinned, what may share bytes.
+        terms: The vars that are planned, which are pinned, and what may share bytes. They hold in
+            every order.
         phases: The forward, backward and update ops.
         runtime: The runtime that the order is made for; None: it is made for the plan.
         progress: Called with the name of each stage.
@@ -99,7 +100,10 @@ class PlanningTask:
         return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
 
     def resident(self, program: Program) -> int:
-        """Return the live peak of the program in another order, outputs counted."""
+        """Return the live peak of the program in another order, as a runtime allocates.
+
+        Graph outputs count, and only views share bytes.
+        """
         terms = self.terms.resident
         return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
 

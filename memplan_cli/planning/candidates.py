@@ -45,7 +45,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
         yield from _orders(task)
         return
     recompute = rewrites.recompute.get(settings.recompute)
-    if recompute is None:
+    if recompute is None:  # outputs are donated, and nothing is computed again
         candidate = in_best_order(task, task.program, task.terms.sizes)
     else:
         candidate = recompute(task)
@@ -92,13 +92,14 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     best = Candidate.ordered(ordering, sizes)
     if task.runtime is not None:
         runtime_candidate = for_runtime(task, task.runtime, best)
-        if runtime_candidate is not best:
+        if runtime_candidate is not best:  # the runtime needs less in its own order
             yield runtime_candidate
             return
     best = _with_late_outputs(task, program, ordering, best)
     yield best
     if best.program is not program:
         yield _in_order(task, best, FILE, program)
+    # No search was made, or sizes are symbolic, so that peaks cannot be compared.
     if settings.order == "keep" or not ordering.candidates:
         return
     if settings.level < 2:
@@ -111,7 +112,8 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
                 bodies.append(ordered.body)
                 yield _in_order(task, best, name, ordered)
         return
-    # The looser order would produce outputs early again; a time limit is for one search only.
+    # An order that leaves more room beside the fullest steps may be packed lower. Not after outputs
+    # were moved, which it would produce early again; and a time limit is for one search only.
     if ordering.looser is not None and not best.resident and settings.time_limit is None:
         yield replace(best, program=ordering.looser(), measured=None)
 
@@ -153,10 +155,13 @@ def _search_order(
 def _with_late_outputs(
     task: PlanningTask, program: Program, ordering: Ordering, best: Candidate
 ) -> Candidate:
-    """Return an order of a lower resident peak, if one has the live peak of the best order.
+    """Return an order with a lower resident peak, if its live peak is that of the best order.
 
-    Outputs stay allocated from their producer to the end of the run, so producing them late
-    lowers the resident peak. Levels 0 and 1 are left alone because another order may need
+    A best order that is not proved allows a slightly higher live peak. Without such an order,
+    ``best`` is returned.
+
+    The resident peak counts outputs, which stay allocated from their producer to the end of the run:
+    producing them late lowers it. Levels 0 and 1 are left alone because another order may need
     more slots, symbolic sizes because peaks cannot be compared, and a time limit is for one
     search only.
     """
@@ -181,20 +186,21 @@ def for_runtime(task: PlanningTask, runtime: Runtime, candidate: Candidate) -> C
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. Its
     order is taken if the plan needs no more than in the order of the file, or if the runtime
-    saves more bytes than the plan loses.
+    saves at least the bytes that the plan loses. With recomputation the order of the candidate is
+    part of the rewrite, and stays.
     """
     settings, program, terms = task.settings, task.program, task.terms
     if settings.recompute != "none" or settings.order == "keep":
         return candidate
-    sizes = {**terms.sizes, **result_sizes(program)}
+    sizes = {**terms.sizes, **result_sizes(program)}  # with the graph's outputs
     aliasing = runtime.aliasing
     best = _search_repeatedly(program, sizes, aliasing, settings.time_limit)
     file_peak, best_peak = task.live_peak(program), task.live_peak(best.program)
-    runtime_peak = min(
+    lowest_other_peak = min(
         live_peak(ordered, sizes, aliasing=aliasing)
         for ordered in (program, candidate.program)
     )
-    saved_bytes = runtime_peak - live_peak(best.program, sizes, aliasing=aliasing)
+    saved_bytes = lowest_other_peak - live_peak(best.program, sizes, aliasing=aliasing)
     if best_peak - file_peak > max(saved_bytes, 0):
         return candidate
 

@@ -95,7 +95,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCandidate:
-    """A candidate, its allocation, and the work that was spent on packing it."""
+    """A candidate, its allocation, and the work that was spent on packing it.
+
+    Attributes:
+        needs: What is allocated for the candidate, and how.
+        work: The steps that the search was allowed in each arena, one of `ROUNDS`.
+    """
 
     candidate: Candidate
     needs: Needs
@@ -113,20 +118,22 @@ class EvaluatedCandidate:
         return self._cost_of({arena.unit: arena.bound for arena in self.allocation.arenas})
 
     def _cost_of(self, heights: Heights) -> Cost:
+        """Return the cost if the arenas had these heights, with `SYMBOL_VALUE` for each symbol."""
         planned = sum(height * _unit_bytes(unit) for unit, height in heights.items())
         rank = 0 if self.candidate.order == FILE else 1
         return Cost(planned, self.allocation.live_peak, self.candidate.resident, rank)
 
     @property
     def is_settled(self) -> bool:
-        """Whether more work would change nothing."""
+        """Whether more work would change nothing: it was all spent, or a search has proved the layout."""
         return self.work == DEFAULT_WORK or (self.is_aligned and self.allocation.is_minimal)
 
     @property
     def is_aligned(self) -> bool:
-        """Whether every arena has the alignment of the settings.
+        """Whether every arena has the alignment of the settings, or the default one.
 
-        A coarse alignment is reduced where padding costs too much, or for want of work.
+        `allocate` halves the default where an arena would be taller than the pool of level 1: because
+        padding costs too much, or because a search with little work found no lower layout.
         """
         alignment = self.needs.alignment or DEFAULT_ALIGNMENT
         return all(arena.problem.alignment == alignment for arena in self.allocation.arenas)
@@ -140,6 +147,8 @@ class EvaluatedCandidate:
         """Return the same candidate after more work, with the better of both allocations."""
         if self.is_settled:
             return self
+        # The default alignment is preferred even if it costs more, so costs are not compared. All the
+        # work at once decides whether it was reduced for its padding or for too little work.
         if not self.is_aligned:
             return evaluate(self.candidate, self.needs, 2, DEFAULT_WORK)
         result = evaluate(self.candidate, self.needs, 2, work)
@@ -160,7 +169,8 @@ def choose(
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
-    Candidates are drawn from the iterable until one is known to be the best.
+    Candidates are drawn from the iterable until one is known to be the best, which can be known only
+    after the order of the file, with which every plan is compared.
 
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
@@ -168,13 +178,13 @@ def choose(
     contenders: list[EvaluatedCandidate] = []
     for candidate in candidates:
         needs = Needs(
-            candidate.program,
-            candidate.sizes,
-            limits.pinned,
-            limits.alignment,
-            limits.time_limit,
-            limits.allocator,
-            candidate.measured,
+            program=candidate.program,
+            sizes=candidate.sizes,
+            pinned=limits.pinned,
+            alignment=limits.alignment,
+            time_limit=limits.time_limit,
+            allocator=limits.allocator,
+            measured=candidate.measured,
         )
         contenders.append(evaluate(candidate, needs, limits.level, limits.rounds[0]))
         if len(limits.rounds) == 1:
@@ -198,9 +208,9 @@ def choose(
 def _is_enough(contenders: Sequence[EvaluatedCandidate], level: int) -> bool:
     """Whether no further candidate can be better than the best contender.
 
-    Further candidates have no lower live peak than the first one. At levels 0 and 1 they may
-    have fewer slots nevertheless, unless the best contender needs no more than the bound of
-    all orders.
+    Further candidates have no lower live peak than the first one, so that at level 2 it is enough
+    that the best contender is packed at its live peak. At levels 0 and 1 further candidates may need
+    fewer slots nevertheless, unless the best contender needs no more than the bound of all orders.
     """
     best = min(contenders, key=_cost)
     if level == 2:

@@ -29,6 +29,8 @@ _MIN_SAMPLES, _MAX_SAMPLES = 3, 5
 """Runs from which growth is extrapolated."""
 
 _MAX_POWER = 3.0
+"""No part of a model's memory is taken to grow faster than with the cube of a dim."""
+
 _POWER_TOLERANCE = 0.1
 """A power so near to a whole number is rounded: the rest is padding and whole arena regions."""
 
@@ -169,7 +171,7 @@ class Fit:
         least: the bytes that the smallest binding needs.
         expressions: the need of one plan for all values, by unit; empty: there is none.
         plans: the number of exact plans that the search made.
-        confirmed: the run of the answer, if it was run.
+        confirmed: the last run that was made to confirm the answer; None: nothing was run.
         of: ``process`` if the predicted process has to fit, ``tensors`` if what is planned.
         warnings: remarks for the user.
     """
@@ -258,6 +260,8 @@ class Question:
 def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
     """Return the largest value of a symbol that fits; None if 1 does not fit.
 
+    The need is assumed to grow with the value, so that halving an interval finds the answer.
+
     Args:
         evaluate: Returns the need of a binding.
         question: The symbol and the memory size.
@@ -267,12 +271,12 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
         SettingsError: the need does not depend on the symbol.
     """
 
-    def need(value: int) -> Need | None:
+    def need_of(value: int) -> Need | None:
         return evaluate({**question.others, question.symbol: value})
 
     def fits(value: int) -> bool:
-        value_need = need(value)
-        return value_need is not None and value_need.total <= question.limit
+        need = need_of(value)
+        return need is not None and need.total <= question.limit
 
     low, high = _bracket(fits, max(1, min(guess, LARGEST_DIM)))
     if not low:
@@ -285,9 +289,9 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    low_need = need(low)
+    low_need = need_of(low)
     assert low_need is not None  # noqa: S101 - it fits
-    return Point({**question.others, question.symbol: low}, low_need, need(high))
+    return Point({**question.others, question.symbol: low}, low_need, need_of(high))
 
 
 def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
@@ -321,6 +325,9 @@ def frontier(
     evaluate: Evaluate, question: Question, other_symbols: tuple[str, ...], guess: Guess
 ) -> Iterator[Point]:
     """Yield the largest value of a symbol for each power of two of other symbols that fits.
+
+    The first of the other symbols takes the values 1, 2, 4, ... until nothing fits; for each of them
+    the function calls itself with the rest.
 
     Args:
         evaluate: Returns the need of a binding.
@@ -358,7 +365,7 @@ def on_expressions(totals: Mapping[str, int], question: Question) -> int:
 
     def need(dims: Mapping[str, int]) -> Need | None:
         total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
-        return Need(0, 0, 0, planned=total)
+        return Need(0, 0, 0, planned=total)  # the total counts, and not its parts
 
     try:
         point = largest(need, question)
@@ -378,6 +385,8 @@ Samples = list[tuple[int, Need]]
 class Growth:
     """The needs of bindings, from runs with small values of one dim.
 
+    Values above those of the runs are extrapolated. Each run is made once and stored here.
+
     Attributes:
         run: Returns the need of a binding by running it; None if it does not run.
         symbol: The dim that grows.
@@ -393,19 +402,21 @@ class Growth:
     def need(self, dims: Mapping[str, int]) -> Need | None:
         """Return the need of a binding, by its own run or extrapolated from smaller values.
 
+        The values 1, 2, 4, ... up to that of the binding are run first, until there are enough samples.
         None if the binding does not run, or if a power of two below it does not run after a
-        smaller one did.
+        smaller one did: it is then taken to be too large. Small values that do not run, such as a
+        width below a kernel's, are left out of the samples.
         """
         value, samples = dims[self.symbol], self._samples(dims)
         sample_value = 2 * samples[-1][0] if samples else 1
-        while sample_value <= value and _are_small(samples):
+        while sample_value <= value and _need_more_runs(samples):
             sample_need = self._run_once({**dims, self.symbol: sample_value})
             if sample_need is not None:
                 samples.append((sample_value, sample_need))
             elif samples:
                 return None
             sample_value *= 2
-        if _are_small(samples) or value <= samples[-1][0]:
+        if _need_more_runs(samples) or value <= samples[-1][0]:
             return self._run_once(dims)
         return _extrapolate(samples, value)
 
@@ -421,7 +432,7 @@ class Growth:
         notes = []
         for point in points:
             value, samples = point.dims[self.symbol], self._samples(point.dims)
-            if not _are_small(samples) and value > samples[-1][0]:
+            if not _need_more_runs(samples) and value > samples[-1][0]:
                 notes.append(
                     f"{self.symbol}={value} was not run: its need is extrapolated from runs at up to"
                     f" {samples[-1][0]}; --confirm runs it"
@@ -434,8 +445,11 @@ class Growth:
         return self.samples.setdefault(tuple(sorted(others.items())), [])
 
 
-def _are_small(samples: Samples) -> bool:
-    """Whether more values must be run before larger ones can be extrapolated."""
+def _need_more_runs(samples: Samples) -> bool:
+    """Whether more values must be run before larger ones can be extrapolated.
+
+    More are needed with few samples, and while the last one needs hardly more than the first.
+    """
     added_bytes = samples[-1][1].total - samples[0][1].total if samples else 0
     return len(samples) < _MIN_SAMPLES or added_bytes <= MAX_ADDED_BYTES
 
@@ -468,15 +482,18 @@ def _extend(numbers: list[int], ratio: float) -> int:
         ratio: The dim to extrapolate to, as a multiple of the last measured one.
     """
     steps = [after - before for before, after in pairwise(numbers)]
-    if min(steps) <= 0:
+    if min(steps) <= 0:  # no power fits steps without growth: take the last one, as linear
         steps = steps[-1:]
-    if steps[-1] <= 0:
+    if steps[-1] <= 0:  # it does not grow
         return numbers[-1]
     power = 1.0
     if len(steps) > 1:
+        # Each step is ``2**power`` times the one before.
         power = math.log2(steps[-1] / steps[0]) / (len(steps) - 1)
     if abs(power - round(power)) < _POWER_TOLERANCE:
         power = round(power)
     power = min(max(power, 1.0), _MAX_POWER)
+    # With n steps up to the last dim L, they sum up to ``k * L**p * (1 - 2**(-p * n))``. Solved for
+    # ``scale = k * L**p``, the part of the last number that grows.
     scale = sum(steps) / (1 - 2 ** (-power * len(steps)))
     return numbers[-1] + math.ceil(scale * (math.pow(ratio, power) - 1))

@@ -75,7 +75,7 @@ def _exclusion_notes(program: Program, settings: Settings) -> Iterator[str]:
     planned = frozenset(intermediates(program))
     outputs = frozenset(program.body.outputs)
     for pattern in dict.fromkeys(settings.excluded):
-        matches = select(program, (pattern,)).keys()
+        matches = select(program, (pattern,)).keys()  # not empty: it raises without a match
         if matches & planned:
             continue
         first = next(iter(matches))
@@ -100,7 +100,7 @@ def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
     planned = frozenset(intermediates(program))
     exposed = [var for var in select(program, settings.excluded) if var in planned]
     for identity in exposed:
-        if program.vars[identity].block:
+        if program.vars[identity].block:  # of a subgraph; the main graph has the path ""
             yield f"{identity!r} is inside a subgraph and cannot be exposed as an output"
     count = sum(1 for identity in exposed if not program.vars[identity].block)
     if count:

@@ -106,8 +106,8 @@ def bounds_of(plan: Plan) -> Bounds:
 def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the lower bounds of slots, which the independent checker only limits.
 
-    They are counted by the planner's own function. Files of older versions have the lower
-    bound of offsets in its place.
+    They are counted by the planner's own function. Files of older versions have the lower bound of
+    offsets, which is smaller, in its place. A model that is left as it is has the bound 0.
     """
     report = plan.report
     if report.level == 2:
@@ -146,8 +146,9 @@ def _count_slot_bound(plan: Plan, arena: ArenaFacts) -> int:
 def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the expression of the live peak, counted by the planner's own function.
 
-    A maximum of sums of symbols has no canonical form that a second implementation could
-    reproduce. A plan of level 2 with slots has the live peak of buffers that it does not list.
+    The checker has no such function, because a maximum of sums of symbols has no canonical form that
+    a second implementation could reproduce. Nothing is yielded for a plan of level 2 with slots: its
+    peak is that of buffers at offsets, which the plan does not list.
     """
     recorded = plan.report.symbolic.get("live_peak")
     has_slots = any(tensor.slot is not None for tensor in plan.tensors)

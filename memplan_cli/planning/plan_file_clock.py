@@ -75,7 +75,11 @@ def check_clock(plan: Plan) -> None:
 
 
 def _check_order(plan: Plan) -> None:
-    """Refuse an order that lists a block or a node twice."""
+    """Refuse an order that lists a block or a node twice.
+
+    Raises:
+        PlanError: naming it.
+    """
     block_counts = Counter(order.block for order in plan.order)
     for order in plan.order:
         if block_counts[order.block] > 1:
@@ -109,7 +113,11 @@ def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
 
 
 def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> None:
-    """Refuse releases at another tick than the last use, repeated, or after another node."""
+    """Refuse releases at another tick than the last use, repeated, missing, or after another node.
+
+    Raises:
+        PlanError: naming the node or the tensor.
+    """
     due_ticks = _release_ticks(plan, [node.moment for node in nodes_by_end.values()])
     unreleased = set(due_ticks)
     previous_step = -1
@@ -187,9 +195,15 @@ def check_blocks(plan: Plan) -> None:
 def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Moment]) -> None:
     """Refuse tensors of several blocks that share bytes otherwise than as a branch's result.
 
+    An output of a control-flow node must not start while the subgraph uses the bytes. If the output
+    starts at the node's last tick, one tensor of each subgraph at most may live on in it.
+
     Args:
         tensors: All tensors of one buffer.
         control_flow: The control-flow node of each subgraph, by the subgraph's path.
+
+    Raises:
+        PlanError: naming the node.
     """
     starts: dict[str, list[int]] = {}
     for tensor in sorted(tensors, key=lambda tensor: tensor.first):

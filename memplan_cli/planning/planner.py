@@ -100,7 +100,7 @@ def make_plan(
     del decision  # of a large program, most of what is in memory
     # A copy of the block has no cached dataflow, which writing does not need.
     program = replace(program, body=replace(program.body))
-    check(plan)
+    check(plan)  # raises if the layout is not safe
     return PlannedProgram(program, plan, settings, constants)
 
 
@@ -150,7 +150,10 @@ class _Selection(NamedTuple):
 
 
 def _decide(program: Program, context: _Context) -> Decision:
-    """Rewrite, order and allocate a program."""
+    """Rewrite, order and allocate a program.
+
+    If the settings exclude the model's phase, the program is left as it is.
+    """
     settings = context.settings
     context.tell("planning")
     phases = context.phases(program)
@@ -193,7 +196,7 @@ def _decide(program: Program, context: _Context) -> Decision:
 
 
 def _without_reuse(program: Program, phases: Phases, settings: Settings) -> _Selection:
-    """Return the order of the file, with storage of its own for each tensor."""
+    """Return the order of the file, with storage of its own for each tensor, at every level."""
     scope = find_scope(program, settings, phases)
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     apart = allocate_apart(needs, settings.level)
@@ -212,7 +215,7 @@ def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]
     scope = find_scope(program, settings, context.phases(program))
     terms = context.terms(program, scope)
     chunking = rewrites.chunk(program, terms, settings, context.source, context.tell)
-    budget = chunking.facts.budget
+    budget = chunking.facts.budget  # in bytes, also where the settings have a share
     context = replace(context, settings=replace(settings, budget=budget))
     selection = _best_candidate(chunking.program, context)
     if not chunking.facts.regions:
@@ -224,9 +227,10 @@ def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]
             recomputed = selection.candidate.recompute.flops_increase
             return bytes_above_budget, chunking.facts.flops_increase + recomputed
 
-        whole = _best_candidate(program, context)
-        if cost(whole, Chunking(program)) < cost(selection, chunking):
-            return Chunking(program), whole
+        unchunked = _best_candidate(program, context)
+        if cost(unchunked, Chunking(program)) < cost(selection, chunking):
+            return Chunking(program), unchunked
+    # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     original_allocation = allocate_level(needs, settings.level)
     return chunking, selection._replace(original_allocation=original_allocation)
@@ -243,7 +247,7 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
     evaluated = choose(candidates(task, context.rewrites), limits, task.tell)
     best = evaluated[0]
     candidate = best.candidate
-    if candidate.peaks:
+    if candidate.peaks:  # those of the methods, which may lack the order that was chosen
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peaks)
     return _Selection(
@@ -260,7 +264,10 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
 def _original_allocation(
     task: PlanningTask, scope: Scope, evaluated: Sequence[EvaluatedCandidate]
 ) -> Allocation:
-    """Return the allocation in the order of the file, from a candidate if one has that order."""
+    """Return the allocation in the order of the file, from a candidate if one has that order.
+
+    A candidate that lost may not have been packed with all the work, which is done now.
+    """
     best = evaluated[0]
     if best.candidate.program is task.program:
         return best.allocation

@@ -79,7 +79,7 @@ def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str
     The result is that of `reuses` with its default level, in a seventh of the time: it is enough
     to know which addresses were used before, and not by which tensor.
     """
-    pools = _slot_pools(tensors, 1)
+    pools = _slot_pools(tensors, level=1)
     used_addresses: dict[int, _UsedAddresses] = {}
     for tensor in _by_start(tensors):
         if tensor.slot is not None:
@@ -137,6 +137,7 @@ def _why_no_donor(tensor: Placement) -> str:
 
 
 def _described(tensor: Placement) -> str:
+    """Return a tensor's id and shape, such as ``hidden[8,64]``."""
     return f"{tensor.id}[{','.join(map(str, tensor.shape))}]"
 
 
@@ -166,7 +167,7 @@ class _SlotPool:
         """A heap of the ticks at which slots become free, each with its slot."""
 
     def take(self, tensor: Placement) -> Reuse:
-        """Put the next tensor into its slot, and return the reuse of the slot."""
+        """Put the next tensor, by start, into its slot, and return the reuse of the slot."""
         while self._release_queue and self._release_queue[0][0] <= tensor.first:
             slot = heappop(self._release_queue)[1]
             self._free[slot] = self._owners[slot]
@@ -179,7 +180,11 @@ class _SlotPool:
         return Reuse(tensor, donor, free_count, reason)
 
     def _why_no_donor(self, tensor: Placement) -> str:
-        """Return why no free slot could take a tensor."""
+        """Return why a tensor starts a new slot although others may be free.
+
+        Each reason rules out more slots than the one before: by dtype, by size, at level 0 by shape.
+        If a slot is left nevertheless, the assignment of slots has kept it for a later tensor.
+        """
         if tensor.pinned:
             return tensor.pinned
         if not self._free:

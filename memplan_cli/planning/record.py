@@ -33,7 +33,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         foldable_tensors: Returns the constant expressions among tensors, for the report.
     """
     tensors = _placements(decision)
-    fresh = sum(1 for _ in without_reuse(tensors))
+    without_donor = sum(1 for _ in without_reuse(tensors))
     return Plan(
         version=VERSION,
         graph_sha256=decision.source.graph_sha256,
@@ -47,7 +47,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         ),
         tensors=tensors,
         releases=releases(decision.needs.timeline, decision.needs.unpinned),
-        report=report_of(decision, len(tensors) - fresh, foldable_tensors),
+        report=report_of(decision, len(tensors) - without_donor, foldable_tensors),
     )
 
 
@@ -92,6 +92,7 @@ def settings_json(settings: Settings, source: Source) -> Json:
 
 def _placements(decision: Decision) -> tuple[Placement, ...]:
     """Return the row of each planned tensor: its type, its place in an arena, its live range."""
+    # A pinned var has the live range of its buffer, the whole run, and not that of its uses.
     needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decision.program.vars

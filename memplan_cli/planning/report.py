@@ -131,10 +131,11 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
     dims = decision.dims
     peak = peak_of(needs, decision.allocation, dims)
     peak_tensors = peak.tensors if peak else ()
+    # Pinned tensors have to be kept, so they are not folded.
     unpinned = [tensor for tensor in peak_tensors if VarId(tensor.name) not in needs.pinned]
     foldable = foldable_tensors(program, settings, decision.phases.loss, unpinned)
     memory = _memory(decision, sum(tensor.bytes for tensor in foldable))
-    if hides_totals:
+    if hides_totals:  # weights, inputs and outputs do not depend on intermediates
         memory = Memory(
             weights=memory.weights,
             inputs=memory.inputs,
@@ -190,7 +191,12 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
 
 
 def _memory(decision: Decision, foldable: int) -> Memory:
-    """Return the memory numbers of the planned order; None where a size has no number."""
+    """Return the memory numbers of the planned order; None where a size has no number.
+
+    Args:
+        decision: The planned program and its allocation.
+        foldable: The bytes at the peak that folding of constants would save.
+    """
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
     bounds = decision.settings.bounds
     naive = number_at(by_unit(sizes.values()), dims)
@@ -272,7 +278,7 @@ def _donated_bytes(decision: Decision) -> int:
 
 
 def _donated_units(decision: Decision) -> ByUnit:
-    """Return the bytes of the outputs that take an input's memory, by unit."""
+    """Return the bytes of the outputs that take an input's memory, as coefficients by unit."""
     donated = {output for _, output in decision.candidate.donated.pairs}
     vars_ = decision.program.vars
     outputs = [vars_[var] for var in dict.fromkeys(decision.program.body.outputs)]
@@ -319,8 +325,8 @@ def _expressions(decision: Decision) -> dict[str, str]:
     }
     if inputs is not None and outputs is not None:
         weights = {"1": weight_bytes(program)}
-        saved = {unit: -size for unit, size in _donated_units(decision).items()}
-        totals["total"] = summed(weights, inputs, outputs, planned, saved)
+        donated = {unit: -size for unit, size in _donated_units(decision).items()}
+        totals["total"] = summed(weights, inputs, outputs, planned, donated)
     expressions = {
         name: expression(total) for name, total in totals.items() if total is not None
     }
@@ -387,7 +393,11 @@ def _uncounted_warnings(program: Program) -> Iterator[str]:
 def _certainty(
     decision: Decision, memory: Memory, symbolic: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return how certain each number is; the total is as certain as its weakest part."""
+    """Return how certain each number is; the total is as certain as its weakest part.
+
+    Numbers of intermediates are partial if a size is unknown, else bounds if a dim has bounds, else
+    observed if sizes come from a run. A number that is None and has no expression is unknown.
+    """
     program, sizes = decision.program, decision.needs.sizes
     planned = EXACT
     if len(sizes) < len(intermediates(program)):

@@ -48,6 +48,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         ModelError: the sizes add up to more bytes than 64-bit arithmetic allows.
     """
     excluded = select(program, settings.excluded)
+    # Of several reasons to pin a var, the first one found is reported.
     pinned = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
     if settings.skip_grads:
         for identity in phases.gradients:
@@ -63,6 +64,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
             unplanned[identity] = _why_unknown(var)
         else:
             sizes[identity] = largest_size(size, settings.bounds) if size.symbols else size
+    # The sum of coefficients is a lower bound of the bytes: every dim is 1 or more.
     total = 0
     for identity, size in sizes.items():
         total += size.coefficient

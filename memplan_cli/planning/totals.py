@@ -1,7 +1,8 @@
 """Sums of bytes over symbolic sizes: the totals of a plan, its peak, and their expressions.
 
-A size is a coefficient times a unit, such as ``4096*batch``. A sum is kept by unit. It is a number
-only if every symbol in it has one; else it is reported as an expression.
+A size is a coefficient times a *unit*, a product of symbolic dims: ``4096*batch``. The unit of sizes
+without symbols is ``"1"``. A sum is kept by unit. It is a number only if every symbol in it has one;
+else it is reported as an expression.
 """
 
 from __future__ import annotations
@@ -44,19 +45,22 @@ ByUnit = dict[str, int]
 
 
 def by_unit(sizes: Iterable[Size]) -> ByUnit:
-    """Return the sum of sizes, unit by unit."""
+    """Return the sum of sizes as coefficients by unit; units without bytes are left out.
+
+    ``4096*batch``, ``4096*batch`` and ``64`` give ``{"batch": 8192, "1": 64}``.
+    """
     total: ByUnit = {}
-    numbers = 0
+    without_symbols = 0
     for size in sizes:
         if not size.symbols:
-            numbers += size.coefficient
+            without_symbols += size.coefficient
         elif size.coefficient:
             total[size.unit] = total.get(size.unit, 0) + size.coefficient
-    return {**total, "1": numbers} if numbers else total
+    return {**total, "1": without_symbols} if without_symbols else total
 
 
 def summed(*totals: Mapping[str, int]) -> ByUnit:
-    """Return the sum of sums that are by unit already."""
+    """Return the sum of several sums by unit: their coefficients are added unit by unit."""
     result: ByUnit = {}
     for total in totals:
         for unit, value in total.items():
@@ -65,14 +69,17 @@ def summed(*totals: Mapping[str, int]) -> ByUnit:
 
 
 def number(total: Mapping[str, int] | None) -> int | None:
-    """Return a sum as a number; None if it contains a symbol, or is None itself."""
+    """Return a sum by unit as a number of bytes; None if it has a symbol, or is None itself.
+
+    Only the unit ``"1"`` has no symbol.
+    """
     if total is None or any(unit != "1" and value for unit, value in total.items()):
         return None
     return total.get("1", 0)
 
 
 def number_at(total: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
-    """Return a sum with numbers for its symbols; None if a symbol has none, or it is None."""
+    """Return a sum by unit in bytes at some dims; None if a symbol has no number, or it is None."""
     if total is None:
         return None
     try:
@@ -86,7 +93,7 @@ def number_at(total: Mapping[str, int] | None, dims: Mapping[str, int]) -> int |
 
 
 def expression(total: Mapping[str, int]) -> str:
-    """Return a sum as text: ``4096*batch + 64``."""
+    """Return a sum by unit as text, the part without symbols last: ``4096*batch + 64``."""
     parts = [
         f"{value}*{unit}" if unit != "1" else str(value)
         for unit, value in sorted(total.items(), key=lambda item: (item[0] == "1", item[0]))
@@ -106,6 +113,7 @@ def weights_are_known(program: Program) -> bool:
 
 
 def _weight_sizes(program: Program) -> list[Size | None]:
+    """Return the size of each initializer and Constant output; None where it is unknown."""
     weights = (var.id for var in program.vars.values() if var.origin is Origin.WEIGHT)
     return _sizes(program, weights)
 
@@ -126,7 +134,10 @@ def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
 
 
 def countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
-    """Yield the vars that have a size in bytes once their shape is known."""
+    """Yield the vars that have a size in bytes once their shape is known.
+
+    A var of unknown dtype is one of them: it may turn out to be a tensor.
+    """
     return (var for var in vars_ if program.vars[var].dtype in (*BITS, "unknown"))
 
 
@@ -138,12 +149,13 @@ def uncounted(program: Program) -> tuple[Var, ...]:
 
 
 def _sizes(program: Program, identities: Iterable[VarId]) -> list[Size | None]:
+    """Return the size of each var; None where it is unknown."""
     vars_ = (program.vars[identity] for identity in identities)
     return [size_of(var.shape, var.dtype) for var in vars_]
 
 
 def _sum_if_known(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
-    """Return the sum of the largest sizes within bounds; None if a size is unknown."""
+    """Return the sum by unit of the largest sizes within bounds; None if a size is unknown."""
     known_sizes = [largest_size(size, bounds) for size in sizes if size is not None]
     return by_unit(known_sizes) if len(known_sizes) == len(sizes) else None
 
@@ -151,7 +163,12 @@ def _sum_if_known(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
 def in_bytes(
     units: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
 ) -> tuple[Buffer, ...] | None:
-    """Return the buffers of all units with sizes in bytes; None if a symbol has no number."""
+    """Return the buffers of all units with sizes in bytes; None if a symbol has no number.
+
+    Args:
+        units: The buffers by unit; a size is the coefficient of its unit.
+        dims: Numbers of symbols.
+    """
     try:
         factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
     except ValueError:
@@ -175,7 +192,7 @@ def resident_units(
 ) -> Mapping[str, tuple[Buffer, ...]]:
     """Return the buffers that a runtime holds, by unit: intermediates and graph outputs.
 
-    An output is live from its producer to the end of the run.
+    An output is live from its producer to the end of the run. Only views share bytes.
 
     Args:
         needs: The program in its order.
@@ -189,7 +206,8 @@ def resident_units(
         if program.vars[var].name not in donated
     }
     sizes = {**needs.sizes, **results}
-    return storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)[1]
+    _, units = storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)
+    return units
 
 
 def peak_of(
@@ -240,6 +258,7 @@ def _youngest_tensors(
     for var, buffer in buffer_of.items():
         if buffer not in buffers or var in needs.pinned:
             continue
+        # A tensor that is not live at the tick is taken only if no other one is.
         start = live[var].start if live[var].start <= tick < live[var].end else -1
         youngest[buffer] = max(youngest.get(buffer, (-2, "")), (start, var))
     return {
@@ -268,6 +287,7 @@ def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
         ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`
         sums remain.
     """
+    # First with the cheap comparison of coefficients, then with proofs.
     candidates: list[ByUnit] = []
     for live_bytes in _largest_first(_live_sums(units)):
         if not any(_covers(other, live_bytes) for other in candidates):
@@ -312,7 +332,10 @@ def _largest_first(sums: Iterable[ByUnit]) -> list[ByUnit]:
 
 
 def _covers(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
-    """Whether each coefficient of the second sum is at most that of the first."""
+    """Whether each coefficient of the second sum is at most that of the first.
+
+    The first is then at least the second, for all dims.
+    """
     return all(larger.get(unit, 0) >= value for unit, value in smaller.items())
 
 
@@ -325,6 +348,7 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     """
     if _covers(larger, smaller):
         return True
+    # Units of both sums are subtracted first, so that their factors need no bound.
     only_larger, only_smaller = set(larger) - set(smaller), set(smaller) - set(larger)
     common = {unit: larger[unit] - smaller[unit] for unit in larger.keys() & smaller.keys()}
     try:
@@ -339,7 +363,7 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
         )
     except ValueError:  # the polynomial has too many terms
         return False
-    return all(value > 0 for value in shifted.values())
+    return all(value > 0 for value in shifted.values())  # a polynomial has no zero terms
 
 
 def _polynomial(total: Mapping[str, int]) -> Polynomial:
@@ -351,13 +375,15 @@ def _polynomial(total: Mapping[str, int]) -> Polynomial:
 
 @lru_cache(maxsize=1 << 12)
 def _parsed(unit: str) -> Polynomial:
+    """Return a unit such as ``batch*seq`` as a polynomial."""
     return parse_dim(unit)
 
 
 def _without_minima(polynomial: Polynomial) -> Polynomial:
     """Return a polynomial that is never below the given one, without ``min(...)`` calls.
 
-    A minimum is replaced by one of its arguments, where this cannot lower the term.
+    A minimum is at most each of its arguments. It is replaced by one of them in terms with a positive
+    factor and without a negative atom, which this cannot lower.
     """
     return add_polynomials(
         multiply_polynomials([_argument_of_minimum(atom) for atom in monomial], factor)
@@ -377,7 +403,10 @@ def _argument_of_minimum(atom: str) -> Polynomial:
 
 @lru_cache(maxsize=1 << 12)
 def _shifted(atom: str) -> Polynomial:
-    """Return a symbol or call as its least value plus a rest that is not negative."""
+    """Return an atom, a symbol or call, as its least value plus a rest that is not negative.
+
+    The rest is written as the atom itself: ``n`` becomes ``n + 1``.
+    """
     low = _least(atom)
     return {(atom,): 1, (): low} if low else {(atom,): 1}
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
-    """Return settings with the dims and inputs of a model. Settings that are bound stay as they are.
+    """Return settings with the dims and inputs of a model. Bound settings are returned unchanged.
+
+    Settings are bound if their ``inputs.feeds`` is not None.
 
     Raises:
         SettingsError: an input is not one of the model's, or does not fit it; a dim is unknown; or
@@ -40,7 +42,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
-    if not (inputs.given or settings.shapes):
+    if not (inputs.given or settings.shapes):  # only ``settings.dims`` bind dims
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given_inputs import read_given
@@ -50,6 +52,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     fixed_shapes = _shapes_in_numbers(settings.shapes, input_names)
     _reject_other_shapes(fixed_shapes, data)
     feeds = {**{name: Feed(shape) for name, shape in fixed_shapes.items()}, **data}
+    # A single number fills an input of any shape, and a sequence has no shape of its own.
     data_shapes: dict[str, Shape] = {
         name: feed.shape
         for name, feed in data.items()
@@ -65,6 +68,11 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
 
 
 def _reject_unknown_values(model: ModelProto, names: Collection[str]) -> None:
+    """Reject a name that no tensor of the model has.
+
+    Raises:
+        SettingsError: naming it.
+    """
     from memplan_cli.onnx_io.interface import value_names
 
     known = value_names(model) if names else frozenset()
@@ -80,12 +88,12 @@ def _shapes_in_numbers(
     shapes: Mapping[str, Shape], names: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the named inputs in which every dim is a number."""
-    found = {}
+    numeric_shapes = {}
     for name in names:
         shape = shapes.get(name)
         if shape is not None and all(isinstance(dim, int) for dim in shape):
-            found[name] = tuple(dim for dim in shape if isinstance(dim, int))
-    return found
+            numeric_shapes[name] = tuple(dim for dim in shape if isinstance(dim, int))
+    return numeric_shapes
 
 
 def _reject_other_shapes(shapes: Mapping[str, tuple[int, ...]], data: Feeds) -> None:
@@ -112,6 +120,7 @@ def _dims_and_provenance(
     """
     from memplan_cli.onnx_io.shapes.light_model import dims_of_inputs
 
+    # An option outranks data in the provenance; with different numbers both are an error.
     by_options = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
     _reject_other_numbers(settings.dims, by_options)
     by_data = dims_of_inputs(model, data_shapes)
@@ -124,6 +133,11 @@ def _dims_and_provenance(
 
 
 def _reject_other_numbers(dims: Mapping[str, int], final: Mapping[str, int]) -> None:
+    """Reject a dim that has another number in ``final``, which has all names of ``dims``.
+
+    Raises:
+        SettingsError: naming the dim.
+    """
     for name, value in dims.items():
         if final[name] != value:
             raise SettingsError(f"dim {name!r} is given as both {final[name]} and {value}")
@@ -137,15 +151,19 @@ def binding_settings(settings: Settings) -> Settings:
 
 
 def binding_of(settings: Settings) -> Binding:
-    """Return the dims and feeds of bound settings. Assumed dims are included, and named as such."""
+    """Return the dims and feeds of bound settings, with assumed dims and their names.
+
+    A dim is assumed if only ``inputs.assumed`` has a number for it, or if its number in ``dims`` has
+    the provenance "assumed".
+    """
     inputs = settings.inputs
     assumed = {n: v for n, v in (inputs.assumed or {}).items() if n not in settings.dims}
     dims = {**assumed, **settings.dims}
-    planned_as_assumed = {
+    with_assumed_number = {
         name for name, source in inputs.provenance.items() if source == "assumed"
     }
-    names = assumed.keys() | (planned_as_assumed & dims.keys())
-    return Binding(dims, inputs.feeds or {}, frozenset(names))
+    assumed_names = assumed.keys() | (with_assumed_number & dims.keys())
+    return Binding(dims, inputs.feeds or {}, frozenset(assumed_names))
 
 
 def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:

@@ -84,7 +84,9 @@ def read_model(path: Path) -> ModelFile:
 def bind_fully(
     file: ModelFile, settings: Settings, probing: SizeProbing = "probe"
 ) -> Settings:
-    """Return settings with a number for every dim of a model, as a run needs them.
+    """Return bound settings with a number for every dim of a model, as a run needs them.
+
+    Dims that the settings do not bind get assumed numbers, for which the model may be run.
 
     Raises:
         MemplanError: the model or a setting is wrong.
@@ -94,6 +96,7 @@ def bind_fully(
     from memplan_cli.onnx_io.interface import free_dims
 
     bound = bind(file.model, settings)
+    # Numbers were assumed before, or none is missing.
     if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
         return bound
     return resolve_sizes(file.lazy, file.path, bound, probing).settings
@@ -131,7 +134,9 @@ def plan_resolved(
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
 ) -> PlannedProgram:
-    """Plan a model whose sizes are resolved. The parsed model is released first, to save memory.
+    """Plan a model whose sizes are resolved.
+
+    ``file.lazy`` is released first, to save memory: a large model is parsed again when it is needed.
 
     Raises:
         MemplanError: a setting is wrong.

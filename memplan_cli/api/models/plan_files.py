@@ -49,7 +49,7 @@ def stale_models(plan: Plan, path: Path) -> Iterator[str]:
 
     Two models are looked up: the one that the report names, which must have the digest in the
     plan, and the written model with the plan's own name, which carries the digest of its plan. A
-    model that does not exist, or that memplan did not write, yields nothing.
+    model that does not exist, cannot be read, or was not written by memplan yields nothing.
     """
     from memplan_cli.onnx_io.load import file_digest
 
@@ -62,7 +62,7 @@ def stale_models(plan: Plan, path: Path) -> Iterator[str]:
         if digest != plan.report.model.sha256:
             yield f"{original} is not the model that {path} is about: its digest is another"
     written = model_beside(path)
-    if written != path and written.is_file():
+    if written != path and written.is_file():  # a plan file may be named ``*.onnx`` itself
         digest = _plan_digest_in(written) or plan.digest
         if digest != plan.digest:
             yield f"{written} was written with another plan than {path}"
@@ -110,6 +110,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
 
     shapes = planned_shapes(plan)
     model_dims = known_dims(model, shapes.values())
+    # A graph that ONNX Runtime optimized may have lost dims of the original.
     dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
     values = position_value(plan.report.caches)
     try:

@@ -91,6 +91,7 @@ def plan_profiles(
 
     common = plan_model(file, with_bounds_of(settings, profiles), progress)
     free_dims(common.program, profiles)  # rejects unknown names
+    # All rows have the inputs of the common plan, and the numbers that were assumed for it.
     settings = replace(settings, inputs=common.settings.inputs)
     rows = []
     all_dims = combinations(profiles)
@@ -99,7 +100,7 @@ def plan_profiles(
             progress(Counted("planning each binding", done, len(all_dims)))
         dims = {**settings.dims, **profile_dims}
         alone = plan_model(file, replace(settings, dims=dims), None).plan
-        check(_with_sizes_at(common, alone, dims))
+        check(_with_sizes_at(common, alone, dims))  # raises if the common plan is not safe
         rows.append(Profile(profile_dims, alone.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))

@@ -92,6 +92,7 @@ def read_observed(
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))
         empty = {var: program.vars[var]._replace(shape=(0,)) for var in absent}
         program = _with_vars(program, empty)
+    # They are no results of ops, but their shapes are known from the run as well.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
@@ -181,7 +182,10 @@ def _first_names(names: Sequence[VarId]) -> str:
 
 
 def _observed_symbols(program: Program, observed: Known) -> dict[str, int]:
-    """Return the largest number observed for each symbol (``u0``) that is a whole dim of a shape."""
+    """Return the largest number observed for each symbol (``u0``) that is a whole dim of a shape.
+
+    One symbol has several numbers if iterations of a loop differ.
+    """
     largest: dict[str, int] = {}
     for var in program.vars.values():
         if var.id not in observed or var.shape is None:

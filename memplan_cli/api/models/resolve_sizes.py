@@ -93,7 +93,9 @@ def resolve_sizes(
     # A model whose dims are all bound is run below instead: that costs the same and tells more.
     if missing_sizes(loaded.program) and (free or settings.bounds or not search.may_run):
         loaded = with_runtime_inference(source, path, search.bindings, loaded)
-    assumed = {} if settings.inputs.assumed is None and not free else settings.inputs.assumed
+    assumed = settings.inputs.assumed  # None: numbers of the free dims are still to be found
+    if assumed is None and not free:
+        assumed = {}
     needs_run = bool(search.unresolved(loaded.program)) and search.may_run
     if assumed is not None and not needs_run:
         return ResolvedModel(_with_assumed(settings, assumed), loaded)
@@ -133,6 +135,7 @@ def resolve_all_but(
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     assumed: Mapping[str, int] = {}
+    # For a name that is no dim of an input the model is not run: the caller refuses the name.
     if search.free.keys() - set(symbolic) and search.names.issuperset(symbolic):
         resolved = resolve_sizes(source, path, settings).settings
         numbers = {**(resolved.inputs.assumed or {}), **resolved.dims}
@@ -159,7 +162,10 @@ def _with_assumed(settings: Settings, dims: Mapping[str, int]) -> Settings:
 
 
 def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
-    """Return settings that bind dims to assumed numbers, with ``assumed`` as their provenance."""
+    """Return settings that bind dims to assumed numbers, with ``assumed`` as their provenance.
+
+    ``inputs.assumed`` becomes empty: no dim is left without a number.
+    """
     inputs = settings.inputs
     provenance: dict[str, Provenance] = dict(inputs.provenance)
     provenance |= dict.fromkeys((n for n in dims if n not in settings.dims), "assumed")
@@ -171,9 +177,14 @@ def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
 
 
 class _SizeSearch:
-    """The search of numbers for the free dims of one model.
+    """The search of numbers for the free dims of one model, mostly by running it.
+
+    A candidate is a number for each free dim.
 
     Attributes:
+        source: the model.
+        path: its file.
+        settings: bound to the model.
         bindings: what the settings give: dims, shapes, small input values.
         fixed: dims with a number, or the lower one of their bounds.
         names: all dims of the inputs.
@@ -208,7 +219,8 @@ class _SizeSearch:
     def unresolved(self, program: Program) -> tuple[VarId, ...]:
         """Return the results whose size a run could observe: it is unknown, or depends on data.
 
-        With bounds there are none: one run does not tell the sizes within them.
+        With bounds there are none: one run does not tell the sizes within them. Nor are there any
+        for models that are too large to be observed.
         """
         if self.settings.bounds or len(program.body.ops) > MAX_OBSERVED_OPS:
             return ()
@@ -218,30 +230,49 @@ class _SizeSearch:
     def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
 
+        If no candidate runs, further ones are made of the numbers in the error messages. If these do
+        not run either, the dims are assumed without a run, with a warning. Sizes that depend on data
+        are observed in the run that succeeds; the dims are then bound to its candidate, otherwise
+        they stay symbolic.
+
         Args:
             loaded: the program as inferred.
             assumed: the only candidate; None: all candidates are tried.
+
+        Raises:
+            RuntimeUnavailableError: the model does not run on input data of the user's, which
+                decides sizes.
         """
         from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
         from memplan_cli.runtime.run.size_probe import first_that_runs
 
         unresolved = self.unresolved(loaded.program)
         constraints = dim_constraints(loaded.program) if self.free and assumed is None else ()
-        candidates = [dict(assumed)] if assumed is not None else list(self._all(constraints))
+        candidates = (
+            [dict(assumed)]
+            if assumed is not None
+            else list(self._default_candidates(constraints))
+        )
+        # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
         candidates = _without_empty(candidates, loaded.program, self.fixed) or candidates
         profiled_copy = number_nodes(self.source.model) if unresolved else None
         trials = self._trials(candidates)
         result = first_that_runs(self.path, [specs for _, specs in trials], profiled_copy)
         if not result.ran and assumed is None and self.free and result.reasons:
-            more = self._trials(self._from_messages(candidates, result))
-            second = first_that_runs(self.path, [specs for _, specs in more], profiled_copy)
-            trials, result = (more, second) if second.ran else (trials, result)
+            further_trials = self._trials(self._candidates_from_messages(candidates, result))
+            further_result = first_that_runs(
+                self.path, [specs for _, specs in further_trials], profiled_copy
+            )
+            if further_result.ran:
+                trials, result = further_trials, further_result
         if not result.ran:
-            return self._not_run(loaded, constraints, result, unresolved)
+            return self._assume_smallest(loaded, constraints, result, unresolved)
         dims = trials[result.ran[0]][0]
+        # The first two candidates are small in each dim, and a single dim is tried in rising order.
+        # With unresolved sizes the dims stay those of the run in which the sizes were observed.
         if result.ran[0] > 1 and len(self.free) > 1 and not unresolved:
             dims = self._lowered(dims)
-        if not result.known:
+        if not result.known:  # no shapes were recorded
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
         settings = _bound_to(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
@@ -250,24 +281,29 @@ class _SizeSearch:
         return ResolvedModel(settings, observed)
 
     def first_candidate(self, loaded: Loaded) -> Dims:
-        """Return the candidate that `run` would try first."""
+        """Return the candidate that `run` would try first: the first one without an empty tensor.
+
+        If all candidates have an empty tensor, `run` tries all of them, and the first one is all 1.
+        """
         program = loaded.program
+        # Mostly 1 will do: the constraints of the ops are then not collected.
         ones = dict.fromkeys(self.free, 1)
         if _without_empty([ones], program, self.fixed):
             return ones
-        for dims in self._all(dim_constraints(program)):
+        for dims in self._default_candidates(dim_constraints(program)):
             if _without_empty([dims], program, self.fixed):
                 return dims
         return ones
 
     @property
     def _has_data(self) -> bool:
+        """Whether the user gave the data of an input."""
         return any(feed.files for feed in (self.settings.inputs.feeds or {}).values())
 
     def _trials(self, candidates: Iterable[Dims]) -> list[tuple[Dims, tuple[FeedSpec, ...]]]:
-        """Return each candidate once, with its inputs. Candidates with too large inputs are dropped.
+        """Return each candidate once, with how its inputs are drawn.
 
-        The first one is kept at any size.
+        Candidates with too large inputs are dropped, but not the first one.
         """
         from memplan_cli.onnx_io.runs.random_inputs import Feeder
 
@@ -283,11 +319,13 @@ class _SizeSearch:
                 trials[key] = specs
         return [(dict(key), specs) for key, specs in trials.items()]
 
-    def _all(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
-        """Yield candidates for the free dims, the smallest first.
+    def _default_candidates(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
+        """Yield candidates for the free dims, roughly by size.
 
-        Dims that lead a shape are 1, at first. For each usual length, the demands of the ops are
-        solved from there, and all other dims get this length.
+        First all dims are 1. Next come the smallest dims that satisfy the constraints. Then follow,
+        for each usual length: dims that satisfy the constraints and start at this length; and this
+        length for all dims but those that lead a shape, which are 1. At last the leading dims get a
+        small length as well. Without free dims the only candidate is empty.
         """
         yield dict.fromkeys(self.free, 1)
         if not self.free:
@@ -301,11 +339,14 @@ class _SizeSearch:
         for length in (2, 4, 8, 16):
             yield dict.fromkeys(self.free, length)
 
-    def _from_messages(self, failed: Sequence[Dims], result: ProbeResult) -> Iterator[Dims]:
+    def _candidates_from_messages(
+        self, failed: Sequence[Dims], result: ProbeResult
+    ) -> Iterator[Dims]:
         """Yield candidates with the numbers in the error messages of candidates that failed.
 
         A message such as ``expected: 197`` names the size that an op needs; strided ops reach it
-        from a multiple.
+        from a multiple. Each number and its multiples replace all dims that do not lead a shape,
+        then each of them alone, in the first two failed candidates. Leading dims come last.
         """
         numbers = dict.fromkeys(
             int(digits) for reason in result.reasons for digits in findall(r"\d{1,5}", reason)
@@ -341,14 +382,20 @@ class _SizeSearch:
         ran = first_that_runs(self.path, [specs for _, specs in trials]).ran
         return trials[ran[0]][0] if ran else dims
 
-    def _not_run(
+    def _assume_smallest(
         self,
         loaded: Loaded,
         constraints: Sequence[DimConstraint],
         result: ProbeResult,
         unresolved: Sequence[str],
     ) -> ResolvedModel:
-        """Assume the smallest dims that meet the ops' demands, and warn that the model did not run.
+        """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
+
+        Args:
+            loaded: the program as inferred.
+            constraints: those of its ops.
+            result: of the runs that failed.
+            unresolved: the results whose sizes should have been observed.
 
         Raises:
             RuntimeUnavailableError: it does not run on input data of the caller's, which decides
@@ -377,6 +424,7 @@ class _SizeSearch:
         from shlex import quote
 
         specs = self._trials([dict.fromkeys(self.free, 1)])[0][1]
+        # A single integer is often a length or a position, for which a drawn value is wrong.
         numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
         options = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]
         return (
@@ -387,7 +435,7 @@ class _SizeSearch:
 def _without_empty(
     candidates: Sequence[Dims], program: Program, fixed: Mapping[str, int]
 ) -> list[Dims]:
-    """Return the candidates at which no symbolic dim of the program is 0.
+    """Return the candidates at which no symbolic dim of the program is 0: no tensor is empty.
 
     A pooling window larger than its input gives 0 by the formula for output shapes, and 1 in some
     kernels; such sizes would be predicted wrongly.

@@ -101,6 +101,11 @@ def _file(model: ModelSource, number: int, folder: Path) -> Path:
 
 
 def _serialized(model: Any) -> bytes:  # noqa: ANN401 - whatever a caller gives
+    """Return the bytes of a model in memory.
+
+    Raises:
+        ModelError: it is no model, or is larger than a protobuf may be.
+    """
     if isinstance(model, bytes | bytearray | memoryview):
         return bytes(model)
     if not hasattr(model, "SerializeToString"):
@@ -118,7 +123,11 @@ def _serialized(model: Any) -> bytes:  # noqa: ANN401 - whatever a caller gives
 
 
 def _cleaned(value: Any, folder: Path) -> Any:  # noqa: ANN401 - parts of any result
-    """Return a value with the folder removed from all texts in it, at any depth."""
+    """Return a value with the folder removed from all texts in it, at any depth.
+
+    Subclasses of tuple are returned unchanged: named tuples contain no paths. Of a plan, only the
+    report is searched.
+    """
     if isinstance(value, str):
         return value.replace(f"{folder}/", "").replace(str(folder), NO_FOLDER)
     if isinstance(value, Plan):

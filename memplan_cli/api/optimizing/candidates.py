@@ -52,6 +52,7 @@ _SHAPE_OUTPUT_BYTES = 256
 """Bytes of an arena for the output of a Shape node, its alignment included."""
 
 _OF_A_RUN = "the inputs of a run of the model"
+"""The source of observed sizes, in warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,9 @@ class TargetCandidates:
     model's own graph if that may need less. A further round follows if the outputs change because
     operands were cut, or if ONNX Runtime cannot run a file with packed weights.
 
-    Used as a context manager, which removes the dumped graphs at its end.
+    Used as a context manager, which removes the dumped graphs at its end. `next_round` depends on
+    the rounds before it: the object keeps how weights were packed, whether operands were cut, and the
+    plan of the model's own graph, which is made once.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -152,10 +155,12 @@ class TargetCandidates:
         packing = self._next_packing(result)
         if packing is None:
             return []
-        is_first, self._packing = self._packing is None, packing
+        is_first = self._packing is None
+        self._packing = packing
         if is_first:
             request.progress("optimizing the graph for the runtime")
             self._settings = bind_fully(self._file, self._settings, request.probing)
+        # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if request.check is None else (FUSED, UNFUSED)
         with self._start_dump(packing, kinds) as dumping:
             if is_first and request.check is not None:
@@ -173,7 +178,11 @@ class TargetCandidates:
         return candidates
 
     def _next_packing(self, result: Optimized | None) -> Packing | None:
-        """Return how weights are packed in the next round; None if there is no further round."""
+        """Return how weights are packed in the next round; None if there is no further round.
+
+        After cut operands changed outputs, they are packed whole. After a file with packed weights did
+        not run, each session packs them.
+        """
         from memplan_cli.runtime.graph.offline import Packing, packing_for
 
         progress = self._request.progress
@@ -194,7 +203,7 @@ class TargetCandidates:
         return Packing.AT_LOAD
 
     def _plan_portable(self) -> None:
-        """Plan the model's own graph, and start the original."""
+        """Plan the model's own graph, keep the sizes that were observed for it, start the original."""
         from memplan_cli.api.models.reading import numeric_types
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
@@ -213,6 +222,7 @@ class TargetCandidates:
         from memplan_cli.runtime.graph.offline import DumpJob
 
         names = [dump_name(self._targets.model, self._file.data_files, kind) for kind in kinds]
+        # The second file is dumped only if there are fusions that cost memory.
         refuse_foreign_weights(self._targets.model, [f"{names[0]}.data"])
         folder = Path(self._folder.name) / packing.name
         folder.mkdir()
@@ -335,15 +345,19 @@ def _did_not_run(result: Optimized) -> bool:
 
 def _may_need_less(rewriting: Rewriting, other: Rewriting, provider: str) -> bool:
     """Return whether the predicted peak of a rewriting is lower than another's, or unknown."""
-    first, second = (
+    peak, other_peak = (
         _peak_as_written(each.planned.program, each.settings, provider)
         for each in (rewriting, other)
     )
-    return first is None or second is None or first < second
+    return peak is None or other_peak is None or peak < other_peak
 
 
 def _peak_as_written(program: Program, settings: Settings, provider: str) -> int | None:
-    """Predict the first run's peak in bytes if the program runs in its own order; None if unknown."""
+    """Predict the first run's peak in bytes if the program runs in its own order; None if unknown.
+
+    Each tensor is freed after its last reader, so that the peak depends on the graph and its order
+    only, and not on which tensors ONNX Runtime lets share memory.
+    """
     from memplan_cli.runtime.simulate.predict import (
         FREED_AT_ONCE,
         ExecutedGraph,

@@ -105,6 +105,8 @@ def _write_first_that_decodes(
 ) -> Optimized:
     """Plan, write and run one attempt after the other; publish the first with equal outputs.
 
+    If none has equal outputs, nothing is written, and the result has the plan of the first attempt.
+
     Args:
         planner: of the decoder.
         check: where to run, and what counts as equal.
@@ -114,6 +116,7 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
+    # By whether graph optimization is off: the attempts differ in no other setting of the original.
     originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
     failed: Plan | None = None
     for number, attempt in enumerate(decoder.attempts()):
@@ -170,6 +173,7 @@ class _DecoderPlanner:
         folder.mkdir()
         binding = binding_of(self.bound)
         with_data = [name for name, feed in binding.feeds.items() if feed.files]
+        # Only inputs with data of the user's: the decode loop draws the others.
         specs = (
             feed_specs(self.request.file.model, binding.dims, binding.feeds)
             if with_data
@@ -202,6 +206,7 @@ class _DecoderPlanner:
         file = ModelFile(request.file.path, LazyModel(attempt.model))
         settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
         settings = _with_assumed_provenance(settings, self.bound)
+        # The file has the original's graph, not this one: a run would tell wrong sizes.
         resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
         planned = plan_resolved(file, resolved, request.progress)
         caches = replace(
@@ -214,6 +219,7 @@ class _DecoderPlanner:
         )
         if decoding is not None:
             caches = replace(caches, tokens=decoding.tokens, steps=decoding.steps)
+        # The model's metadata leave out what is for the report only.
         notes = caches_note(
             replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
         )
@@ -259,7 +265,10 @@ class _DecoderPlanner:
         )
 
     def _last_position(self, decoding: OriginalDecoding | None) -> int:
-        """Return the number of valid entries before the step that fills the caches."""
+        """Return the number of valid entries before the step that fills the caches.
+
+        The step adds as many as the last observed step, or 1 if nothing was run.
+        """
         new_entries = decoding.steps[-1] if decoding is not None and decoding.steps else 1
         return max(self.capacity - new_entries, 0)
 
@@ -274,6 +283,7 @@ class _DecoderPlanner:
         settings = replace(
             self.bound,
             dims={**step_dims, **self._cache_lengths(position), **self.bound.dims},
+            # Set, so that nothing is bound or assumed again.
             inputs=replace(self.bound.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",

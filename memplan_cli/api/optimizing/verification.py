@@ -53,7 +53,9 @@ class BackgroundBaseline:
         self._end()
 
     def start(self, file: ModelFile, settings: Settings) -> None:
-        """Start the model at the sizes of settings, unless it is running. Failures are raised later.
+        """Start the model at the sizes of settings, unless it runs already or nothing is checked.
+
+        Failures of the run are raised by `verifier`.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -63,7 +65,8 @@ class BackgroundBaseline:
         from memplan_cli.runtime.run.baseline import BaselineRun
         from memplan_cli.runtime.workers.session import resolve_provider
 
-        resolve_provider(self._check.provider)
+        resolve_provider(self._check.provider)  # raises if it does not work here
+        # `verifier` starts the run again, and raises what fails then.
         with suppress(RuntimeUnavailableError):
             binding = binding_of(settings)
             self._run = BaselineRun(file.path, file.model, self._check, binding)
@@ -90,6 +93,12 @@ class BackgroundBaseline:
             return Verifier(baseline, check, progress, failure=failure)
 
     def _result(self, candidate: Rewriting, check: Check) -> Baseline:
+        """Wait for the run of a candidate's original, which is started anew if another one runs.
+
+        Raises:
+            SizesRefusedError: it does not run, and some of its sizes are assumed.
+            RuntimeUnavailableError: it does not run.
+        """
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.runtime.run.baseline import BaselineRun
 
@@ -131,7 +140,10 @@ class Verifier:
     failure: str = ""
 
     def by_predicted_memory(self, candidates: Sequence[Rewriting]) -> list[Rewriting]:
-        """Return candidates in the order of their predicted memory, the lowest first."""
+        """Return candidates in the order of their predicted memory, the lowest first.
+
+        If only outputs are compared, nothing is predicted, and the order stays as it is.
+        """
         graph = self.graph
         if graph is None or len(candidates) == 1:
             return list(candidates)
@@ -147,6 +159,9 @@ class Verifier:
 
     def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict and memory.
+
+        If outputs may overwrite inputs, two steps are compared as well. A plan that fails has the
+        verdict only.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
@@ -208,9 +223,11 @@ class Verifier:
 
 
 def measured_cost(plan: Plan) -> tuple[bool, int]:
-    """Return whether a verified model is slower than allowed, and its measured memory in bytes.
+    """Return a sort key: whether a model is slower than allowed, then its measured memory in bytes.
 
-    Weights in the arena count: one graph may map from its file what another packs at load.
+    The memory is what the arena holds, with weights in it, because one graph may map from its file
+    what another packs at load; and the peak of the first run. A model that was not measured counts as
+    slower.
     """
     from memplan_cli.runtime.run.timing import is_slower
 
@@ -241,7 +258,10 @@ def _rejection(plan: Plan) -> Fallback:
 
 
 def with_slower(plan: Plan) -> Plan:
-    """Return a plan whose report has a fallback if even the fastest settings are slower than allowed."""
+    """Return a plan whose report has a fallback if even the fastest settings are slower than allowed.
+
+    The plan is returned unchanged if a time was not measured.
+    """
     from memplan_cli.runtime.run.timing import is_slower
 
     observed = plan.report.runtime.observed if plan.report.runtime else {}
@@ -267,6 +287,7 @@ def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan
 
 
 def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
+    """Return how a candidate must be run from a file."""
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
 
     return WrittenModel(

@@ -89,7 +89,7 @@ def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimize
     """
     plan = plan.with_warnings(*_warnings_of_heavy_notes(rewriting, plan))
     plan, data_files = files.finish(plan)
-    files.forget()
+    files.forget()  # the weights of the earlier version can no longer be needed
     targets = rewriting.targets
     return Optimized(
         plan,
@@ -102,7 +102,11 @@ def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimize
 
 
 def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...]:
-    """Return a warning if the model's notes are most of what loading takes beyond the original."""
+    """Return a warning if the plan in the model's metadata makes loading take noticeably more.
+
+    Empty if what loading takes is unknown, did not grow beyond the noise, or grew mostly for another
+    reason.
+    """
     runtime = plan.report.runtime
     if runtime is None or rewriting.settings.notes != "model":
         return ()

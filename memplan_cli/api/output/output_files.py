@@ -35,7 +35,7 @@ def refuse_targets(
     if weights is not None:
         weights = {_without_links(path): name for path, name in weights.items()}
     for option, path in targets.items():
-        if path is None or _is_device_or_pipe(path, option):
+        if path is None or _is_device_or_pipe(path, option):  # nothing is overwritten in these
             continue
         if path.is_dir():
             raise ModelError(f"{option}: {path} is a folder", hint="name a file")
@@ -98,7 +98,7 @@ def _is_same(place: Path, other: Path) -> bool:
 class OutputFiles:
     """The output files of a model, written together with its weights: all of them, or none.
 
-    The weights are copied (or linked) to the output's folder when the object is created, so that
+    The constructor creates files: the weights are copied (or linked) to the output's folder, so that
     the model can be run under a temporary name. The block that uses the object removes them again
     at its end unless `write` was called.
 

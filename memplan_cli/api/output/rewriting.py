@@ -80,11 +80,14 @@ class Targets:
         return self.settings, self.settings.with_suffix(".json")
 
     def refuse(self, source: Path) -> None:
-        """Refuse files that cannot be written, or that are needed.
+        """Refuse files that cannot be written, that are named twice, or that overwrite the source.
+
+        The weights of the source are not known yet; `refuse_weights` checks them.
 
         Raises:
             ModelError: naming the file.
         """
+        # The settings files must not take the name of weights that the model may get beside it.
         names = possible_weights(self.model) if self.settings is not None else ()
         weights = {f"its weights {name}": self.model.with_name(name) for name in names}
         refuse_targets({**weights, **self._by_option()}, (source,), weights={})
@@ -100,6 +103,7 @@ class Targets:
         refuse_targets(self._by_option(), (), weights)
 
     def _by_option(self) -> dict[str, Path]:
+        """Return the files that are asked for, by the option that names each in messages."""
         named = {"-o": self.model, "--plan": self.plan}
         if self.certificate is not None:
             named["--certificate"] = self.certificate
@@ -139,7 +143,8 @@ class Rewriting:
         """Whether ONNX Runtime must run the written file without optimizing its graph.
 
         It would merge recomputed nodes and chunks, and change the order in which donated pairs are
-        safe. In-place caches are safe in any order.
+        safe. In-place caches are donated pairs as well, and are safe in any order. A graph that ONNX
+        Runtime optimized before must not be optimized again.
         """
         report = self.planned.plan.report
         has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
@@ -154,7 +159,8 @@ class RewrittenFiles(OutputFiles):
     was called.
 
     Attributes:
-        data: the serialized model without the settings it is run with, in parts.
+        data: the serialized model in parts. The settings to run it with are appended by `finish`,
+            once they are known.
 
     Raises:
         ModelError: a file is in the way or cannot be written, or a folded value cannot be computed.
@@ -164,25 +170,28 @@ class RewrittenFiles(OutputFiles):
         rewriting.targets.refuse_weights(rewriting.file)
         self._rewriting = rewriting
         self._targets = rewriting.targets
+        # Weight files of an earlier version of the output, and those that the new version uses.
         self._earlier = own_weights(self._targets.model)
         self._used = set(rewriting.file.data_files)
         super().__init__(
             rewriting.file.data_files,
             rewriting.file.path.parent,
             self._targets.model.parent,
+            # Only a graph that ONNX Runtime dumped has weight files named after the output.
             own=self._earlier if rewriting.original else (),
         )
         self._moved = ExternalWeights()
         try:
             self.data: Iterable[bytes] = self._model_bytes()
-        except BaseException:
+        except BaseException:  # no block was entered whose end would remove them
             self.remove_weights()
             raise
 
     def _model_bytes(self) -> Iterable[bytes]:
         """Fold constants, chunk regions, and move weights out; return the bytes of the result.
 
-        The weight files that this creates are added to those that belong to the output.
+        The weight files that this creates are added to those that belong to the output. The weights
+        of a dumped graph are outside already.
         """
         from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
         from memplan_cli.onnx_io.writing.write import written_model
@@ -212,6 +221,7 @@ class RewrittenFiles(OutputFiles):
         return written_model(model, program, planned.plan, notes)
 
     def _add_weights(self, created: Sequence[Path]) -> None:
+        """Note created weight files as used; they are removed again unless `finish` is called."""
         self._created = (*self._created, *created)
         self._used.update(path.name for path in created)
 
@@ -261,6 +271,7 @@ class RewrittenFiles(OutputFiles):
         from memplan_cli.onnx_io.load import load_model
 
         unused = [name for name in self._earlier if name not in self._used]
+        # The original may use a file of this name in the same folder.
         needed = weights_of(load_model(self._rewriting.compared_with)) if unused else ()
         for name in unused:
             if name not in needed:
@@ -270,7 +281,8 @@ class RewrittenFiles(OutputFiles):
 def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
     """Return the certificate of a plan that was just made.
 
-    A bound on recomputation is about the program before nodes were copied, which is read again.
+    A bound on recomputation is about the program before nodes were copied, which is read again. With
+    folded constants, that program is not in the file, and the bound gets no proof.
 
     Raises:
         MemplanError: the model cannot be read again.
@@ -279,8 +291,11 @@ def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
     from memplan_cli.features.certificates.certify import certificate_of
     from memplan_cli.features.recompute.bound import Bound
 
-    def prove_recompute(program: Program, terms: PlannedVars, bound: int) -> RecomputeProof:
-        return Bound(program, terms).proof_of(bound)
+    # Features do not import each other, so the function that proves this bound is an argument.
+    def prove_recompute(
+        program: Program, planned_vars: PlannedVars, bound: int
+    ) -> RecomputeProof:
+        return Bound(program, planned_vars).proof_of(bound)
 
     report, original = planned.plan.report, None
     if report.recompute.bound is not None and not report.folded.tensors:
@@ -291,8 +306,8 @@ def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     """Return metadata, as protobuf bytes to append to the model, with the settings to run it with.
 
-    Without measured settings, a model that must not be optimized gets those that ensure this, and
-    others get none.
+    They are the measured settings. Without these, a model that must run as written gets settings
+    that ensure this and bind donated outputs to their inputs; other models get none.
     """
     from memplan_cli.onnx_io.settings_metadata import (
         RecordedSettings,
@@ -307,8 +322,9 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
         from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
 
         provider = PROVIDERS.get(rewriting.settings.target, CPU)
-        binding = {output: input_ for input_, output in plan.report.donated.pairs}
-        settings = replace(FREED_AT_ONCE, io_binding=binding)
+        output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
+        # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
+        settings = replace(FREED_AT_ONCE, io_binding=output_to_input)
     else:
         return b""
     entry = settings_entry(RecordedSettings(provider, settings))

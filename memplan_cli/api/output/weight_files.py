@@ -41,7 +41,10 @@ def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
 
 
 def possible_weights(output: Path) -> tuple[str, ...]:
-    """Return every name that `dump_name` can give to weights of an output, sorted."""
+    """Return every name that `dump_name` can give to weights of an output, sorted.
+
+    These are the names with nothing taken, and those with all of the first names taken.
+    """
     kinds = (FUSED, UNFUSED, FOLDED, MOVED)
     names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
     return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
@@ -116,7 +119,7 @@ def fold_beside(
     Args:
         file: the model that was planned.
         planned: its plan, and its program without the folded ops.
-        out: the model to write.
+        out: the model to write; no file is created for it here.
         own: weight files of an earlier version of the output, which may be replaced.
 
     Raises:
@@ -131,7 +134,7 @@ def fold_beside(
         return FoldedModel(*folded_model(model, planned.program, evaluator, store_inside))
     name = f"{dump_name(out, file.data_files, FOLDED)}.data"
     refuse_foreign_weights(out, [name])
-    written: list[FoldedModel] = []
+    written: list[FoldedModel] = []  # the result of `write`, which `create` calls once
 
     def write(data: BinaryIO) -> None:
         store = DataFile(name, data).store
@@ -184,7 +187,7 @@ def move_beside(
         return MovedModel(model)
     name = f"{dump_name(out, taken, MOVED)}.data"
     refuse_foreign_weights(out, [name])
-    written: list[ModelProto] = []
+    written: list[ModelProto] = []  # the result of `write`, which `create` calls once
 
     def write(data: BinaryIO) -> None:
         written.append(moved_outside(model, name, data))
