@@ -221,6 +221,7 @@ def _compared(
             result = other if other.as_written or not other.verdict.passed else result
         verdict = result.verdict
         if pairs and verdict.passed:
+            # The original's graph runs as it is, unless the written one has its optimizations in it.
             settings = RuntimeSettings() if offline else UNOPTIMISED
             steps = donated_steps((original, planned), pairs, check, binding, settings)
             verdict = with_donated_steps(verdict, steps)

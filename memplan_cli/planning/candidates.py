@@ -204,6 +204,7 @@ def for_runtime(task: PlanningTask, runtime: Runtime, candidate: Candidate) -> C
     if best_peak - file_peak > max(saved_bytes, 0):
         return candidate
 
+    # The runtime's arena may ask for another order, in which the plan needs no more than in these two.
     def is_allowed(other: Program) -> bool:
         return task.live_peak(other) <= max(best_peak, file_peak)
 

@@ -87,7 +87,7 @@ def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str
             if reuse.donor is None:
                 yield tensor, reuse.reason
         elif used_addresses.setdefault(tensor.arena, _UsedAddresses()).add(tensor):
-            yield tensor, _why_no_donor(tensor)
+            yield tensor, _why_new_addresses(tensor)
 
 
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
@@ -129,7 +129,7 @@ def _start_and_id(tensor: Placement) -> tuple[int, str]:
     return first, var_id(block, name)
 
 
-def _why_no_donor(tensor: Placement) -> str:
+def _why_new_addresses(tensor: Placement) -> str:
     """Return why a tensor that lies at addresses never used before reuses no memory."""
     if not tensor.bytes:
         return "it has no bytes"
@@ -216,11 +216,14 @@ class _AddressMap:
         donors = self._replace(low, high, tensor) if low < high else []
         if donors:
             return Reuse(tensor, max(donors, key=lambda donor: (donor.last, donor.id)))
-        return Reuse(tensor, None, reason=_why_no_donor(tensor))
+        return Reuse(tensor, None, reason=_why_new_addresses(tensor))
 
     def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
-        """Make a tensor the last one in ``[low, high)``, and return the tensors that were there."""
-        # The indices of the segments that may overlap [low, high): [first, last).
+        """Make a tensor the last one in ``[low, high)``, and return the tensors that were there.
+
+        Segments that extend beyond the interval keep their parts outside of it.
+        """
+        # The segment before ``low`` may reach into the interval.
         first = max(bisect_right(self._starts, low) - 1, 0)
         last = bisect_left(self._starts, high)
         old = list(zip(self._starts[first:last], self._segments[first:last], strict=True))

@@ -258,6 +258,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
         return _OriginalNumbers(memory.live_peak, memory.planned, memory.resident)
     resident = None
     if memory.resident is not None:
+        # The vars of the original program: the planned one may have copies or chunks of them.
         buffer_of, _ = allocation.storage
         vars_ = [program.vars[var] for var in buffer_of]
         sizes = {var.id: size_of(var.shape, var.dtype) for var in vars_}

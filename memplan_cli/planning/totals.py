@@ -285,7 +285,7 @@ def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
 
     Returns:
         ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`
-        sums remain.
+        sums remain, or more than can be compared in pairs.
     """
     # First with the cheap comparison of coefficients, then with proofs.
     candidates: list[ByUnit] = []
@@ -354,6 +354,7 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     try:
         subtrahend = _polynomial({unit: smaller[unit] for unit in only_smaller})
         minuend = _polynomial({unit: larger[unit] for unit in only_larger} | common)
+        # An upper bound of what is subtracted gives a lower bound of the difference.
         difference = add_polynomials(
             [minuend, multiply_polynomials([_without_minima(subtrahend)], -1)]
         )

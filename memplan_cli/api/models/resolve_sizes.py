@@ -200,6 +200,7 @@ class _SizeSearch:
         self.bindings = Bindings(settings.dims, settings.shapes, values=values)
         lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
         self.fixed = {**lower_bounds, **settings.dims}
+        # ``--shape`` may give an input dims with names that the file does not have.
         symbols_in_shapes = frozenset().union(
             *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
         )

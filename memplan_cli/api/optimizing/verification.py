@@ -180,6 +180,7 @@ class Verifier:
             verification = verify(self.baseline, self.graph, written, self.progress)
             verdict = verification.verdict
             if pairs and verdict.passed:
+                # The original's graph runs as it is, unless the written one has its optimizations in it.
                 models = candidate.compared_with, path
                 settings = UNOPTIMISED if candidate.original is None else RuntimeSettings()
                 steps = donated_steps(models, pairs, self.check, binding, settings)
