@@ -273,7 +273,9 @@ def _dims_of(
 def _reject_unknown_inputs(
     models: Sequence[Path], config: Path | None, overrides: Mapping[str, object]
 ) -> None:
-    """Reject a given input or shape that none of the models has. Unreadable models are ignored.
+    """Reject a given input or shape that none of the models has.
+
+    Nothing is rejected if a model cannot be read: it may have the input. Its row says why.
 
     Raises:
         SettingsError: with the nearest name that a model has.
@@ -334,5 +336,6 @@ def _with_own_inputs(
         missing += not_taken(inputs, model)
     own_values = {name: value for name, value in inputs.values.items() if name not in missing}
     shapes = {name: shape for name, shape in settings.shapes.items() if name not in missing}
+    # Files of inputs may have inputs of the other models of the sweep, which are left out.
     own = replace(inputs, values=own_values, others="leave")
     return replace(settings, shapes=shapes, inputs=own), tuple(dict.fromkeys(missing))

@@ -144,7 +144,10 @@ class EvaluatedCandidate:
         return self.cost <= self.bound and self.is_aligned and self.allocation.is_minimal
 
     def searched(self, work: int) -> EvaluatedCandidate:
-        """Return the same candidate after more work, with the better of both allocations."""
+        """Return the same candidate after more work, with the better of both allocations.
+
+        Work grows at level 2 only: at the others all is settled.
+        """
         if self.is_settled:
             return self
         # The default alignment is preferred even if it costs more, so costs are not compared. All the

@@ -455,7 +455,11 @@ def _need_more_runs(samples: Samples) -> bool:
 
 
 def _extrapolate(samples: Samples, value: int) -> Need:
-    """Return the need of a value above all that were run, each part for itself."""
+    """Return the need of a value above all that were run.
+
+    Each part is extrapolated for itself, from the last `_MAX_SAMPLES` runs. Without a process in the
+    last run, there is none in the result.
+    """
     largest_value = samples[-1][0]
     needs = [need for _, need in samples[-_MAX_SAMPLES:]]
     parts = (

@@ -428,6 +428,7 @@ def _interface_certainty(decision: Decision) -> dict[str, str]:
         ("inputs", input_bytes, program.body.inputs),
         ("outputs", output_bytes, program.body.outputs),
     ):
+        # Bounds count only if these sizes depend on their dims.
         has_bounds = bytes_of(program, bounds) != bytes_of(program)
         certainty[name] = BOUND if has_bounds else EXACT
         if not decision.source.seen.isdisjoint(vars_):

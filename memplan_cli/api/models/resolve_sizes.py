@@ -83,6 +83,12 @@ def resolve_sizes(
     Assumed dims stay symbolic in the program; the settings record their numbers. If sizes depend
     on data, however, the model is run and the program has the sizes of that run.
 
+    Args:
+        source: the model.
+        path: its file, which is run.
+        settings: they need not be bound.
+        probing: whether assumed numbers are tried by running the model.
+
     Raises:
         MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
     """
@@ -99,7 +105,7 @@ def resolve_sizes(
     needs_run = bool(search.unresolved(loaded.program)) and search.may_run
     if assumed is not None and not needs_run:
         return ResolvedModel(_with_assumed(settings, assumed), loaded)
-    if not search.may_run:
+    if not search.may_run:  # the constraints of the ops decide alone
         smallest = smallest_satisfying_dims(
             dim_constraints(loaded.program), UnboundDims(free, search.fixed)
         )

@@ -142,6 +142,8 @@ class OutputFiles:
     def write(self, contents: Mapping[Path, Content]) -> tuple[Path, ...]:
         """Write all files under their names; return the weight files that were brought.
 
+        From then on, the end of the block leaves the weights where they are.
+
         Raises:
             ModelError: one cannot be written; then none is changed.
         """
