@@ -326,8 +326,8 @@ def _expressions(decision: Decision) -> dict[str, str]:
     }
     if inputs is not None and outputs is not None:
         weights = {"1": weight_bytes(program)}
-        donated = {unit: -size for unit, size in _donated_units(decision).items()}
-        totals["total"] = summed(weights, inputs, outputs, planned, donated)
+        minus_donated = {unit: -size for unit, size in _donated_units(decision).items()}
+        totals["total"] = summed(weights, inputs, outputs, planned, minus_donated)
     expressions = {
         name: expression(total) for name, total in totals.items() if total is not None
     }
