@@ -26,12 +26,17 @@ def caches_note(caches: Caches) -> Mapping[str, str]:
 
 
 def position_value(caches: Caches) -> Mapping[str, TensorProto]:
-    """Return the position for which a step was planned, as the value of that graph input."""
+    """Return the position for which a step was planned, as the value of that graph input.
+
+    Empty if no cache is in place.
+    """
     from onnx import helper
 
     if not caches.position:
         return {}
-    return {caches.position: helper.make_tensor(caches.position, 7, [1], [caches.planned_at])}
+    int64 = 7  # TensorProto.INT64
+    position = helper.make_tensor(caches.position, int64, [1], [caches.planned_at])
+    return {caches.position: position}
 
 
 def has_caches(model: ModelProto) -> bool:
@@ -43,7 +48,7 @@ def recorded_caches(metadata: Mapping[str, str]) -> Caches | None:
     """Return the caches that metadata describes; None if there is no entry.
 
     Raises:
-        ModelError: the entry is invalid, or describes no growing cache.
+        ModelError: the entry is invalid, or describes no growing cache. No cache grows along axis 0.
     """
     if CACHES not in metadata:
         return None

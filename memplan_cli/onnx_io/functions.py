@@ -81,6 +81,7 @@ class Definitions:
         function = self._function(call, dtypes)
         if function is None:
             return None
+        # Defaults of the function first: attributes of the call replace them.
         attributes = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
         nodes = [with_attribute_values(node, attributes) for node in function.node]
         body_dtypes = dict(zip(function.input, dtypes, strict=False))
@@ -101,6 +102,7 @@ class Definitions:
         schema = self._schema(call)
         if schema is None:
             return None
+        # The domain is imported: `_schema` finds no operator of another one.
         version = self.opsets[canonical_domain(call.domain)]
         try:
             return schema_function(schema, call, map(_tensor_type, dtypes), range(version + 1))
@@ -113,6 +115,7 @@ class Definitions:
 
         domain = canonical_domain(node.domain)
         try:
+            # Opset 0, which has no operators, for a domain that is not imported.
             return defs.get_schema(node.op_type, self.opsets.get(domain, 0), domain)
         except defs.SchemaError:
             return None
@@ -120,7 +123,7 @@ class Definitions:
     def _needs_dtypes(self, node: NodeProto) -> bool:
         """Whether the body of a node's operator can depend on the dtypes of its inputs."""
         if kind_of(node) in self.own:
-            return True
+            return True  # its body may contain such an operator
         schema = self._schema(node)
         return schema is not None and schema.has_context_dependent_function
 
@@ -136,7 +139,10 @@ class Definitions:
     def _output_types(
         self, node: NodeProto, types: Mapping[str, TypeProto]
     ) -> Mapping[str, TypeProto]:
-        """Infer the types of a node's outputs; unknown inputs are assumed to be float32."""
+        """Infer the types of a node's outputs; unknown inputs are assumed to be float32.
+
+        Returns an empty mapping if inference fails, or if the operator is unknown.
+        """
         from onnx import shape_inference
 
         inputs = {n: types.get(n, _tensor_type("float32")) for n in node.input if n}
@@ -159,6 +165,7 @@ class Definitions:
 
 def definitions_of(model: ModelProto) -> Definitions:
     """Return the functions that a model can call."""
+    # The model's own imports are last: they replace those of its functions.
     opsets = {
         canonical_domain(opset.domain): opset.version
         for imports in (*(f.opset_import for f in model.functions), model.opset_import)
@@ -172,6 +179,8 @@ def schema_function(
     schema: OpSchema, call: NodeProto, types: Iterable[TypeProto], versions: range
 ) -> FunctionProto | None:
     """Return the newest function body that ONNX defines for an operator, or None.
+
+    A body that depends on the call is only built if the operator has no fixed one.
 
     Args:
         schema: The operator's schema.
@@ -264,7 +273,8 @@ def why_endless(model: ModelProto) -> str:
         for callee in callees:
             if callee in bodies:
                 callers[callee].append(name)
-    # Functions whose callees all have a size, as in a topological sort.
+    # A function gets its size after all functions that it calls, as in a topological sort (Kahn). One on a
+    # cycle of calls, or with a call of such a one, never gets a size.
     unsized_callees = {
         name: sum(callee in bodies for callee in callees) for name, callees in calls.items()
     }
@@ -287,12 +297,20 @@ def why_endless(model: ModelProto) -> str:
 
 
 def _inlined_size(calls: Counter[Kind], sizes: dict[Kind, int]) -> int:
-    """Return the number of nodes of a body, by its calls; an operator counts as one node."""
+    """Return the number of nodes of a body after inlining.
+
+    Args:
+        calls: How often the body calls each function or operator.
+        sizes: The number of nodes of each function after inlining; an operator is one node.
+    """
     return sum(count * sizes.get(name, 1) for name, count in calls.items())
 
 
 def _callee(node: NodeProto) -> Kind:
-    """Return the name of a node as a function, domain as written."""
+    """Return domain, name and overload of the function that a node calls, with the domain as written.
+
+    `why_endless` compares them with the names of functions, whose domains are as written too.
+    """
     return (node.domain, node.op_type, node.overload)
 
 

@@ -97,7 +97,10 @@ def consumers(nodes: Iterable[NodeProto]) -> dict[str, list[NodeProto]]:
 
 
 def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that the named results depend on, in their present order."""
+    """Return the nodes that the named results depend on, in their present order.
+
+    Each producer must come before its consumers.
+    """
     needed = set(results)
     kept: list[NodeProto] = []
     for node in reversed(list(nodes)):
@@ -128,7 +131,7 @@ def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
 def keep(items: MutableSequence[Any], is_kept: Callable[[Any], bool]) -> None:
     """Remove the messages of a repeated field that ``is_kept`` rejects, in place.
 
-    Adjacent messages are removed in one step.
+    Adjacent messages are removed in one step, and from the end, so that the other indices stay valid.
     """
     runs = [
         (kept, list(run))
@@ -140,14 +143,17 @@ def keep(items: MutableSequence[Any], is_kept: Callable[[Any], bool]) -> None:
 
 
 def drop_unread(graph: GraphProto, names: Collection[str]) -> None:
-    """Remove those of the named initializers that no node reads and no graph output is, in place."""
+    """Remove the named initializers that no node reads, in place; graph inputs and outputs are kept."""
     read = {name for node in graph.node for name in reads(node)}
     read.update(value.name for value in (*graph.input, *graph.output))
     keep(graph.initializer, lambda tensor: tensor.name not in names or tensor.name in read)
 
 
 def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Rename what nodes and their subgraphs read, in place; results keep their names."""
+    """Rename what nodes and their subgraphs read, in place; results keep their names.
+
+    No subgraph may define one of these names itself: its reads would be renamed, its definition not.
+    """
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         for _, body in subgraphs(node):
@@ -156,7 +162,10 @@ def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
 
 
 def rename_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Rename values wherever nodes and their subgraphs read or produce them, in place."""
+    """Rename values wherever nodes and their subgraphs read or produce them, in place.
+
+    Inputs and initializers of subgraphs keep their names.
+    """
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
@@ -166,6 +175,7 @@ def rename_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
 
 
 def _rename_outputs(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Rename the outputs of a subgraph, in place: they refer to values, as inputs of nodes do."""
     for value in graph.output:
         value.name = names.get(value.name, value.name)
 
@@ -192,13 +202,20 @@ def with_ends(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
 
 
 class GraphEditor:
-    """Adds nodes to the main graph of a model; `set_nodes` puts all nodes in order at the end."""
+    """Adds nodes to the main graph of a model; `set_nodes` puts all nodes in order at the end.
+
+    Attributes:
+        graph: the main graph, which is changed in place.
+        new_nodes: the added nodes; they join the graph in `set_nodes`.
+        fresh: returns an unused name, as `FreshNames.fresh`.
+    """
 
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
         self.new_nodes: list[NodeProto] = []
         self.fresh = FreshNames.of(model).fresh
-        self._read = {name for node in self.graph.node for name in reads(node)}
+        self._once_read = {name for node in self.graph.node for name in reads(node)}
+        """Names that had a consumer: only these initializers are removed once they are unused."""
 
     def add_constant(self, name: str, values: Sequence[int]) -> str:
         """Add a one-dimensional int64 initializer; return its name."""
@@ -207,7 +224,7 @@ class GraphEditor:
         name = self.fresh(name)
         tensor = helper.make_tensor(name, INT64, [len(values)], values)
         self.graph.initializer.append(tensor)
-        self._read.add(name)
+        self._once_read.add(name)
         return name
 
     def add_named_node(
@@ -237,4 +254,4 @@ class GraphEditor:
         replace_nodes(
             self.graph, live_nodes(ordered, {value.name for value in self.graph.output})
         )
-        drop_unread(self.graph, self._read)
+        drop_unread(self.graph, self._once_read)

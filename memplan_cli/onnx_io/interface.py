@@ -81,8 +81,9 @@ def tensor_dims(
 ) -> tuple[Dim, ...]:
     """Return the dims of a value: ints, names, or None.
 
-    A nameless dim of a tensor gets a name from the value and axis: ``x_dim0``, or ``x_dim0_`` if another
-    dim has that name. In a sequence, where each tensor may have another size, it is None.
+    A nameless dim of a tensor, or one with a negative number, gets a name from the value and axis:
+    ``x_dim0``, or ``x_dim0_`` if another dim has that name. In a sequence, where each tensor may have
+    another size, it is None.
 
     Args:
         value: The value.
@@ -104,6 +105,7 @@ def tensor_dims(
 
 
 def _unused_name(name: str, taken: Collection[str]) -> str:
+    """Return a name, with underscores appended until it is not in ``taken``."""
     return _unused_name(f"{name}_", taken) if name in taken else name
 
 
@@ -146,6 +148,7 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
     for value in fed_inputs(model):
         dims = tensor_dims(value, tensor_type(value)[1], taken)
         for axis, dim in enumerate(dims):
+            # ``symbols`` has the dims of tensors, not those in sequences and optionals.
             for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
                 is_first = axis == 0 and len(dims) > 1
                 is_leading[symbol] = is_leading.get(symbol, False) or is_first
@@ -167,7 +170,10 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 
 
 def _as_expression(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
-    """Return a dim as text of an expression: a name with special characters is quoted."""
+    """Return a dim as text of an expression: a name with special characters is quoted.
+
+    Numbers, None, and dims that are expressions already (see `input_symbols`) are returned as they are.
+    """
     if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
         return dim
     return quote_name(name)
@@ -255,6 +261,7 @@ def reject_unknown_dims(
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Return the first `_MAX_SHOWN` names as text, and the number of the others."""
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(names[:_MAX_SHOWN]) + more
 

@@ -43,6 +43,11 @@ def load_again(path: Path) -> ModelProto:
 
 
 def _inlined(model: ModelProto, path: Path) -> ModelProto:
+    """Return a model with its own functions inlined; the model itself if it has none.
+
+    Raises:
+        ModelError: a function calls itself, the result would be too large, or onnx fails.
+    """
     if not model.functions:
         return model
     reason = why_endless(model)
@@ -68,6 +73,11 @@ def load_as_written(path: Path) -> ModelProto:
 
 
 def _parsed(path: Path) -> ModelProto:
+    """Parse a model file.
+
+    Raises:
+        ModelError: the file cannot be read, is no protobuf message, or has no graph or no opset.
+    """
     model: ModelProto = messages().ModelProto()
     data = _read_bytes(path)
     try:
@@ -90,9 +100,10 @@ def file_digest(path: Path) -> str:
 
 
 def graph_digest(model: ModelProto) -> str:
-    """Return the SHA-256 of a graph: its nodes in order, and dtypes and shapes of weights.
+    """Return the SHA-256 of a model's graph.
 
-    The data of weights, metadata and doc strings do not count.
+    It covers opsets, names and types of inputs and outputs, names, dtypes and shapes of weights, and the
+    nodes in order. The data of weights, metadata and doc strings do not count.
     """
     digest = hashlib.sha256()
     for domain, version in sorted((o.domain, o.version) for o in model.opset_import):
@@ -153,7 +164,7 @@ def _add_names(graph: GraphProto, names: list[str | bytes]) -> None:
 def _add_node_names(graph: GraphProto, names: list[str | bytes]) -> None:
     """Append the names in a graph's nodes to ``names``.
 
-    Nodes that are ASCII as a whole, most of a large graph, are skipped.
+    Nodes that are ASCII as a whole, most of a large graph, are skipped: ASCII is valid UTF-8.
     """
     for node in graph.node:
         if node.SerializeToString().isascii():
@@ -169,6 +180,7 @@ def _add_node_names(graph: GraphProto, names: list[str | bytes]) -> None:
 
 
 def _digest_parts(graph: GraphProto) -> Iterator[bytes]:
+    """Yield the inputs, outputs, weights (without data) and nodes of a graph as bytes."""
     for value in (*graph.input, *graph.output):
         yield value.name.encode() + value.type.SerializeToString(deterministic=True)
     for tensor in graph.initializer:
@@ -178,7 +190,10 @@ def _digest_parts(graph: GraphProto) -> Iterator[bytes]:
 
 
 def _bare(node: NodeProto) -> NodeProto:
-    """Return a node without metadata, doc strings and the value_info of its subgraphs."""
+    """Return a node without metadata, doc strings and the value_info of its subgraphs.
+
+    The node itself is returned if it has no subgraphs, metadata or doc string, else a copy.
+    """
     has_bodies = node.attribute and any(subgraphs(node))
     if not has_bodies and not node.metadata_props and not node.doc_string:
         return node
@@ -194,6 +209,11 @@ def _bare(node: NodeProto) -> NodeProto:
 
 
 def _read_bytes(path: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        ModelError: it is missing, empty, a folder, or cannot be read.
+    """
     refuse_endless(path, ModelError)
     try:
         data = path.read_bytes()
@@ -247,7 +267,7 @@ class LazyModel:
         return self._model
 
     def release(self) -> None:
-        """Free the memory of a large model until it is needed again."""
+        """Free the memory of a large model until it is needed again; a small one stays in memory."""
         if self._path is not None and self._model is not None:
             self._model = None
 

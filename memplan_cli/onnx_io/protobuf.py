@@ -43,12 +43,16 @@ def compiled() -> ModuleType:
 
 
 def _alone(name: str) -> ModuleType:
-    """Import a module of onnx, without its package if this process is memplan's own."""
+    """Import a module of onnx, without its package if this process is memplan's own.
+
+    The usual import is used if the package is imported already, or if the module's file is not found.
+    """
     package = find_spec("onnx") if ALONE.get() and "onnx" not in sys.modules else None
     places = package.submodule_search_locations if package else None
     spec = PathFinder.find_spec(name, places) if places else None
     if name in sys.modules or spec is None or spec.loader is None:
         return import_module(name)
+    # As import does: the module is registered before it runs, and removed if it fails.
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -173,7 +173,7 @@ class _Reader:
         )
 
     def _result(self, name: str, op_type: str, node: NodeProto, scope: _Scope) -> VarId:
-        """Add and return the var of a node's result.
+        """Add and return the var of a node's result; that of a Constant is a weight.
 
         The dtype and shape of a Constant are those of its tensor, whatever the graph declares.
         """
@@ -186,7 +186,7 @@ class _Reader:
         )
 
     def _bodies(self, row: NodeRow, outer: _Scope) -> Iterator[Block]:
-        """Yield the blocks of a node's subgraphs."""
+        """Yield the blocks of a node's subgraphs, and add the vars of each to the program's."""
         for attribute, graph in row.subgraphs:
             node_label = label(row.node.name, row.node.op_type, row.position)
             path = self._unique_path(f"{node_label}.{attribute}", outer.path)
@@ -203,7 +203,10 @@ class _Reader:
             yield self.block(graph, _Scope(path, names, own, types), tuple(inputs))
 
     def _unique_path(self, name: str, outer: str) -> str:
-        """Return a path for a subgraph such that no ``path/name`` is the id of another value."""
+        """Return a path for a subgraph such that no ``path/name`` is the id of another value.
+
+        The path is added to `outer_paths`.
+        """
         path = f"{outer}/{name}" if outer else name
         while path in self.outer_paths or self._is_id_prefix(path, outer):
             path += "'"
@@ -211,10 +214,14 @@ class _Reader:
         return path
 
     def _is_id_prefix(self, path: str, outer: str) -> bool:
-        """Whether the id of a value in ``outer``, or a block around it, may begin with ``path/``."""
+        """Whether the id of a value in ``outer``, or a block around it, may begin with ``path/``.
+
+        A value ``a/b`` of the main graph has the id that a value ``b`` of a block ``a`` would have.
+        """
         if self.slashed_names is None:
             self.slashed_names = _names_with_slash(self.main)
         while True:
+            # The id of a value of ``outer`` is ``outer/name``: its name must begin with the rest of the path.
             prefix = f"{path[len(outer) + 1 :] if outer else path}/"
             index = bisect_left(self.slashed_names, prefix)
             if index < len(self.slashed_names) and self.slashed_names[index].startswith(
@@ -269,6 +276,7 @@ def _rows(graph: GraphProto, scope: _Scope) -> Iterator[NodeRow]:
     for index, node in enumerate(graph.node):
         row = NodeRow.of(index, node)
         read = reads(node) if row.subgraphs else row.inputs
+        # The first test is cheaper, and enough for most nodes: they read results of their own graph.
         if not scope.own.issuperset(read) and not scope.names.keys() >= set(read):
             # The nearest order begins with the same nodes: those before this one are in order.
             for position in _sorted_nodes(graph, scope.names)[index:]:
@@ -277,23 +285,24 @@ def _rows(graph: GraphProto, scope: _Scope) -> Iterator[NodeRow]:
         yield row
 
 
-def _sorted_nodes(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[int]:
+def _sorted_nodes(graph: GraphProto, readable: Mapping[str, object]) -> Sequence[int]:
     """Return the indices of nodes in the nearest order in which producers precede consumers.
 
     Args:
         graph: The graph.
-        outer: Names that are defined before its nodes run.
+        readable: Names that need no producer any more: those of outer graphs, inputs, weights, and results
+            of the nodes that were read already.
 
     Raises:
         ModelError: the nodes form a cycle.
     """
     producer = producers(graph.node)
     needs = [
-        {producer[name] for name in reads(node) if name in producer and name not in outer}
+        {producer[name] for name in reads(node) if name in producer and name not in readable}
         for node in graph.node
     ]
     order = nearest_order(successors(needs))
-    if len(order) < len(needs):
+    if len(order) < len(needs):  # without nodes on a cycle, and those that depend on it
         node = graph.node[min(set(range(len(needs))).difference(order))]
         raise ModelError(
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"

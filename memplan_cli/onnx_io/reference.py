@@ -35,7 +35,7 @@ def evaluate_node(
 
     proto = messages()
     copy = deepcopy(node)
-    copy.domain = canonical_domain(node.domain)
+    copy.domain = canonical_domain(node.domain)  # as in the keys of ``opsets``
     # Names by position: the node may read a value twice.
     copy.input[:] = ["" if value is None else f"i{i}" for i, value in enumerate(inputs)]
     copy.output[:] = [f"o{i}" for i in range(len(node.output))]

@@ -41,14 +41,19 @@ def _is_text(value: Setting) -> bool:
 
 
 def _one_of(*words: str) -> _IsValid:
+    """Return a test whether a value, as text, is one of ``words``."""
     return lambda value: str(value) in words
 
 
 def _at_most(limit: int) -> _IsValid:
-    """Return a test for a number of bytes, as an int or as text; -1 is ONNX Runtime's default."""
+    """Return a test for a number of bytes, as an int or as text.
+
+    As an int it may be -1, ONNX Runtime's default.
+    """
 
     def is_valid(value: Setting) -> bool:
         if isinstance(value, str):
+            # 20 digits exceed every limit: no more are converted, however long the text is.
             return value.isascii() and value.isdecimal() and int(value[:20]) <= limit
         return not isinstance(value, bool) and -1 <= value <= limit
 
@@ -172,7 +177,11 @@ def recorded_settings(metadata: Mapping[str, str]) -> RecordedSettings | None:
 
 
 def _check_accepted(recorded: RecordedSettings) -> None:
-    """Refuse settings of an unknown provider, unknown options, and values that an option cannot have."""
+    """Refuse settings of an unknown provider, unknown options, and values that an option cannot have.
+
+    Raises:
+        ModelError: naming the provider, the option or the value.
+    """
     if recorded.provider not in PROVIDERS.values():
         raise ModelError(
             f"the model's {SETTINGS} name no provider: {recorded.provider[:80]!r}"

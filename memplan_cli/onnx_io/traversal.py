@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and all graphs nested in the attributes of its nodes."""
+    """Yield a graph and all graphs nested in the attributes of its nodes, outer graphs first."""
     stack = [graph]
     while stack:
         current = stack.pop()

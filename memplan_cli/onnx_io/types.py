@@ -83,6 +83,7 @@ def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
         has_text_keys = dtype_name(inner.map_type.key_type) == "string"
         container = "map of text" if has_text_keys else "map of numbers"
         inner = inner.map_type.value_type
+    # An input of undeclared type counts as a tensor of undeclared dtype and shape.
     if not inner.HasField("tensor_type") and inner.WhichOneof("value") is not None:
         raise ModelError(
             f"input {value.name[:100]!r} is a {type_name(value.type)}: it cannot be fed"
@@ -131,6 +132,7 @@ def declares_enough(graph: GraphProto, types: Mapping[str, DeclaredType]) -> boo
 
     This is a cheap test before a program is built; `leaves_nothing_to_infer` is the exact one.
     """
+    # `declared_types` returns one object for equal types: each is tested once.
     distinct = {id(declared): declared for declared in types.values()}
     return len(types) >= len(graph.node) and all(map(_is_fully_known, distinct.values()))
 
@@ -153,6 +155,8 @@ def declared_bytes(
     dtype: str, dims: Sequence[int | str | None], numbers: Mapping[str, int]
 ) -> int | None:
     """Return the bytes of a tensor, or None if its dtype or one of its dims is unknown.
+
+    Elements of less than 8 bits share bytes, and the sum is rounded down.
 
     Args:
         dtype: the dtype.

@@ -85,7 +85,11 @@ class Entries:
         self._headers = [self._header(length) for length in range(_CACHED_HEADERS)]
 
     def _header(self, length: int) -> bytes:
-        """Return everything of an entry that precedes a value of ``length`` bytes."""
+        """Return everything of an entry that precedes a value of ``length`` bytes.
+
+        The tags and lengths before a value depend on its length only, so a value of zeros is encoded and
+        cut off.
+        """
         zeros = bytes(length)
         return self._field(self._key + self._value(zeros)).removesuffix(zeros)
 
@@ -130,7 +134,11 @@ def scanned_metadata(path: Path) -> dict[str, str]:
 
 
 def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
-    """Read a StringStringEntryProto that ends at position ``end``; return key and value."""
+    """Read a StringStringEntryProto that ends at position ``end``; return key and value.
+
+    Raises:
+        ValueError: the message is invalid.
+    """
     texts = {_KEY: "", _VALUE: ""}
     for number, length in _delimited_fields(file, end):
         if length <= _MAX_ENTRY_BYTES:
@@ -147,6 +155,9 @@ def _delimited_fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int
 
     The file then stands at the content: the caller must read or skip it before the next field.
     Numbers are skipped.
+
+    Raises:
+        ValueError: the message is invalid, ends early, or has more than `_MAX_FIELDS` fields.
     """
     for _ in range(_MAX_FIELDS):
         if file.tell() >= end:
@@ -170,6 +181,11 @@ def _delimited_fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int
 
 
 def _read_varint(file: BufferedIOBase) -> int:
+    """Read an int as `varint` encodes it: at most ten bytes, enough for 64 bits.
+
+    Raises:
+        ValueError: the file ends first, or ten bytes do not end the number.
+    """
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)

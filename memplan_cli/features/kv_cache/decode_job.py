@@ -74,6 +74,7 @@ def run(job: Json) -> Json:
     differences: list[Difference] = []
 
     def save_or_compare(folder: Path, values: Mapping[str, Any], step: str = "") -> None:
+        """Save the original's outputs, or add the differences of the written model's to the list."""
         names, arrays = list(values), list(values.values())
         if is_original:
             folder.mkdir(exist_ok=True)
@@ -95,12 +96,14 @@ class _OriginalLoop:
     """The decode loop of the original: the outputs of its growing caches are fed back.
 
     Attributes:
-        rules: the rule of each dim.
+        requested_lengths: new entries of each step, from the job.
+        rules: the rule of each dim; found by `step_lengths`.
         state: the caches after the last step, by input name.
         position: valid entries of the growing caches.
         shapes_of_steps: the shapes of the inputs of each step, by name.
         growth_of_steps: the entries that each step added.
-        planned_lengths: the new entries that each step was asked for.
+        planned_lengths: ``requested_lengths`` without the steps that the capacity has no room for; ones,
+            if the model runs with no more.
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
@@ -122,14 +125,14 @@ class _OriginalLoop:
 
         The loop begins with empty caches if the model runs with them, else with one entry. Steps
         that the capacity has no room for are left out. Steps have one entry each if the model
-        runs with no more.
+        runs with no more. Sets `rules`, `position`, `state` and `planned_lengths`.
 
         Raises:
             RuntimeUnavailableError: no step runs.
         """
         self.rules, trial_length = self._find_rules()
         has_single_entries = trial_length == 1
-        first_length = 1 if has_single_entries else 2
+        first_length = 1 if has_single_entries else 2  # a prefill of several entries
         self.position = 0 if self._runs(past=0, new=first_length) else 1
         if self.position:
             drawn = self.inputs.draw(self.rules, 1, 1, seed=_START_SEED)
@@ -154,6 +157,7 @@ class _OriginalLoop:
                 outputs, error = self._try_step(rules, past, new)
                 if outputs is None:
                     reason = reason or error
+                # With another past too: "five" or "one" may be right by accident for a single one.
                 elif self._growth(outputs, past) and self._grows(rules, past=5):
                     return rules, new
                 else:
@@ -161,7 +165,7 @@ class _OriginalLoop:
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 
     def _grows(self, rules: Rules, past: int) -> bool:
-        """Return whether a step with one new entry runs, and all caches grow alike."""
+        """Whether a step with one new entry runs, and all caches grow alike."""
         outputs, _ = self._try_step(rules, past, 1)
         return outputs is not None and self._growth(outputs, past) > 0
 
@@ -173,6 +177,7 @@ class _OriginalLoop:
         return growths.pop() if len(growths) == 1 else 0
 
     def _runs(self, past: int, new: int) -> bool:
+        """Whether a step with the found rules runs."""
         return self._try_step(self.rules, past, new)[0] is not None
 
     def _try_step(
@@ -185,6 +190,7 @@ class _OriginalLoop:
             return None, " ".join(f"{error}".split())
 
     def _run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the session, and return all outputs by name."""
         options = run_options(self.spec.settings)
         values = run_session(self.session, self.names, feed, options)
         return dict(zip(self.names, values, strict=True))
@@ -198,6 +204,8 @@ class _OriginalLoop:
 
     def step(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Run once, keep the caches for the next step, and return the other outputs.
+
+        The growth and the shapes of the inputs are recorded, for `observations`.
 
         Raises:
             RuntimeUnavailableError: the caches grew by different numbers of entries.
@@ -239,7 +247,10 @@ class _OriginalLoop:
         }
 
     def _token_axis(self) -> tuple[str, int] | None:
-        """Return an input, no cache, and its axis that had the new entries in every step."""
+        """Return an input, no cache, and its axis that had the new entries in every step.
+
+        None if there is none. Axis 0 is the batch, and cannot be it.
+        """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
         for name, shape in first_shapes.items():
@@ -251,7 +262,11 @@ class _OriginalLoop:
 
 
 class _WrittenLoop:
-    """The decode loop of the written model: a `Decoder` keeps its caches in buffers."""
+    """The decode loop of the written model: a `Decoder` keeps its caches in buffers.
+
+    It is fed by the rules of the original's loop, with the same random values, and begins with the same
+    entries.
+    """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         self.caches = from_json(Caches, job["caches"], "the job")
@@ -259,6 +274,7 @@ class _WrittenLoop:
         self.rules: Rules = dict(job["rules"])
         self.lengths: list[int] = list(job["lengths"])
         session = spec.create()
+        # For dims that only caches have; such a dim does not depend on past and new entries.
         dims = self.inputs.dim_values(self.rules, 1, 1)
         self.decoder = Decoder(session, self.caches, dims, run_options(spec.settings))
         if job["start"]:
@@ -301,6 +317,9 @@ class _StepInputs:
         free_dims: dims that need a rule.
         has_ones_masks: whether masks are all ones, because fused attention reads the sum of a
             mask as the number of entries.
+        _user_specs: inputs that the user gave, by name.
+        _cache_dims: other dims of growing caches, such as the batch.
+        _constant_dims: dims of constant caches only, such as the length of an encoder's output.
     """
 
     def __init__(self, model: Path, caches: Caches, job: Json) -> None:
@@ -368,7 +387,11 @@ class _StepInputs:
         return draw_all(drawn, seed=seed)
 
     def _adapted(self, spec: FeedSpec, past: int) -> FeedSpec:
-        """Return how an input is drawn in a step: with the user's value if its shape fits."""
+        """Return how an input is drawn in a step: with the user's value if its shape fits.
+
+        Two kinds of inputs have a value of their own: the one that selects the branch of a merged decoder,
+        which depends on whether there is a past, and masks that must be all ones.
+        """
         if spec.name in self.branch_condition:
             value = self.branch_condition[spec.name] == (past > 0)
             return dataclasses.replace(spec, kind="values", values=(int(value),))

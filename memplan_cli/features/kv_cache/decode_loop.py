@@ -156,6 +156,7 @@ def decode_written(
 
 
 def _session(model: Path, loop: DecodeLoop) -> SessionSpec:
+    """Return a session in which equal inputs give equal bits."""
     return SessionSpec(model, loop.provider, loop.settings).deterministic()
 
 
@@ -189,9 +190,11 @@ def validate_decoding(
     """
     original, written = models
     recorded = recorded_settings(scanned_metadata(written))
+    # The `Decoder` binds the caches itself.
     settings = (
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
+    # Recorded if fusions change the outputs: then the original is run without them too.
     is_unoptimised = UNOPTIMISED.session.items() <= settings.session.items()
     bindings = {} if plan is None else plan.report.bindings
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:

@@ -135,8 +135,10 @@ class CacheMatch:
     Attributes:
         input: the graph input.
         output: the graph output.
-        axis: the axis that grows.
-        form: one of `FORMS`.
+        axis: the axis that grows; 0 for a constant cache.
+        form: how the node extends the cache: ``concat``; ``cast`` (a Concat between Casts); ``operator``
+            (an attention operator); ``shared`` (one of `SHARED`, which writes into the past itself);
+            ``constant`` (the output passes the input on).
         node: the index of the Concat or attention operator; -1 for a constant cache.
         before: the path from the input to the node.
         after: the path from the node to the output.
@@ -201,7 +203,7 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
     A `CacheMatch` can be updated in place. A `KeptCache` cannot, and has the reason.
     """
     source, after = index.trace_back(output)
-    if source in index.ranks:
+    if source in index.ranks:  # a graph input: no node computes the output
         if after and not index.rounds(after) and _keeps_axes(index, after, source):
             yield CacheMatch(source, output, 0, "constant", after=after)
         return
@@ -236,8 +238,10 @@ def _concatenated_cache(
     rank = index.ranks[past]
     axes_before, axes_after = index.permutation(before, rank), index.permutation(after, rank)
     (axis,) = attribute(node, "axis") or (0,)
+    # Not so in a valid model, but for a Concat that appends nothing.
     if len(node.input) < 2 or len(axes_before) != rank or not -rank <= axis < rank:
         return
+    # The Transposes before and after the Concat must undo each other.
     if tuple(axes_before[a] for a in axes_after) != tuple(range(rank)):
         yield KeptCache(past, output, _OTHER_AXES)
         return
@@ -265,6 +269,7 @@ def _operator_cache(
     node = index.nodes[node_index]
     for past_position, present_position, axis in OPERATORS[_operator_key(node)]:
         if (
+            # Another result of the operator, or a past that is omitted.
             len(node.output) <= present_position
             or node.output[present_position] != present
             or len(node.input) <= past_position
@@ -288,7 +293,7 @@ def _operator_cache(
 
 
 def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
-    """Return a match, or the reason why its buffer cannot have another length."""
+    """Return a match, or, as a `KeptCache`, the reason why it cannot become a buffer of another length."""
     past = next(value for value in graph.input if value.name == match.input)
     present = next(value for value in graph.output if value.name == match.output)
     past_type, present_type = past.type.tensor_type, present.type.tensor_type
@@ -326,7 +331,11 @@ def _cache_behind_new_values(
 
 
 def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
-    """Yield the cache that a Gather reorders, or whose extended form a Slice shortens."""
+    """Yield the cache that a Gather reorders, or whose extended form a Slice shortens.
+
+    The Gather may read the past itself or a Concat that extends it. A Slice of the past itself, which
+    nothing extends, is no cache.
+    """
     source, _ = index.trace_back(node.input[0])
     producer = index.producer_of(source)
     is_extended = producer is not None and producer.op_type == "Concat"
@@ -343,7 +352,10 @@ def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> Iterat
 
 
 def _cache_in_subgraph(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
-    """Yield the cache that a subgraph of a node extends, with the reason."""
+    """Yield the cache that a subgraph of a node extends, with the reason.
+
+    If the node's output only reaches ``output`` by a path, the body's first output is assumed to be it.
+    """
     for body_attribute in node.attribute:
         if not body_attribute.HasField("g"):
             continue
@@ -370,4 +382,5 @@ def _keeps_axes(index: GraphIndex, path: tuple[int, ...], source: str) -> bool:
 
 
 def _operator_key(node: NodeProto) -> tuple[str, str]:
+    """Return domain and type of a node, as the keys of `OPERATORS`."""
     return canonical_domain(node.domain), node.op_type

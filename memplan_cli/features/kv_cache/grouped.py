@@ -109,7 +109,7 @@ def _repeat(
         return None
     if heads < _MIN_HEADS:
         return None
-    times = _elements(index, expand.input[1])[2:3]
+    times = _elements(index, expand.input[1])[2:3]  # for the axis behind the heads
     joined = _elements(index, reshape.input[1])
     if not times or times[0] is None or times[0] < 2 or len(joined) != _RANK:
         return None
@@ -169,6 +169,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     """
     graph = model.graph
     edit = GraphEditor(model)
+    # Repetitions were found in another copy of the model: nodes of this one, by their result.
     nodes = {node.output[0]: node for node in graph.node}
 
     def add_node(op_type: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
@@ -186,6 +187,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
             else:
                 right = add_node(move.op_type, [right, move.input[1]], right)
         matrix_dims = add_node("Shape", [left], left, start=2, end=4)
+        # In the shape of a Reshape, 0 keeps the batch.
         head_dims = add_constant(left, [0, repeat.heads, repeat.times])
         left_shape = add_node("Concat", [head_dims, matrix_dims], left, axis=0)
         grouped = add_node("Reshape", [left, left_shape], left)
@@ -245,6 +247,7 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
     if node.op_type == "Shape" and (end := attribute(node, "end")):
         start = attribute(node, "start") or (0,)
         return (None,) * (end[0] - start[0])
+    # PyTorch exports Where(shape == -1, 1, shape) as the shape of an Expand.
     if node.op_type == "Where":
         return _elements(index, node.input[2])
     is_scalar = node.op_type in _NUMBERS or (

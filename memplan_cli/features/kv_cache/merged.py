@@ -52,6 +52,7 @@ def open_merged_decoder(model: ModelProto) -> OpenedBranch | None:
     The branch must be the only one of the two that does. It must not pass an input on unchanged that the
     other branch may compute, such as keys and values of cross-attention.
     """
+    # Caches of the main graph, which are found without opening a branch.
     caches_outside = {match.output for match in find_caches(model).matches}
     for condition in _conditions(model.graph):
         extending = []
@@ -102,6 +103,7 @@ def _with_branch(model: ModelProto, condition: str, branch: Branch) -> ModelProt
         for n in graph.node
         if n.op_type == "If" and index.trace_back(n.input[0])[0] == condition
     ]
+    # Before the editor collects the names in use, so that values of the branch keep their names.
     bodies = [(node, _pop_branch(node, branch)) for node in ifs]
     edit = GraphEditor(copy)
     for node, body in bodies:
@@ -125,12 +127,13 @@ def _pop_branch(node: NodeProto, branch: Branch) -> GraphProto:
 
 
 def _add_branch(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -> None:
-    """Add the nodes and weights of a branch to the main graph.
+    """Add the nodes and weights of a branch to the main graph, and rename them in the branch.
 
     Its outputs get the names of the outputs of the If, other values fresh names.
     """
     results = [name for node in branch.node for name in node.output if name]
     pairs = [(v.name, o) for v, o in zip(branch.output, outputs, strict=False) if o]
+    # Reversed: a value that is returned twice gets the name of the first output.
     names = {name: output for name, output in reversed(pairs) if name in results}
     for name in (*results, *(tensor.name for tensor in branch.initializer)):
         if name not in names:

@@ -48,7 +48,7 @@ def with_tensor_scatter(model: ModelProto) -> ModelProto:
     except Exception as error:
         raise ModelError(
             f"--kv-cache in-place needs opset {_TENSOR_SCATTER_OPSET}, and ONNX cannot convert the model from "
-            f"{own}: {_first_line(error)}",
+            f"{own}: {_last_line(error)}",
             hint=f"export the model with opset {_TENSOR_SCATTER_OPSET}",
         ) from error
     if [v.name for v in converted_model.graph.output] != [v.name for v in model.graph.output]:
@@ -60,12 +60,14 @@ def with_tensor_scatter(model: ModelProto) -> ModelProto:
     converted_model.ir_version = max(
         model.ir_version, helper.find_min_ir_version_for(standard)
     )
+    # The model's own metadata, whatever the converter kept of it.
     del converted_model.metadata_props[:]
     converted_model.metadata_props.extend(model.metadata_props)
     return converted_model
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error's message; the name of its type if it has none."""
     lines = [line for line in f"{error}".splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 
@@ -141,6 +143,7 @@ class _Rewriting(GraphEditor):
             return self.zero
         if axis == 1:
             return self.one
+        # An initializer by this name was added for an earlier cache.
         name = f"cache_axis_{axis}"
         weights = {tensor.name for tensor in self.graph.initializer}
         return name if name in weights else self.add_constant(name, [axis])
@@ -155,14 +158,23 @@ class _Rewriting(GraphEditor):
         present.type.CopyFrom(past.type)
 
     def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
-        """Add the nodes that compute ``position`` plus the length of ``new``; return the result."""
+        """Add the nodes that compute ``position`` plus the length of ``new``; return the result.
+
+        Args:
+            cache: The cache, for the names of the nodes. The result is added to `lengths`.
+            new: A value that is as long as the new entries.
+            axis: The axis along which it is so long.
+        """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
         self.lengths.append(length)
         return length
 
     def scatter(self, cache: CacheMatch, new: str) -> str:
-        """Write new entries into the buffer; return the length that is valid afterwards."""
+        """Add a TensorScatter of new entries into the buffer; return the length that is valid afterwards.
+
+        The operator takes one position for each row of the batch, so the position is repeated.
+        """
         length = self.length_after(cache, new, cache.axis)
         rows = self.add_node("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)
         positions = self.add_node("Expand", [self.position, rows], f"{cache.input}.position")
@@ -225,7 +237,10 @@ class _Rewriting(GraphEditor):
         self.set_nodes(nodes)
 
     def _without_buffer_shape(self, node: NodeProto) -> NodeProto:
-        """Replace a Shape of a cache by nodes that do not read its valid part; return other nodes."""
+        """Replace a Shape of a cache by nodes that do not read its valid part; return other nodes.
+
+        The buffer has all dims of the valid part but that of the growing axis, which is a known length.
+        """
         if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
         if node.input[0] not in self.buffer_shapes:
@@ -234,7 +249,7 @@ class _Rewriting(GraphEditor):
         rank = _rank(self.graph, buffer)
         first, last = _span(node, rank)
         output = node.output[0]
-        if not first <= axis < last:
+        if not first <= axis < last:  # the growing axis is not among the dims
             return with_ends(node, [buffer], output)
         parts = [length]
         if first < axis:
@@ -280,14 +295,15 @@ def _transposed_back(edit: _Rewriting, cache: CacheMatch, new: str) -> str:
     """Transpose new entries to the axes of the cache's graph input; return the result."""
     rank = edit.index.ranks[cache.input]
     axes = edit.index.permutation(cache.before, rank)
-    perm = [axes.index(axis) for axis in range(rank)]
+    perm = [axes.index(axis) for axis in range(rank)]  # the inverse of ``axes``
     return edit.add_node("Transpose", [new], f"{cache.output}.new", perm=perm)
 
 
 def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     """Keep a Concat between Casts, and write the new entries, rounded, into the buffer.
 
-    The Concat's consumers read the new entries before they are rounded.
+    The Concat's consumers read the new entries before they are rounded. The nodes between the Concat and the
+    output are copied for the new entries: they round them, and undo Transposes of the past.
     """
     index = edit.index
     new = _new_entries(edit, cache)
@@ -326,6 +342,7 @@ def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
     valid parts.
     """
     edit.declare(cache)
+    # The query, input 0, is [batch, new entries, ...].
     length = edit.length_after(cache, edit.index.nodes[cache.node].input[0], 1)
     edit.redirect_past(cache)
     edit.whole_buffer_reads.add((cache.node, cache.input))
@@ -349,7 +366,7 @@ _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {
 
 
 def _span(node: NodeProto, rank: int) -> tuple[int, int]:
-    """Return the half-open range of axes whose dims a Shape returns."""
+    """Return the half-open range of axes whose dims a Shape of a tensor of this rank returns."""
     (first,) = attribute(node, "start") or (0,)
     (last,) = attribute(node, "end") or (rank,)
     first, last = (axis + rank if axis < 0 else axis for axis in (first, last))

@@ -177,7 +177,7 @@ class SampledSizes:
         for begin in range(0, len(self.others), _BATCH):
             table = formulas.at(self.others[begin : begin + _BATCH]).tolist()
             for row in table:
-                sizes = [0, *row, *workspace_bytes]
+                sizes = [0, *row, *workspace_bytes]  # numbers begin at 1
                 yield trace.resized([sizes[number] for number in trace.sizes])
 
 
@@ -241,7 +241,8 @@ def _sample_by_runs(service: Service) -> SampledSizes:
 def with_further_sizes(sample: SampledSizes, extent: Extent) -> SampledSizes:
     """Add further sizes, if polynomials give the bytes of every tensor at the first ones.
 
-    Nothing is added to models with subgraphs, or if all sizes are in the sample already.
+    Nothing is added to models with subgraphs, in which more than the bytes may depend on the size, or if all
+    sizes are in the sample already.
     """
     first = next(iter(sample.executed.values()))
     ops = [op for _, op in walk(first.program.body)]
@@ -285,7 +286,7 @@ class SizeFormulas:
     Attributes:
         variables: the tensors.
         powers: the exponent of each dim, for each monomial.
-        scale: the number by which each dim is divided first.
+        scale: the number by which each dim is divided first, so that powers stay small and the fit exact.
         coefficients: a row for each monomial and a column for each tensor.
     """
 

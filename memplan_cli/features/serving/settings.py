@@ -128,7 +128,10 @@ class ServingSettings:
         )
 
     def unbounded(self) -> ServingSettings:
-        """Choose, among the candidates without a bound, the one that holds least in the simulation."""
+        """Choose, among the candidates without a bound, the one that holds least in the simulation.
+
+        Only those with options of the arena are considered, such as exact growth.
+        """
         growing = [
             candidate
             for candidate in self.candidates
@@ -210,6 +213,7 @@ def _bounded_arenas(
     if region is not None:
         yield ONE_REGION, ArenaChoice(one_region(region), region)
     largest_request = next(iter(traces.values())).first
+    # Several regions are only of use if they hold less than the single one.
     several = shared_regions(
         all_first_requests,
         best_arena(largest_request),

@@ -234,6 +234,7 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
     sequence = RequestSequence((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
     for enlarged in enlarged_candidates(serving):
         (run,) = serve(service, sequence, {CHOSEN: enlarged.chosen.settings})
+        # If the arena cannot be read, the prediction stands.
         if run.held is None or run.held <= (enlarged.chosen.bound or 0):
             return enlarged
     return serving.unbounded()
@@ -294,6 +295,7 @@ def _run_configuration(
     index_of_size = {size: index for index, size in enumerate(distinct_sizes)}
     count = len(sequence.sizes)
     session = SessionSpec(service.model.absolute(), CPU, settings.updated(_ONE_THREAD))
+    # Evenly spaced, from the first request on.
     compared = {index * count // _COMPARED_REQUESTS for index in range(_COMPARED_REQUESTS)}
     job = {
         "session": to_json(session),

@@ -102,7 +102,10 @@ class _ArenaReader:
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
-        """Create the session of one op, which writes its profile into a folder."""
+        """Create the session of one op, which writes its profile into a folder.
+
+        Only settings with options of the arena let the sessions of a process share it.
+        """
         self._session: Any = None
         if spec.settings.arena and spec.provider == CPU:
             profiled = RuntimeSettings(
@@ -132,7 +135,7 @@ class _ArenaReader:
 
 
 def _digest(outputs: Sequence[Any]) -> str:
-    """Return a digest of the types, shapes and elements of outputs."""
+    """Return a digest of the types, shapes and elements of outputs; a list is a sequence of tensors."""
     digest = hashlib.sha256()
     for output in outputs:
         for element in output if isinstance(output, list) else [output]:

@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 
 class Storage:
-    """A temporary folder of arrays, deleted when the last feed that refers to it is gone."""
+    """A temporary folder of arrays, deleted when the last feed that refers to it is gone.
+
+    Attributes:
+        folder: the folder.
+        bytes: total bytes of the arrays.
+        count: the number of arrays.
+    """
 
     def __init__(self) -> None:
         try:
@@ -64,6 +70,7 @@ class Storage:
 
 
 def _no_room(error: OSError) -> SettingsError:
+    """Return the error for a temporary folder that cannot be written."""
     return SettingsError(
         f"no room for the inputs in {tempfile.gettempdir()}: {error.strerror or error}",
         hint="set TMPDIR to a folder on a larger disk",
@@ -172,7 +179,11 @@ def _literal_entries(values: Mapping[str, object]) -> Iterator[InputEntry]:
 
 
 def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
-    """Refuse an entry whose dtype, container or shape is not that of the model's input."""
+    """Refuse an entry whose dtype, container or shape is not that of the model's input.
+
+    Raises:
+        SettingsError: naming the entry and what it should be.
+    """
     container, tensor = tensor_type(value)
     wanted = _dtype_name(_numpy_dtype(tensor.elem_type))
     if entry.dtype and not _is_same_dtype(entry.dtype, wanted):
@@ -182,11 +193,14 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
     if (container == "sequence") != entry.is_sequence:
         raise SettingsError(f"{entry.where} is a tensor, and the input is a sequence")
     if not entry.is_sequence:
-        _fed_shape(entry, tensor)
+        _fed_shape(entry, tensor)  # only for its errors
 
 
 def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> Feed:
-    """Load the data of an entry, convert it to the input's dtype and shape, and store it."""
+    """Load the data of an entry, convert it to the input's dtype and shape, and store it.
+
+    A single value fills the shape. An entry without data gives a feed that only has a shape.
+    """
     _, tensor = tensor_type(value)
     dtype = _numpy_dtype(tensor.elem_type)
     if entry.is_sequence:
@@ -221,20 +235,22 @@ def _is_same_dtype(given: str, wanted: str) -> bool:
     """Whether data of dtype ``given`` may have been saved from dtype ``wanted``.
 
     numpy's files keep only the width of a dtype that it lacks: bfloat16 is saved as ``void16``,
-    float8 and int4 as ``void8``.
+    float8 and int4 as ``void8``, one byte an element.
     """
     if given.startswith("void"):
-        is_small = wanted in ("int4", "uint4", "int2", "uint2") or wanted.startswith("float8")
-        is_native = wanted.startswith(("int", "uint", "float", "bool", "complex", "str"))
-        bits = 8 if is_small or wanted.startswith("float4") else 16
-        return (not is_native or is_small) and given == f"void{bits}"
+        is_byte = wanted in ("int4", "uint4", "int2", "uint2") or wanted.startswith("float8")
+        # By the beginning of its name numpy has this dtype; those of one byte begin in the same way.
+        has_native_name = wanted.startswith(("int", "uint", "float", "bool", "complex", "str"))
+        bits = 8 if is_byte or wanted.startswith("float4") else 16
+        return (not has_native_name or is_byte) and given == f"void{bits}"
     return given == wanted
 
 
 def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
     """Return the shape in which an entry is fed.
 
-    None means that one value fills the input, whatever its free dims are bound to.
+    None means that one value fills the input, whatever its free dims are bound to. If the model declares
+    no shape, the entry keeps its own; one value is then a scalar.
 
     Raises:
         SettingsError: the rank or a fixed dim differs from the declared one.
@@ -276,6 +292,7 @@ def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray
         for text in texts:
             _refuse_surrogates(text, where)
         return np.array(texts, dtype=np.str_).reshape(array.shape)
+    # "V": bytes of a dtype that numpy lacks, of the right width (`_is_same_dtype`).
     if array.dtype.kind == "V" or array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf":
@@ -297,7 +314,10 @@ def _refuse_surrogates(text: str, where: str) -> None:
 
 
 def _is_exact(array: NDArray[Any], converted: NDArray[Any]) -> bool:
-    """Whether conversion to integers neither truncated nor wrapped a value."""
+    """Whether conversion to integers neither truncated nor wrapped a value.
+
+    A wrapped value may be equal after converting back, but its sign differs.
+    """
     if not np.array_equal(converted.astype(array.dtype), array):
         return False
     return bool(((converted < 0) == (array < 0)).all())

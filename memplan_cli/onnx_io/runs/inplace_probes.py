@@ -52,7 +52,10 @@ class OneOp:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A model that shows whether an output of ``op`` shares memory with input ``position``."""
+    """A model that shows whether an output of ``op`` shares memory with input ``position``.
+
+    If ``kept``, the input is read again after the op: only an alias still shares its memory.
+    """
 
     op: OneOp
     position: int
@@ -84,6 +87,7 @@ def _op(
     opset: int = 21,
     **attributes: object,
 ) -> OneOp:
+    """Return an op to probe; its only operand is `_X` if none is given."""
     return OneOp(name, operands or (_X,), attributes, domain, result, opset)  # type: ignore[arg-type]
 
 
@@ -207,7 +211,8 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
     """Return the serialized model of a probe.
 
     Each operand ``in<i>`` is computed from a graph input ``x<i>``. The op's result ``r`` is read by one
-    more op, which gives ``y``. Operands that must outlive the op are read again at the end.
+    more op, which gives ``y``. All operands but the probed one are read again at the end, so that the op
+    cannot write over them.
 
     Args:
         op: The op to probe.
@@ -252,6 +257,7 @@ def _copy(name: str, result: str, dtype: str) -> NodeProto:
 
 
 def _element_type(dtype: str) -> int:
+    """Return the TensorProto.DataType of a dtype."""
     from onnx import TensorProto
 
     names = {"float32": "FLOAT", "float64": "DOUBLE"}
@@ -259,6 +265,7 @@ def _element_type(dtype: str) -> int:
 
 
 def _tensor_type(dtype: str) -> object:
+    """Return the type of a tensor of unknown shape."""
     from onnx import helper
 
     return helper.make_tensor_type_proto(_element_type(dtype), None)

@@ -90,6 +90,7 @@ def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEnt
     Raises:
         SettingsError: the file cannot be read, or its content is invalid.
     """
+    # Inputs are limited to `LARGEST` when they are read; a file may be larger by headers, padding and text.
     refuse_endless(path, SettingsError, 2 * LARGEST)
     if not path.exists():
         raise SettingsError(f"there is no file {path}", hint=_FORMATS)
@@ -142,7 +143,7 @@ def _read_at_most(path: Path, max_bytes: int) -> bytes:
 
 def _read_archive(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
     """Yield the arrays of an ``.npz``, by their names in it."""
-    del wanted
+    del wanted  # a parameter of all readers: an archive names its inputs itself
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.is_dir():
@@ -156,6 +157,7 @@ def _read_archive(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Inpu
 
 
 def _load_member(path: Path, member: str, where: str) -> Sequence[NDArray[Any]]:
+    """Load an array of an ``.npz``, alone in a tuple; ``where`` names it in messages."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(member) as file:
             return (npy.read_array(file, allow_pickle=False),)
@@ -179,6 +181,7 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
             f"{where} holds pickled Python objects, which are never unpickled",
             hint="save arrays of numbers, or of text as numpy.str_",
         )
+    # Records, arrays as elements, bytes, dates and durations.
     if dtype.names is not None or dtype.subdtype is not None or dtype.kind in "SMm":
         raise SettingsError(f"{where} is {dtype}, which no input of a model can be")
     if any(dim < 0 for dim in shape):
@@ -199,7 +202,11 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
 def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
     """Yield the tensors of ``input_<n>.pb``.
 
-    A tensor belongs to the input of its name if there is one, else to the n-th input.
+    A tensor belongs to the input of its name if there is one, else to the n-th input, as sequences do:
+    a SequenceProto has no name where a TensorProto has it.
+
+    Raises:
+        SettingsError: there is no such file, or one of them belongs to no input.
     """
     numbered = sorted(
         (int(match[1]), file)
@@ -248,7 +255,11 @@ _TENSOR_DATA = (
 
 
 def _decoded_tensor(tensor: TensorProto, where: str) -> NDArray[Any]:
-    """Return the values of a tensor, which must be in the message itself."""
+    """Return the values of a tensor, which must be in the message itself.
+
+    Raises:
+        SettingsError: data is external, twice in the message or too large, or dims or dtype are invalid.
+    """
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise SettingsError(f"{where} keeps its data in another file, which is not read")
     try:
@@ -306,7 +317,11 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json_entry(name: str, entry: Mapping[str, Any], where: str) -> InputEntry:
-    """Check one input of a JSON file: literal values, a distribution, or only a shape."""
+    """Return one input of a JSON file: literal values, a distribution, or only a shape.
+
+    Raises:
+        SettingsError: a key is unknown, or the shape or a value is missing or invalid.
+    """
     unknown = sorted(entry.keys() - _KEYS)
     if unknown:
         raise SettingsError(
@@ -356,7 +371,7 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
             f"{where}: its value is not a number, a text, or a regular list of them"
         )
     literal = replace(entry, is_literal=True)
-    if shape is None:
+    if shape is None:  # a single number then fills the input, whatever its shape
         return replace(literal, shape=data.shape or None, load=lambda: (data,))
     count = prod(shape)
     if data.ndim and data.size != count:
@@ -375,7 +390,7 @@ def _json_shape(shape: object, where: str) -> tuple[int, ...] | None:
         return None
     match shape:
         case list() if all(type(dim) is int and 0 <= dim < 2**63 for dim in shape):
-            within_limit(where, prod(shape))
+            within_limit(where, prod(shape))  # an element has at least one byte
             return tuple(shape)
     raise SettingsError(f"{where}: a shape is a list of numbers, as in [1, 3, 224, 224]")
 
@@ -397,6 +412,7 @@ def _distribution(entry: Mapping[str, Any], where: str) -> Draw | None:
     if "gen" not in entry:
         return None
     kind, *words = str(entry["gen"]).split() or [""]
+    # A float has a point or an exponent, or is nan or inf.
     numbers = [float(word) if re.search(r"[.eEn]", word) else int(word) for word in words]
     if kind == "randint" and len(numbers) == 2:
         return _uniform(numbers[0], numbers[1], where)

@@ -100,6 +100,7 @@ class NodeModels:
         return data
 
     def _loaded(self, name: str) -> TensorProto:
+        """Return a weight with its data, under the name by which nodes read it."""
         tensor = loaded(self.weights[name], self.folder)
         tensor.name = name
         return tensor

@@ -151,9 +151,11 @@ def _add_seeds(model: ModelProto) -> Iterator[str]:
         for node in filter(is_random, graph.node):
             yield f"{node.op_type} {node.output[0]}"
             if not any(attribute.name == "seed" for attribute in node.attribute):
+                # From 1 to `_EXACT_FLOAT32`.
                 _add_seed(node, 1 + crc32(node.output[0].encode()) % _EXACT_FLOAT32)
 
 
 def _add_seed(node: NodeProto, seed: int) -> None:
+    """Add a ``seed`` to a node, in place: an int for Dropout, a float for all other operators."""
     value = seed if node.op_type == "Dropout" else float(seed)
     node.attribute.append(helper.make_attribute("seed", value))

@@ -130,6 +130,7 @@ class Requirements:
 
     def __init__(self, model: ModelProto) -> None:
         self.taken_names = names_taken(model)
+        # By name of the value: the nodes that read it, with the input position, and its declared shape.
         self._readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         self._shapes: dict[str, Shape] = {}
         self._integers: dict[str, int] = {}
@@ -138,6 +139,7 @@ class Requirements:
             self._add_graph(graph)
 
     def _add_graph(self, graph: GraphProto) -> None:
+        """Collect consumers, shapes and integer constants of a graph; weights count before declarations."""
         for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
         for value in (*graph.input, *graph.value_info, *graph.output):
@@ -152,6 +154,7 @@ class Requirements:
                 self._add_tensor(node.output[0], stored)
 
     def _add_tensor(self, name: str, tensor: TensorProto) -> None:
+        """Collect the shape of a weight, and its value if it is a single integer."""
         self._shapes[name] = tuple(tensor.dims)
         is_integer = tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
         has_data = tensor.data_location != TensorProto.EXTERNAL
@@ -181,11 +184,12 @@ class Requirements:
     def _of_operand(
         self, node: NodeProto, position: int, dims: Mapping[str, int]
     ) -> Requirement | None:
-        """Return what a node requires of the input at ``position``."""
+        """Return what a node requires of the input at ``position``; None if any value will do."""
         operand = (node.op_type, position)
         if operand in _INDEXED:
             return Requirement("index", high=self._index_limit(node, _INDEXED[operand], dims))
         if operand == ("OneHot", 0):
+            # A depth that is fed is 8 (`_SMALL_VALUES`).
             return Requirement("index", high=self._integers.get(node.input[1], 8))
         values = _SMALL_VALUES.get(operand)
         if operand in _SHAPES:
@@ -199,20 +203,24 @@ class Requirements:
             return None if other is None else Requirement("equal", values=(other,))
         return Requirement("positive") if operand in _POSITIVE else None
 
-    def _bound_shape(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+    def _shape_of(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+        """Return the shape of a value, None for unknown dims; empty if no shape is declared."""
         return _bound_shape(self._shapes.get(name, ()), dims)
 
     def _result_shape(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of a node's result, which its operand holds; (1,) if unknown."""
-        shape = self._bound_shape(node.output[0], dims)
+        """Return the shape of a node's result, which its operand holds; (1,) if unknown.
+
+        A Resize without a declared result is drawn such that it keeps the shape of its input.
+        """
+        shape = self._shape_of(node.output[0], dims)
         if not shape and node.op_type == "Resize":
-            shape = self._bound_shape(node.input[0], dims)
+            shape = self._shape_of(node.input[0], dims)
         fixed = tuple(dim for dim in shape if dim is not None)
         return fixed if len(fixed) == len(shape) > 0 else (1,)
 
     def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return one length for each output of a Split; their sum is the split dim."""
-        shape = self._bound_shape(node.input[0], dims)
+        """Return one length for each output of a Split; their sum is the split dim; (1,) if unknown."""
+        shape = self._shape_of(node.input[0], dims)
         axis = _axis(node)
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if length is None:
@@ -223,17 +231,20 @@ class Requirements:
     def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return the smallest length of the axes that a node indexes; 1 if one is unknown.
 
+        A GatherND or ScatterND indexes as many leading axes as the last axis of its indices is long, a
+        loss the classes on axis 1, an ArrayFeatureExtractor the last axis, others their ``axis``.
+
         Args:
             node: The node that reads indices.
             indexed: The position of the indexed input.
             dims: The number of each symbol.
         """
-        shape = self._bound_shape(node.input[indexed], dims)
+        shape = self._shape_of(node.input[indexed], dims)
         if not shape:
             return 1
         axes: Sequence[int | None]
         if node.op_type in ("GatherND", "ScatterND"):
-            indices_shape = self._bound_shape(node.input[1], dims)
+            indices_shape = self._shape_of(node.input[1], dims)
             depth = indices_shape[-1] if indices_shape else None
             axes = shape[:depth] if depth else shape
         elif node.op_type.endswith("Loss"):
@@ -247,6 +258,7 @@ class Requirements:
 
 
 def _axis(node: NodeProto) -> int:
+    """Return the ``axis`` of a node; 0 if it has none."""
     return next((a.i for a in node.attribute if a.name == "axis"), 0)
 
 
@@ -255,10 +267,12 @@ def _reached_values(
 ) -> Iterator[tuple[str, _Transfer]]:
     """Yield the values that a node passes its input on to, and what they keep of the original."""
     is_converted = position == 0 and node.op_type in _CONVERSIONS
+    # A Min often limits a value by a constant: it is taken to pass the value on.
     if position in operator(node).moves or is_converted or node.op_type == "Min":
         yield from ((name, transfer) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
+    # Input i of a Loop or Scan is input i of its body.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, transfer
@@ -313,7 +327,7 @@ def feed_specs(
 
 
 def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
-    """Return a spec in which given data, a given fill value or a given shape counts."""
+    """Return ``drawn`` with what the user gave: one value for any shape, only a shape, or arrays."""
     if feed.shape is None:
         return replace(drawn, kind="fill", files=feed.files)
     if not feed.files and feed.container == "tensor":
@@ -326,6 +340,7 @@ def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
 def _drawn_spec(
     value: ValueInfoProto, dims: Mapping[str, int], requirements: Requirements
 ) -> FeedSpec:
+    """Return how to draw an input at random; dims that stay unknown become 1."""
     container, tensor = tensor_type(value)
     bound = _bound_shape(tensor_dims(value, tensor, requirements.taken_names), dims)
     shape = tuple(1 if dim is None else dim for dim in bound)
@@ -336,7 +351,9 @@ def _drawn_spec(
     kind, low, high, values = _distribution(
         dtype, tuple(requirements.of_value(value.name, dims)), is_number=is_number
     )
-    return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
+    return FeedSpec(
+        value.name, dtype, shape, kind, low, high, values=values, container=container
+    )
 
 
 def _distribution(
@@ -345,7 +362,7 @@ def _distribution(
     """Return kind, low, high and values of a `FeedSpec` that meets the requirements.
 
     A single number that is compared with several others, such as a sample rate, gets the first of
-    them.
+    them. Positive integers are small: they may be sizes.
     """
     kinds = ("values", "equal") if is_number else ("values",)
     fixed = next((each.values for each in requirements if each.kind in kinds), None)

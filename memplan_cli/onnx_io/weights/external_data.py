@@ -86,6 +86,7 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for tensor in tensors:
         location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        # A colon among the first two characters: a drive of Windows.
         path = PurePosixPath(location.replace("\\", "/"))
         if not location or path.is_absolute() or ".." in path.parts or ":" in location[:2]:
             raise ModelError(
@@ -124,6 +125,7 @@ def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
         ModelError: naming the tensor and the file.
     """
     names, folder = locations(tensors), model.parent
+    # If the model is a link, runtimes also follow links into the folder of the linked file.
     folders = folder.resolve(), model.resolve().parent
     for path in (folder / name for name in names):
         if not any(_link_target(path).is_relative_to(allowed) for allowed in folders):
@@ -144,7 +146,10 @@ def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
 
 
 def loaded(tensor: TensorProto, folder: Path) -> TensorProto:
-    """Return a copy of a tensor that holds its data; links are followed, unlike in onnx."""
+    """Return a copy of a tensor that holds its data; links are followed, unlike in onnx.
+
+    If the tensor does not state the length of its data, its dims and dtype give it.
+    """
     copy = deepcopy(tensor)
     if tensor.data_location == tensor.EXTERNAL:
         entries = _entries(tensor)
@@ -163,7 +168,11 @@ def _entries(tensor: TensorProto) -> dict[str, str]:
 
 
 def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
-    """Return ``offset`` or ``length`` of an external tensor; 0 if absent."""
+    """Return ``offset`` or ``length`` of an external tensor; 0 if absent.
+
+    Raises:
+        ModelError: it is no number of at most 19 digits, which are enough for 63 bits.
+    """
     text = entries.get(key, "0")
     if not text.isdecimal() or len(text) > 19:
         raise ModelError(f"tensor {tensor.name[:120]!r} has {text[:40]!r} as its data's {key}")
@@ -216,6 +225,7 @@ def copy_along(
                 _restore_abandoned(place)
             if name in own and place.exists():
                 place.replace(_aside(place))
+                # Before the copy: if that fails, `remove` restores the file.
                 created.append(place)
             created.extend(p for p in _copy_file(source / name, place) if p not in created)
     except BaseException:
@@ -282,7 +292,7 @@ def _is_gone(process: int) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        return False
+        return False  # the process exists and belongs to another user
     return False
 
 
@@ -305,7 +315,11 @@ def remove(created: Sequence[Path]) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> Iterator[Path]:
-    """Copy a file unless the target is equal; yield each folder and file when it is created."""
+    """Copy a file unless the target is equal; yield each folder and file when it is created.
+
+    Raises:
+        ModelError: another file is at the target, or the copy failed.
+    """
     if target.exists():
         if same_bytes(source, target):
             return

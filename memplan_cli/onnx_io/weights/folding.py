@@ -104,7 +104,7 @@ class Evaluator:
         remaining_reads = Counter(
             value for node, inner in order for value in _operand_values(node, inner)
         )
-        held: dict[_Value, Array] = {}
+        held: dict[_Value, Array] = {}  # results that later nodes of the order read
         names = set(wanted)
         for node, inner in order:
             operands: dict[str, Array] = {}
@@ -120,7 +120,7 @@ class Evaluator:
                 remaining_reads[value] -= 1
                 if not remaining_reads[value]:
                     held.pop(value, None)
-            del operands
+            del operands  # their memory is free while the caller stores the results
             for name in filter(None, node.output):
                 result = results.pop(name)
                 if remaining_reads[id(inner), name]:
@@ -130,6 +130,7 @@ class Evaluator:
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
         """Compute a node from its operands by name; return its results by name."""
+        # Folded nodes on dtypes that numpy lacks only move elements, so their bits may be any integers.
         carried = {name: _carried(array) for name, array in operands.items()}
         inputs = [carried.get(name) for name in node.input]
         corrected = _CORRECTED.get(node.op_type)
@@ -175,6 +176,7 @@ def _sliced(node: NodeProto, operands: Sequence[Array | None]) -> Array:
         step, size = 1 if steps is None else int(steps[index]), data.shape[axis]
         first, last = (bound + size if bound < 0 else bound for bound in (start, end))
         is_backwards = step < 0
+        # Backwards, the first element read is at most size - 1, and an end of -1 includes element 0.
         first = min(max(first, 0), size - is_backwards)
         last = min(max(last, -1 if is_backwards else 0), size - is_backwards)
         slices[axis] = slice(first, None if last < 0 else last, step)
@@ -187,7 +189,7 @@ def _slice_operands(
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """Return data, starts, ends, axes and steps of a Slice.
 
-    Before opset 10 all but the data are attributes.
+    Before opset 10 all but the data are attributes. Axes and steps that are omitted are None.
     """
     import numpy as np
 
@@ -222,8 +224,12 @@ def _operand_values(node: NodeProto, scope: Scope) -> list[_Value]:
 
 
 def _evaluation_order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]:
-    """Return the nodes that names depend on, producers first, each with its scope."""
-    order: dict[int, tuple[NodeProto, Scope]] = {}
+    """Return the nodes that names depend on, producers first, each with its scope.
+
+    A depth-first search: a name is pushed back below its operands, and its node follows theirs.
+    """
+    order: dict[int, tuple[NodeProto, Scope]] = {}  # by id of the node
+    # Name, scope of its reader, and whether the operands of its node are in the order already.
     stack = [(name, scope, False) for name in reversed(list(wanted))]
     while stack:
         name, reader, has_operands = stack.pop()
@@ -256,7 +262,10 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """Undo `_carried` in the result of a node that moves elements of its operands."""
+    """Undo `_carried` in the result of a node that moves elements of its operands.
+
+    The result gets the dtype of an operand whose carrier has the dtype of the result.
+    """
     import numpy as np
 
     result = np.asarray(result)
@@ -360,7 +369,14 @@ class _Folding:
     def _replace_weights(
         self, graph: GraphProto, scope: Scope, path: str, removed: Collection[str]
     ) -> None:
-        """Remove unread initializers and types of removed values; add the computed weights."""
+        """Remove unread initializers and types of removed values; add the computed weights, in place.
+
+        Args:
+            graph: The graph to change.
+            scope: The original's scope, from which values are computed.
+            path: The path of the graph's block; empty for the main graph.
+            removed: Names of the results of removed nodes.
+        """
         weights = self.weights.get(path, {})
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)

@@ -91,6 +91,7 @@ def _blobs(tensor: TensorProto) -> Iterator[Blob]:
 
 
 def _own_blob(tensor: TensorProto) -> Blob:
+    """Return the range of a tensor's own data; ONNX Runtime always writes its offset and length."""
     entries = _entries(tensor)
     offset = _number(entries.get("offset", "0"), tensor.name)
     return Blob(entries["location"], offset, _number(entries.get("length", "0"), tensor.name))
@@ -120,6 +121,7 @@ def _copy_blobs(blobs: Collection[Blob], folder: Path, file: BinaryIO) -> Mappin
 
 
 def _digest(folder: Path, blob: Blob) -> bytes:
+    """Return a hash of a blob's bytes."""
     digest = hashlib.blake2b(digest_size=32)
     for block in _read_blob(folder, blob):
         digest.update(block)
@@ -152,7 +154,7 @@ def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location:
     old = _entries(tensor)
     own = _own_blob(tensor)
     new = {**old, "location": location, "offset": str(offsets[own]), "length": str(own.length)}
-    new.pop("checksum", None)
+    new.pop("checksum", None)  # of the old file as a whole
     for name, value in old.items():
         if name.startswith(_PREPACKED):
             key, *parts = value.split("|")
@@ -173,6 +175,7 @@ def _parse_blob(location: str, text: str, name: str) -> tuple[Blob, str]:
 
 
 def _number(text: str, name: str) -> int:
+    """Return a number in the external data of tensor ``name``; 19 digits are enough for 63 bits."""
     if not text.isdecimal() or len(text) > 19:
         raise ModelError(f"tensor {name[:120]!r} has {text[:40]!r} where a number is expected")
     return int(text)

@@ -38,6 +38,7 @@ def check_tensor(tensor: TensorProto) -> None:
     if needed > _MAX_TENSOR_BYTES:
         raise ModelError(f"{_label(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
+        # A length that is no number is refused where the data is read.
         length = next((e.value for e in tensor.external_data if e.key == "length"), "")
         is_number = length.isdecimal() and len(length) < 20
         if _bits(tensor) and is_number and int(length) != needed:
@@ -48,6 +49,8 @@ def check_tensor(tensor: TensorProto) -> None:
 
 def check_sums(graph: GraphProto, size: int) -> None:
     """Refuse initializers that are defined twice, have no dtype, or exceed the model file.
+
+    Large ones (see the module) are only counted if, by their dims, they exceed the file together.
 
     Args:
         graph: The main graph.
@@ -72,7 +75,7 @@ def check_sums(graph: GraphProto, size: int) -> None:
 
 
 def tensor_bytes(tensor: TensorProto) -> int:
-    """Return the bytes that a tensor's dims and dtype take; 0 for strings."""
+    """Return the bytes that a tensor's dims and dtype take, rounded up; 0 for strings."""
     return -(-_element_count(tensor) * (_bits(tensor) or 0) // 8)
 
 

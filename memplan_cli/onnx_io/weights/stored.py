@@ -91,6 +91,7 @@ def _weights(model: ModelProto) -> list[StoredWeight]:
 
 
 def _stored(name: str, tensor: TensorProto) -> StoredWeight:
+    """Describe a weight; external data has the bytes of its dims and dtype, other data those present."""
     if tensor.data_location != tensor.EXTERNAL:
         typed = sum(
             len(getattr(tensor, field)) * size for field, size in _TYPED_FIELDS.items()

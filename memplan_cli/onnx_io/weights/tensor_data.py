@@ -112,6 +112,7 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
 
 def _chunks(array: NDArray[Any]) -> Iterator[bytes]:
     """Yield the bytes of an array in C order, some rows at a time: a view is not copied whole."""
+    # As many rows as fit into `_CHUNK` bytes.
     rows = max(1, _CHUNK * len(array) // max(array.nbytes, 1)) if array.ndim else 1
     if not array.ndim or rows >= len(array):
         yield array.tobytes()
@@ -133,8 +134,10 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
     """
     from onnx import numpy_helper
 
+    # The axes before it have length 1, so the range is contiguous.
     if tensor.data_location == tensor.EXTERNAL and prod(tensor.dims[: cut.axis]) == 1:
         return _external_range(tensor, cut)
+    # Data inside the model has no location, and `loaded` then opens no file.
     location = next((e.value for e in tensor.external_data if e.key == "location"), "")
     folder = next((folder for folder in folders if (folder / location).is_file()), Path())
     values = numpy_helper.to_array(loaded(tensor, folder))
@@ -144,7 +147,10 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
 
 
 def _external_range(tensor: TensorProto, cut: WeightSlice) -> TensorProto:
-    """Return a tensor that refers to some rows of another tensor's external data."""
+    """Return a tensor that refers to some rows of another tensor's external data.
+
+    Rows are the entries along the axis of the cut; all axes before it have length 1.
+    """
     from onnx import helper
 
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize

@@ -79,6 +79,8 @@ def _assembled(
 ) -> list[bytes]:
     """Return the bytes of a model, in parts.
 
+    The graph's length precedes it, so all of its parts are needed before the first byte is written.
+
     Args:
         model: The model, for field numbers.
         nodes: The serialized nodes of its main graph.
@@ -164,7 +166,10 @@ class _OtherFields(NamedTuple):
 
 
 def _without_nodes_and_values(model: ModelProto) -> ModelProto:
-    """Return a copy of a model without the nodes and value_info of its main graph."""
+    """Return a copy of a model without the nodes and value_info of its main graph.
+
+    Fields are copied one by one, so that nodes are never copied, unless some are unknown.
+    """
     from google.protobuf.unknown_fields import (  # type: ignore[import-untyped]
         UnknownFieldSet,
     )
@@ -176,7 +181,7 @@ def _without_nodes_and_values(model: ModelProto) -> ModelProto:
         copy.graph.ClearField("value_info")
         return copy
     _copy_fields(model, copy, but=("graph",))
-    copy.graph.SetInParent()
+    copy.graph.SetInParent()  # the graph is present even if no other field of it is set
     _copy_fields(model.graph, copy.graph, but=("node", "value_info"))
     return copy
 
@@ -341,7 +346,7 @@ class ValueNotes:
         name_field = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
         rows = self._placements if self._remaining is None else self._remaining.values()
         for row in rows:
-            name, _, dtype, shape, *_ = row
+            name, _, dtype, shape, *_ = row  # the fields of a `Placement`, in order
             if self._is_nested and 0 in shape:
                 continue  # in a branch that is not taken: its type is not known
             encoded_type = types.get((dtype, shape))
@@ -373,6 +378,7 @@ def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> 
 
 @cache
 def _node_encoders() -> tuple[Entries, Entries, Entries]:
+    """Return the encoders of a node's first tick, the tensors released after it, and its memory text."""
     field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
     step, release, memory = (
         Entries(field, f"{PREFIX}{key}") for key in ("step", "release", "memory")
@@ -382,6 +388,7 @@ def _node_encoders() -> tuple[Entries, Entries, Entries]:
 
 @cache
 def _placement_encoders() -> tuple[Entries, ...]:
+    """Return the encoders of arena, offset, bytes, first and last tick, and alias, in this order."""
     field = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
     keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
     return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
@@ -395,6 +402,7 @@ class _PlacementEncoder:
         self._arena, self._size = cache(arena.number), cache(size.number)
 
     def __call__(self, row: Placement) -> bytes:
+        # The fields of a `Placement`, in order.
         _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
         entries = (
             self._arena(arena)

@@ -67,6 +67,7 @@ def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:
     """Declare the fixed dims of a var in a graph input or output, in place."""
     if var is None or var.shape is None or not value.type.HasField("tensor_type"):
         return
+    # A value may be declared without a shape.
     for declared, dim in zip(value.type.tensor_type.shape.dim, var.shape, strict=False):
         if isinstance(dim, int):
             declared.dim_value = dim
@@ -86,6 +87,7 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     copy = with_values(node, op.name, inputs, outputs)
     if copy is node:
         return node
+    # An op holds numbers and strings only: other attributes stay those of the node.
     original = plain_attributes(node)
     changed = {n: value for n, value in op.attributes.items() if original.get(n) != value}
     keep(copy.attribute, lambda attribute: attribute.name not in changed)

@@ -120,6 +120,7 @@ class _Product:
         if self.in_subgraph and result not in value_bytes:
             return False
         widening = 2 * value_bytes.get(result, 0) - widest
+        # While the model loads, the operand, or now a piece of it, is in memory twice.
         saving = 2 * (_float_bytes(self.weight) - piece_bytes)
         is_cut = self.can_be_cut and self.added_nodes(piece_bytes) > 0
         return is_cut and widening * _SAVING_PER_WIDENING <= saving
@@ -199,6 +200,11 @@ def _product(
     *,
     in_subgraph: bool,
 ) -> _Product:
+    """Describe the product of a node with a constant operand.
+
+    It can be cut unless its bias is computed or has no number for each column, or transBatchB moves the axes
+    of the operand.
+    """
     attributes = plain_attributes(node)
     axis = 0 if attributes.get("transB") else 1
     bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
@@ -259,6 +265,7 @@ def widest_of(model: ModelProto, value_bytes: Mapping[str, int]) -> int:
 
 
 def _float_bytes(tensor: TensorProto) -> int:
+    """Return the bytes of a float32 tensor."""
     return 4 * int(math.prod(tensor.dims))
 
 
@@ -289,7 +296,10 @@ class _Cutter:
     columns: dict[str, tuple[str, int]]
 
     def pieces(self, product: _Product, bounds: tuple[int, ...]) -> list[NodeProto]:
-        """Return a node for each piece of a product, then the Concat of their results."""
+        """Return a node for each piece of a product, then the Concat of their results.
+
+        Adds the pieces of operand and bias to the graph's initializers, and their results to `columns`.
+        """
         from onnx import helper
 
         node = product.node

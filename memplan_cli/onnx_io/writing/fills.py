@@ -75,6 +75,7 @@ def make_fills(
     room: dict[int, int] = {}  # by id of the node: bytes by which its step may become wider
     for nodes in consumers.values():
         for node in nodes:
+            # A step whose result has no known size must not become wider.
             is_known = node.output[0] in value_bytes
             room[id(node)] = widest - width(node, value_bytes) if is_known else 0
     fill_values: dict[str, NDArray[Any]] = {}
@@ -117,7 +118,10 @@ def _size(tensor: TensorProto) -> int:
 
 
 def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the first element, if all elements have the same bits; None otherwise."""
+    """Return the first element, if all elements have the same bits; None otherwise.
+
+    Bits are compared, because 0.0 equals -0.0, and NaN differs from itself.
+    """
     flat = np.ascontiguousarray(array).reshape(-1)
     bits = flat.view(f"u{flat.dtype.itemsize}")
     for start in range(0, bits.size, _COMPARED_AT_A_TIME):
@@ -129,7 +133,9 @@ def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
 def _insert_fills(
     model: ModelProto, constants: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, TensorProto]:
-    """Insert a ConstantOfShape before each read of these constants, and remove the constants.
+    """Insert a ConstantOfShape before each read of these constants, and remove the constants, in place.
+
+    Each read gets a result of its own, which its node may overwrite.
 
     Returns:
         The name of each new value, and a copy of the constant that it replaces.
@@ -160,6 +166,7 @@ def _insert_fills(
 
 
 def _fill_node(shape: str, result: str, value: NDArray[Any]) -> NodeProto:
+    """Return a ConstantOfShape that fills a shape, a value of the graph, with one element."""
     from onnx import helper, numpy_helper
 
     element = numpy_helper.from_array(value)

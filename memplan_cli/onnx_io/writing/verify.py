@@ -79,6 +79,7 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
     """Yield the nodes that were lost or added, but for declared readers and recomputed copies."""
     names = _OriginalNames(frozenset(_value_names(original)))
+    # A value of the original with such a name was not added.
     readers = frozenset(_unused_reader_outputs(written)) - names.known
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
@@ -150,6 +151,10 @@ def _value_names(graph: GraphProto) -> Iterator[str]:
 
 
 def _interface_differences(original: ModelProto, written: ModelProto) -> Iterator[str]:
+    """Yield which of opsets, inputs, functions, outputs and initializers differ.
+
+    Further outputs at the end, and other places of external data, are no difference.
+    """
     old, new = original.graph, written.graph
     if sorted(map(str, original.opset_import)) != sorted(map(str, written.opset_import)):
         yield "the opsets differ"
@@ -185,6 +190,7 @@ def _has_same_weights(old: GraphProto, new: GraphProto) -> bool:
 
 
 def _weights(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the initializers of a graph, then values and indices of the sparse ones."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -198,6 +204,7 @@ def _serialized_weight(tensor: TensorProto) -> bytes:
 
 
 def _key(node: NodeProto, names: _OriginalNames) -> NodeKey:
+    """Return what a node computes, with recomputed values under their original names."""
     return NodeKey(
         node.op_type,
         canonical_domain(node.domain),

@@ -110,6 +110,7 @@ def _drop_notes(model: ModelProto) -> None:
 
 
 def _drop_own_entries(item: ModelProto | NodeProto | ValueInfoProto) -> None:
+    """Remove memplan's metadata entries, but for `_KEPT_KEYS`, in place."""
     if any(is_own(entry) for entry in item.metadata_props):
         kept = [
             entry
@@ -171,11 +172,13 @@ def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:
             with_values(node, op.name, _names(op.inputs, renamed), _names(op.outputs, renamed))
             for node, op in zip(ordered, block.ops, strict=True)
         ]
+    # An unchanged list is left alone: setting it would copy every node.
     if len(ordered) != len(nodes) or any(map(is_not, ordered, nodes)):
         replace_nodes(graph, ordered)
 
 
 def _names(values: Sequence[VarId], program: Program) -> list[str]:
+    """Return the names of values in the file; ``""`` for omitted inputs and outputs."""
     return [program.vars[var].name if var else "" for var in values]
 
 
