@@ -393,6 +393,7 @@ class _StepInputs:
         which depends on whether there is a past, and masks that must be all ones.
         """
         if spec.name in self.branch_condition:
+            # The stated value if there is a past, else the opposite.
             value = self.branch_condition[spec.name] == (past > 0)
             return dataclasses.replace(spec, kind="values", values=(int(value),))
         user_spec = self._user_specs.get(spec.name)

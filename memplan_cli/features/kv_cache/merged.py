@@ -147,7 +147,6 @@ def _add_branch(edit: GraphEditor, outputs: Sequence[str], branch: GraphProto) -
     edit.new_nodes += branch.node
     for name, output in pairs:
         source = names.get(name, name)
-        if (
-            source != output
-        ):  # the branch returns a value twice, or one that it does not compute
+        # The branch returns a value twice, or one that it does not compute.
+        if source != output:
             edit.add_named_node("Identity", [source], output)

@@ -313,6 +313,7 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
         edit.new_nodes.append(copy)
         new = copy.output[0]
+    # Without nodes after it, the Concat has the axes of the cache: the Transpose is the identity.
     if not cache.after:
         new = _transposed_back(edit, cache, new)
     edit.declare(cache)

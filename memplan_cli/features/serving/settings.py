@@ -187,9 +187,8 @@ def _candidates(
             settings = base.updated(manual).updated(reuse)
             if name != DEFAULTS:
                 yield Candidate(name + suffix, settings, _most_held(traces, settings, seed))
-            elif (
-                not suffix
-            ):  # only the defaults plan a memory pattern: they have traces of their own
+            elif not suffix:
+                # Only the defaults plan a memory pattern: they have traces of their own.
                 held = _most_held(sampled.traces(settings), settings, seed)
                 yield Candidate(name, settings, held)
         for name, choice in _bounded_arenas(sampled, without_pattern, traces):

@@ -230,7 +230,7 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
     if serving.chosen.bound is None:
         return serving
     corners = (service.extent.largest, *service.extent.corners()[:_CONFIRMING_CORNERS])
-    drawn = request_sizes(service.extent, "alternating", _CONFIRMING_DRAWS, 0)
+    drawn = request_sizes(service.extent, "alternating", _CONFIRMING_DRAWS, seed=0)
     sequence = RequestSequence((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
     for enlarged in enlarged_candidates(serving):
         (run,) = serve(service, sequence, {CHOSEN: enlarged.chosen.settings})
@@ -241,7 +241,9 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
 
 
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
-    """Return each candidate with a bound at several sizes of its regions, the lowest bound first.
+    """Return the settings with each bounded candidate chosen, at several sizes of its regions.
+
+    The lowest bound comes first.
 
     A candidate that is slightly better in simulation may need regions that are a third larger in a
     run. Then another candidate that runs as predicted is better.

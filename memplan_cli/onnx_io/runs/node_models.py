@@ -93,9 +93,8 @@ class NodeModels:
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
-        model.functions.extend(
-            self.model.functions
-        )  # functions of another opset are not inlined
+        # onnx does not inline functions of another opset.
+        model.functions.extend(self.model.functions)
         data: bytes = model.SerializeToString()
         return data
 

@@ -361,8 +361,9 @@ def _distribution(
 ) -> tuple[str, int, int, tuple[int, ...]]:
     """Return kind, low, high and values of a `FeedSpec` that meets the requirements.
 
-    A single number that is compared with several others, such as a sample rate, gets the first of
-    them. Positive integers are small: they may be sizes.
+    Exact values count before all other requirements, and limits of indices before positive numbers. A
+    single number that is compared with several others, such as a sample rate, gets the first of them.
+    Positive integers are small: they may be sizes.
     """
     kinds = ("values", "equal") if is_number else ("values",)
     fixed = next((each.values for each in requirements if each.kind in kinds), None)
