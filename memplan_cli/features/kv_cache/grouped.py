@@ -76,7 +76,7 @@ def without_repeated_heads(model: ModelProto) -> ModelProto:
 def _repeats(
     model: ModelProto, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> Iterator[_Repeat]:
-    """Yield the repetitions of heads that read the valid part of a cache."""
+    """Yield the repetitions of heads that read the valid part of a cache, a Slice of a graph output."""
     heads = _heads_of_outputs(model)
     for node in index.nodes:
         if node.op_type != "Slice" or node.input[0] not in heads:
@@ -95,7 +95,10 @@ def _repeat(
     index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return the repetition that begins with an Unsqueeze, if one product is all that reads it.
+    """Return the repetition that begins with an Unsqueeze, or None.
+
+    An Expand repeats each head ``times`` times along the new axis, a Reshape joins this axis with the heads,
+    and one MatMul must be all that reads the result.
 
     Args:
         unsqueeze: The node that adds the axis along which heads are repeated.
@@ -107,7 +110,7 @@ def _repeat(
     reshape = expand and _only(readers, expand.output[0], "Reshape")
     if expand is None or reshape is None:
         return None
-    if heads < _MIN_HEADS:
+    if heads < _MIN_HEADS:  # the product's bits would change
         return None
     times = _elements(index, expand.input[1])[2:3]  # for the axis behind the heads
     joined = _elements(index, reshape.input[1])

@@ -267,7 +267,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     """Replace a Concat by a TensorScatter and a Slice of the valid part."""
     index = edit.index
     rank = index.ranks[cache.input]
-    axes = index.permutation(cache.before, rank)
+    axes = index.permutation(cache.before, rank)  # of the Concat, as axes of the graph input
     is_transposed = axes != tuple(range(rank))
     new = _new_entries(edit, cache)
     if is_transposed:

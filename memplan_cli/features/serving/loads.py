@@ -230,6 +230,7 @@ def _sample_by_runs(service: Service) -> SampledSizes:
         write_dump(session, dump)
         shapes, dims = runtime_shapes(dump), service.binding.dims
         base = read_dump(dump, shapes, session, dims)
+        # ``specs`` has the dims of each run; all else in the conditions is the same for all.
         specs, conditions = service.specs(points), service.conditions(points[0])
         runs = observe_many(dump, base.program, specs, conditions)
     pairs = zip(points, runs, strict=True)
@@ -264,7 +265,7 @@ def with_further_sizes(sample: SampledSizes, extent: Extent) -> SampledSizes:
 def _output_bytes(executed: ExecutedGraph, variables: tuple[VarId, ...]) -> dict[VarId, int]:
     """Return the bytes of variables at one size: observed ones, else those of their shapes.
 
-    Variables of unknown size are left out.
+    Variables of unknown size are left out. Without subgraphs each variable is written once in a run.
     """
     inferred = tensor_bytes(executed.program, executed.dims)
     observed = executed.observed.written if executed.observed else {}
@@ -305,7 +306,8 @@ def fit_formulas(sizes: Mapping[Point, Mapping[VarId, int]]) -> SizeFormulas | N
     """Return polynomials that give exactly the bytes of every tensor at every given size.
 
     ``sizes`` has the bytes of tensors by size of the request. None if there are too few sizes for a
-    conclusion, or if no polynomials fit: bytes that are rounded (strides, pooling) are none.
+    conclusion, if the sizes do not have the same tensors, or if no polynomials fit: bytes that are rounded
+    (strides, pooling) are none.
     """
     points, rows = tuple(sizes), list(sizes.values())
     variables = tuple(rows[0])

@@ -211,7 +211,7 @@ def _bounded_arenas(
     region = shared_region(all_first_requests, _largest_peak(traces))
     if region is not None:
         yield ONE_REGION, ArenaChoice(one_region(region), region)
-    largest_request = next(iter(traces.values())).first
+    largest_request = next(iter(traces.values())).first  # the largest size is the first
     # Several regions are only of use if they hold less than the single one.
     several = shared_regions(
         all_first_requests,
@@ -237,6 +237,7 @@ def _most_held(
     if settings.session.get("enable_cpu_mem_arena") is False:
         return _largest_peak(traces)
     arena = ArenaSettings.from_settings(settings.arena)
+    # The only option of a run is to shrink the arena after it.
     after_run: AfterRun = "shrink" if settings.run_config else "keep"
     sizes = tuple(traces)
     sequences = (

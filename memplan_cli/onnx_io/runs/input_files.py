@@ -365,7 +365,11 @@ def array_of(value: object, where: str) -> NDArray[Any]:
 
 
 def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
-    """Return an entry with literal values: all of them, or one that fills the shape."""
+    """Return an entry with literal values: all of them, or one that fills the shape.
+
+    Raises:
+        SettingsError: the values are of another type, too many, or do not fill the shape.
+    """
     where, shape = entry.where, entry.shape
     if data.dtype.kind not in "biufU":
         raise SettingsError(

@@ -284,6 +284,7 @@ class PlanNotes:
         clock = steps(program)
         steps_of_block: dict[str, Sequence[Step]] = {program.body.path: clock}
         nested: dict[str, list[Placement]] = {}
+        # Without subgraphs all steps and placements are the main graph's: they are not copied.
         if any(op.bodies for op in program.body.ops):
             by_path: dict[str, list[Step]] = {}
             for step in clock:

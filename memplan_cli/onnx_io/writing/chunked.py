@@ -47,6 +47,7 @@ def chunked_model(
     names = {var.name for var in program.vars.values() if not var.block}
     graph_inputs = {value.name for value in graph.input}
     keep(graph.value_info, lambda value: value.name in names)
+    # An initializer that is a graph input too stays even if it is unused: callers may feed it.
     keep(graph.initializer, lambda tensor: tensor.name in names or tensor.name in graph_inputs)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
