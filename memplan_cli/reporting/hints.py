@@ -55,18 +55,19 @@ def dims_summary(dims: Mapping[str, int]) -> str:
 
 def over_budget(report: Report) -> str:
     """Return the sentence that the plan is over its budget, empty if it is not."""
-    smallest = report.memory.resident or 0
-    return budget_message(smallest, report.recompute, report.chunked)
+    return budget_message(report.memory.resident, report.recompute, report.chunked)
 
 
-def budget_message(smallest: int, recompute: Recompute, chunks: Chunks | None = None) -> str:
+def budget_message(
+    smallest: int | None, recompute: Recompute, chunks: Chunks | None = None
+) -> str:
     """Return the sentence that a budget of recomputation or chunking is not met.
 
     It gives the bytes of the smallest plan and the lower bound, if one is known. The sentence is
     empty if the budget is met or there is none.
 
     Args:
-        smallest: Bytes of intermediates and outputs in the smallest plan found.
+        smallest: Bytes of intermediates and outputs in the smallest plan found; None: a size is unknown.
         recompute: The result of recomputation.
         chunks: The result of chunking; None: it was not requested.
     """
@@ -80,12 +81,12 @@ def budget_message(smallest: int, recompute: Recompute, chunks: Chunks | None = 
     return _budget_sentence(recompute.budget, smallest, bound_text)
 
 
-def _budget_sentence(budget: int, smallest: int, bound: str) -> str:
+def _budget_sentence(budget: int, smallest: int | None, bound: str) -> str:
     lower_bound = f" (lower bound: {bound})" if bound else ""
-    return (
-        f"the budget of {format_size(budget)} cannot be met: the smallest plan found needs "
-        f"{format_size(smallest)}{lower_bound}"
-    )
+    found = "some sizes are unknown"
+    if smallest is not None:
+        found = f"the smallest plan found needs {format_size(smallest)}"
+    return f"the budget of {format_size(budget)} cannot be met: {found}{lower_bound}"
 
 
 def symbols_in(units: Iterable[str]) -> tuple[str, ...]:

@@ -142,6 +142,7 @@ def test_equal_products_have_one_unit(a: Expression, b: Expression, c: Expressio
     ("text", "form"),
     [
         ("seq*batch", "batch*seq"),
+        ("W**(4/2)", "W*W"),
         ("past + new", "new + past"),
         ("Min(512, seq)", "min(512, seq)"),
         ("floor(W/2 + 1/2)", "floor((W + 1)/2)"),
@@ -162,6 +163,7 @@ def test_expressions_have_one_canonical_form(text: str, form: str) -> None:
     ("text", "name"),
     [
         ("2batch", "2batch"),
+        ("W**(3/2)", "W**(3/2)"),
         ("0x1f", "0x1f"),
         ("1_000", "1_000"),
         ("rank #1", "rank #1"),

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli import api
+from memplan_cli.core.results.rewrites import Chunks, Recompute
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.commands.gate import Rules, judge
-from memplan_cli.reporting.hints import report_command, symbols_in, unknown_sizes_hint
+from memplan_cli.reporting.hints import (
+    budget_message,
+    report_command,
+    symbols_in,
+    unknown_sizes_hint,
+)
 from memplan_cli.reporting.plans.exports import fixed_arena
 from memplan_cli.reporting.snapshot import snapshot_of
 from memplan_cli.settings.settings import Settings
@@ -94,3 +100,8 @@ def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> No
     assert report_command(given).endswith("m.onnx --dim batch=3 --dim n=1")
     whole = api.plan(path, Settings(dims={"batch": 3, "n": 2})).report
     assert not report_command(whole)
+
+
+def test_a_missed_budget_of_unknown_sizes_names_no_size() -> None:
+    message = budget_message(None, Recompute(), Chunks(budget=1024, met=False))
+    assert message == "the budget of 1.00 KiB cannot be met: some sizes are unknown"

@@ -124,7 +124,7 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
     """Return the result of a binary operator on two rational polynomials.
 
     Raises:
-        ValueError: the operator is not supported, or an exponent is not a number from 0 to 8.
+        ValueError: the operator is not supported, or an exponent is not a whole number from 0 to 8.
     """
     (a, a_divisor), (b, b_divisor) = left, right
     # Both numerators over the common divisor a_divisor * b_divisor:
@@ -132,7 +132,10 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
         multiply_polynomials([a], b_divisor),
         multiply_polynomials([b], a_divisor),
     )
-    exponent = constant_value(_whole((b, b_divisor)))  # of ``**``
+    number = constant_value(b)  # of ``**``: the exponent, if it is a whole number
+    exponent = None
+    if number is not None and b_divisor and number % b_divisor == 0:
+        exponent = number // b_divisor
     match operator:
         case ast.Add():
             return add_polynomials([left_numerator, right_numerator]), a_divisor * b_divisor

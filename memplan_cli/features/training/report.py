@@ -64,7 +64,7 @@ class WrittenStep:
     @property
     def missed(self) -> str:
         """Return by how much the smallest step exceeds its budget; empty: it was written."""
-        return budget_message(self.memory.resident or 0, self.recompute)
+        return budget_message(self.memory.resident, self.recompute)
 
     @property
     def written(self) -> bool:

@@ -119,10 +119,10 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
     elif recompute.budget is not None and not recompute.met and chunks.budget is None:
         # Recomputation missed the budget, and chunking was not tried.
         yield _command(f"memplan optimize {model} --chunk auto --budget {recompute.budget}")
-    elif chunks.budget is not None and not chunks.met:
+    elif chunks.budget is not None and not chunks.met and report.memory.resident is not None:
         # The smallest plan found, as a budget that can be met.
-        smallest = report.memory.resident
-        yield _command(f"memplan optimize {model} --chunk auto --budget {smallest}")
+        budget = report.memory.resident
+        yield _command(f"memplan optimize {model} --chunk auto --budget {budget}")
     elif report.memory.planned is None or report.partial:
         hint = unknown_sizes_hint(plan)
         if hint:
