@@ -67,7 +67,10 @@ def certificate_of(
 def _order(
     planned: PlannedProgram, bounds: Bounds
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
-    """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs."""
+    """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs.
+
+    None and no blocks if the plan states no bound of its order.
+    """
     from memplan_cli.ordering.block_graph import storage_facts
     from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.ordering.witnesses import nested_witness
@@ -79,20 +82,25 @@ def _order(
     tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
     sizes = _sizes(program, tensor_bytes, bounds)
     pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
-    terms = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
-    facts = storage_facts(program, terms, tensor_bytes)
+    planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
+    facts = storage_facts(program, planned_vars, tensor_bytes)
     return nested_witness(program.body, facts, bound)
 
 
 def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:
-    """Return the sizes of vars, the largest within bounds."""
+    """Return the bytes of vars whose sizes are known; of a symbolic size, the largest within the bounds."""
     vars_ = {identity: program.vars[identity] for identity in identities}
     sizes = {identity: size_of(var.shape, var.dtype) for identity, var in vars_.items()}
     return {var: largest_size(size, bounds) for var, size in sizes.items() if size is not None}
 
 
 def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:
-    """Return the proof of an arena's lower bound: a full tick, or the tensors that need slots."""
+    """Return the proof of an arena's lower bound: its busiest tick, or the tensors that need slots.
+
+    At level 2 tensors have offsets, and the bytes that are live at one tick are a bound. At levels 0 and
+    1 they have slots, each as large as its largest tensor, which needs more. A bound of 0 needs no proof;
+    any tick does.
+    """
     tensors = [tensor for tensor in plan.tensors if tensor.arena == arena.id]
     if plan.report.level == 2 or not arena.lower_bound:
         tick = _busiest_tick(tensors, arena.alignment)
@@ -105,7 +113,12 @@ def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:
 
 
 def _busiest_tick(tensors: Sequence[Placement], alignment: int) -> int:
-    """Return the first tick at which most bytes are live; shared bytes count once."""
+    """Return the first tick at which most bytes are live; shared bytes count once.
+
+    Tensors that share bytes are live from the first tick of any of them to the last of any. Returns 0
+    without tensors.
+    """
+    # By the tensor that has the bytes: its bytes, first tick and last tick.
     buffers: dict[str, tuple[int, int, int]] = {}
     for tensor in tensors:
         base = tensor.alias_of or tensor.id
@@ -166,7 +179,9 @@ def _loads_of_kind(
     by_size: defaultdict[int, list[Placement]] = defaultdict(list)
     for tensor in members:
         by_size[align(tensor.bytes, alignment)].append(tensor)
+    # Above level 0, tensors of different shapes may share a slot.
     shape = None if level else members[0].shape
+    # Of the number of live tensors of this size or more.
     changes: defaultdict[int, int] = defaultdict(int)
     slot_count = 0
     for size in sorted(by_size, reverse=True):
@@ -185,7 +200,10 @@ def _recompute(
     original: Program | None,
     prove_recompute: ProveRecompute,
 ) -> RecomputeProof | None:
-    """Return the proof of the bound on recomputation; None if the plan states no such bound."""
+    """Return the proof of the bound on recomputation; None if the plan states no such bound.
+
+    Without the original program, the result says that the bound is not checkable, and why.
+    """
     bound = planned.plan.report.recompute.bound
     if bound is None:
         return None
@@ -197,5 +215,5 @@ def _recompute(
     tensors = [tensor for tensor in planned.plan.tensors if tensor.id in original.vars]
     pinned = frozenset(VarId(tensor.id) for tensor in tensors if tensor.pinned is not None)
     sizes = _sizes(original, (VarId(tensor.id) for tensor in tensors), bounds)
-    terms = PlannedVars(sizes, pinned, aliasing_of(planned.plan.report.level))
-    return prove_recompute(original, terms, bound)
+    planned_vars = PlannedVars(sizes, pinned, aliasing_of(planned.plan.report.level))
+    return prove_recompute(original, planned_vars, bound)

@@ -99,6 +99,7 @@ def donated_steps(
         (folder / "steps").mkdir()
         run_paths = models
         if random_ops(load_model(original)):
+            # Without seeds if the models differ in their random ops: then no seeds can be paired.
             run_paths = seeded_twins(original, written, folder) or models
         original_session, written_session = (
             SessionSpec(path, check.provider, settings).deterministic()
@@ -145,7 +146,7 @@ def donated_steps(
 
 
 def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
-    """Return a verdict on outputs with the result of two steps with shared buffers."""
+    """Return a verdict on the outputs of one run with the result of two steps with shared buffers added."""
     notes = []
     if steps.failure:
         notes.append(f"two steps with donated buffers fail: {steps.failure}")
@@ -164,7 +165,10 @@ def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
 
 
 def with_donated_buffers(facts: RuntimeFacts, pairs: Pairs) -> RuntimeFacts:
-    """Return facts whose settings bind each donated output to the buffer of its input."""
+    """Return facts whose settings bind each donated output to the buffer of its input.
+
+    Without pairs, or without settings to extend, these are the facts themselves.
+    """
     if not pairs or facts.settings is None:
         return facts
     io_binding = {output: input_ for input_, output in pairs}
@@ -182,7 +186,8 @@ def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, .
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
     """Return a spec with smaller random values, if it is a parameter or has one element.
 
-    ``state`` has the names of the inputs that the step replaces.
+    ``state`` has the names of the inputs that the step replaces. An integer of one element, a "mask" of 0
+    or 1 otherwise, becomes 1.
     """
     has_one_element = all(dim == 1 for dim in spec.shape)
     if spec.kind == "mask" and has_one_element:

@@ -68,6 +68,7 @@ def run(job: Json) -> Json:
                 for difference in step_differences
             ]
         steps.feed_back(outputs)
+        # Before the next step, so that the outputs of two steps are not in memory at once.
         del outputs
     return {
         "differences": to_json(differences),
@@ -106,6 +107,11 @@ class BoundSteps(Steps):
     """A session that runs training steps with one buffer for each donated pair.
 
     The buffers are bound as the report tells the user to bind them.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``, where the buffers are.
+        buffers: The buffer of each input, by name; an output of a pair has that of its input.
+        binding: The inputs and outputs bound to their buffers.
     """
 
     def __init__(self, job: Json) -> None:
@@ -117,7 +123,7 @@ class BoundSteps(Steps):
                 f"the input {unbindable[0]} is not a tensor of numbers that numpy supports"
             )
         self.buffers = {name: self._buffer(value) for name, value in self.feed.items()}
-        self.feed = {}
+        self.feed = {}  # its arrays are not needed beside their copies
         self.binding = self.session.io_binding()
         for name, buffer in self.buffers.items():
             self.binding.bind_ortvalue_input(name, buffer)
@@ -144,6 +150,7 @@ class BoundSteps(Steps):
         """Run one step and return copies of the outputs by name."""
         self.advance()
         outputs = self.binding.get_outputs()
+        # ONNX Runtime copies no output whose type numpy does not have, such as bfloat16.
         if any(dtype_of(output.data_type()) in NOT_IN_NUMPY for output in outputs):
             copies = [array_of(output) for output in outputs]
         else:
@@ -156,14 +163,14 @@ class BoundSteps(Steps):
 
     def feed_back(self, outputs: Mapping[str, Any]) -> None:
         """Do nothing: the outputs are in the buffers that the next step reads."""
-        del outputs
+        del outputs  # unused here
 
 
 STEP_CLASSES: Mapping[str, Callable[[Json], Steps]] = {
     "separate": Steps,
     "donated": BoundSteps,
 }
-"""The class that runs the steps, by whether a pair has separate buffers or one."""
+"""The class that runs the steps: with separate buffers for the tensors of a pair, or with one."""
 
 
 def _is_finite(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types

@@ -59,7 +59,7 @@ class Donations:
 
 
 def donated_outputs(program: Program, patterns: Mapping[str, str]) -> frozenset[VarId]:
-    """Return the graph outputs that may be written over graph inputs in the best order."""
+    """Return the graph outputs that may be written over graph inputs in the order of `donations`."""
     pairs = donations(program, tuple(patterns.items())).pairs
     return frozenset(pair.output for pair in pairs)
 
@@ -71,10 +71,11 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     may undo it. If the order in which most pairs are safe needs more memory than they save,
     or breaks the budget, only the pairs that are safe in the present order are donated.
     """
-    terms, program = task.terms, candidate.program
+    program = candidate.program
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
-    resident = replace(terms, sizes=candidate.sizes).resident
+    # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
+    resident = replace(task.terms, sizes=candidate.sizes).resident
     peak_of = partial(
         live_peak,
         sizes=resident.sizes,
@@ -84,9 +85,11 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     if result.program is not program:
         before, peak = peak_of(program), peak_of(result.program)
         budget = candidate.recompute.budget
+        # A budget that is missed in any case does not count.
         breaks_budget = candidate.recompute.met and budget is not None and peak > budget
         if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
             result = donations_in_place(program, patterns)
+        # What was measured was so in the former order.
         candidate = replace(candidate, program=result.program, measured=None)
 
     def name(var: VarId) -> str:
@@ -106,7 +109,7 @@ def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
     """Return the bytes of the outputs of donated pairs; symbolic sizes count as 0."""
     outputs = (program.vars[pair.output] for pair in pairs)
     sizes = [size_of(var.shape, var.dtype) for var in outputs]
-    return sum(size.coefficient for size in sizes if size is not None and size.unit == "1")
+    return sum(size.coefficient for size in sizes if size is not None and not size.symbols)
 
 
 def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
@@ -124,8 +127,8 @@ def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donation
 
 
 def donations_in_place(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
-    """Return the pairs that may share one buffer in the present order; else as `donations`."""
-    return _donations(program, patterns, _DonationOrder.add_pairs_in_place)
+    """Do as `donations`, but refuse pairs that are not safe in the present order, which stays."""
+    return _donations(program, patterns, _DonationOrder.add_pairs_safe_in_present_order)
 
 
 def _donations(
@@ -135,7 +138,8 @@ def _donations(
 ) -> Donations:
     """Match the patterns, refuse pairs that no order makes safe, and order the ops for the rest.
 
-    ``add_pairs`` is the method of `_DonationOrder` that adds the precedence of its pairs.
+    ``add_pairs`` is a method of `_DonationOrder`: `add_pairs` for any order of the ops, or
+    `add_pairs_safe_in_present_order`.
     """
     matches = [pair for pattern in patterns for pair in _matching_pairs(program, *pattern)]
     refused: list[RefusedPair] = []
@@ -178,7 +182,8 @@ def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iter
         name = program.vars[var].name or str(var)
         if not fnmatchcase(name, input_glob):
             continue
-        output_name = output_glob.replace("*", name[len(head) : len(name) - len(tail)])
+        matched_text = name[len(head) : len(name) - len(tail)]  # by *; empty without one
+        output_name = output_glob.replace("*", matched_text)
         if output_name in outputs:
             has_match = True
             yield Pair(var, outputs[output_name])
@@ -209,11 +214,16 @@ def _why_unfit(program: Program, pair: Pair) -> str:
 class _DonationOrder:
     """The precedence of ops, with an edge from each reader of an input to the pair's writer.
 
-    Ops are numbered by their place in the top block.
+    The writer of a pair is the op that computes its output. Ops are numbered by their place in the top
+    block.
 
     Attributes:
         unsafe: The pairs whose edges would close a cycle, or whose writer cannot write in
             place, with the reason.
+        _flow: The producers and readers of vars.
+        _pairs: The pairs to add.
+        _successors: For each op, those that must run after it.
+        _needs_reordering: Whether an added edge leads from an op to one that is before it now.
     """
 
     def __init__(self, program: Program, pairs: Sequence[Pair]) -> None:
@@ -232,7 +242,10 @@ class _DonationOrder:
         self._needs_reordering = False
 
     def add_pairs(self) -> None:
-        """Add the edges of each pair, or an entry of ``unsafe`` if they cannot be."""
+        """Add an edge to each pair's writer from all readers of its input, or an entry of ``unsafe``.
+
+        A writer that reads the input itself must be able to write in place.
+        """
         for pair in self._pairs:
             writer = self._flow.producer[pair.output]
             readers = self._readers(pair.input)
@@ -249,8 +262,11 @@ class _DonationOrder:
                 self._successors[reader].add(writer)
                 self._needs_reordering |= reader > writer
 
-    def add_pairs_in_place(self) -> None:
-        """Add the pairs that need no other order; the rest become ``unsafe``."""
+    def add_pairs_safe_in_present_order(self) -> None:
+        """Add the pairs whose readers run before the writer already; the rest become ``unsafe``.
+
+        These are removed from ``_pairs``.
+        """
         for pair in self._pairs:
             writer = self._flow.producer[pair.output]
             late_readers = {reader for reader in self._readers(pair.input) if reader > writer}
@@ -274,10 +290,10 @@ class _DonationOrder:
         return readers
 
     def _may_overwrite(self, writer: int, pair: Pair) -> bool:
-        """Whether the op that reads the input and computes the output may work in place."""
+        """Whether an op that reads the pair's input may write the pair's output over it."""
         op = self._flow.ops[writer]
         places = [place for place, var in enumerate(op.inputs) if var == pair.input]
-        if op.outputs[0] != pair.output:
+        if op.outputs[0] != pair.output:  # only a first output is written in place
             return False
         # If the op reads a view of the input too, its elements are read in another order.
         input_producers = {self._flow.producer.get(var) for var in op.inputs}

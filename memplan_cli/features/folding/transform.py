@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 _SIGNED = ("int8", "int16", "int32", "int64")
 _WHOLE = frozenset({*_SIGNED, "uint8", "uint16", "uint32", "uint64", "bool"})
+"""Types of whole numbers."""
 _PLAIN = _WHOLE | {"float16", "float32", "float64"}
+"""Types of numbers that numpy has."""
 _MOVABLE = frozenset(name for name, bits in BITS.items() if bits in (8, 16, 32, 64))
+"""Types whose elements can be moved without a look at their bits: smaller ones are packed."""
 
 _EXACT_CASTS: Mapping[str, Collection[str]] = {
     "bool": _PLAIN,
@@ -95,7 +98,8 @@ def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
     weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
     read_by_folded = {var for op in folded.values() for var in op.inputs}
     dropped = (weights - read_vars) & read_by_folded
-    body = _without_ops(body, dropped)
+    body = _without_ops(body, dropped)  # a weight may be the output of a Constant op
+    # Of a chain of folded ops only the tensors that remaining ops read are stored.
     new_weights = {var: op for var, op in folded.items() if var in read_vars}
     vars_ = {
         identity: var._replace(origin=Origin.WEIGHT) if identity in new_weights else var
@@ -156,7 +160,7 @@ def _why_unsized(var: Var) -> str:
     """Return why a var cannot be a weight because of its size; empty if it can."""
     if var.shape is None or not all(isinstance(dim, int) for dim in var.shape):
         return "its size is not known"
-    # A branch that is not taken at these sizes has such vars; other inputs may take it.
+    # A branch that is not taken at these sizes may have such vars; with other inputs it may be taken.
     return "it has no elements at these sizes" if 0 in var.shape else ""
 
 
@@ -168,6 +172,7 @@ def _why_inexact(op: Op, vars_: Mapping[VarId, Var]) -> str:
     output_types = [vars_[var].dtype for var in op.outputs if var]
     types = dict.fromkeys((*input_types, *output_types))
     if op.type in ("Cast", "CastLike"):
+        # From the first input: the second one of a CastLike only gives the type.
         is_exact = output_types[0] in _EXACT_CASTS.get(input_types[0], ())
     else:
         is_exact = set(_EXACT_TYPES[operator(op).exact]).issuperset(types)

@@ -70,11 +70,12 @@ class StepNodes:
 def gradient_nodes(trained: TrainedTensors, passes: DifferentiatedModel) -> StepNodes:
     """Return a step whose outputs are the gradients.
 
-    A gradient that has another name than ``<parameter>_grad`` and several parameters, or that is not
-    computed by a node, is copied to an output of its own.
+    Outputs of a graph must be computed by a node, and distinct. So a gradient is copied by an Identity
+    to a new output ``<parameter>_grad`` if it is a constant or the loss itself, or if several parameters
+    have it, except for the parameter after which it is named.
     """
     tape, outputs = passes.tape, dict[str, str]()
-    tape.nodes.clear()
+    tape.nodes.clear()  # the backward nodes, which are in ``passes.nodes`` already
     computed = {name for node in passes.nodes for name in node.output} - {trained.loss}
     uses = Counter(trained.gradients.values())
     for name, gradient in trained.gradients.items():
@@ -85,7 +86,12 @@ def gradient_nodes(trained: TrainedTensors, passes: DifferentiatedModel) -> Step
             outputs[name] = tape.pool.fresh(f"{name}_grad")
             tape.copy_to(outputs[name], gradient)
     nodes = [*passes.nodes, *tape.nodes]
-    return StepNodes(nodes, {outputs[p.name]: p for p in trained.parameters}, {}, outputs)
+    return StepNodes(
+        nodes=nodes,
+        outputs={outputs[p.name]: p for p in trained.parameters},
+        state={},
+        gradients=outputs,
+    )
 
 
 def update_nodes(
@@ -94,11 +100,12 @@ def update_nodes(
     """Return a step whose outputs are the new values of parameters and of the optimizer's state.
 
     Each parameter's update follows the node that computes its gradient, so that the gradient can
-    be freed early.
+    be freed early. The tape of ``passes`` is left in the update phase, by which `assemble` knows that
+    the step needs a learning rate.
     """
     tape, rule = passes.tape, OPTIMIZERS[optimizer.kind]
     tape.phase = Phase.UPDATE
-    tape.nodes.clear()
+    tape.nodes.clear()  # the backward nodes, which are in ``passes.nodes`` already
     scalars: dict[int, UpdateScalars] = {}
     for dtype in dict.fromkeys(p.dtype for p in trained.parameters):
         scalars[dtype] = update_scalars(tape, optimizer, LEARNING_RATE, STEP, dtype)
@@ -112,6 +119,7 @@ def update_nodes(
         inputs = {kind: f"{parameter.input}.{kind}" for kind in rule.state}
         update = WeightUpdate(parameter.name, gradient, inputs, scalars[parameter.dtype])
         new = rule.write(tape, optimizer, update)
+        # The tensors with the new values get the names of the step's outputs.
         names = {new.weight: parameter.output}
         names |= {value: f"{parameter.output}.{kind}" for kind, value in new.state.items()}
         rename_values(tape.nodes, names)
@@ -123,9 +131,14 @@ def update_nodes(
         nodes.append(node)
         for name in node.output:
             nodes.extend(updates.pop(name, ()))
-    # What remains updates by gradients that no node computes: constants.
+    # The remaining updates are by gradients that no node computes: constants.
     remaining = [node for update in updates.values() for node in update]
-    return StepNodes([*scalar_nodes, *remaining, *nodes], outputs, state, trained.gradients)
+    return StepNodes(
+        nodes=[*scalar_nodes, *remaining, *nodes],
+        outputs=outputs,
+        state=state,
+        gradients=trained.gradients,
+    )
 
 
 def assemble(
@@ -138,6 +151,7 @@ def assemble(
     """
     fed = {p.name: p for p in (*trained.parameters, *trained.running)}
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
+    # A weight that a ConstantOfShape computes becomes an input, so its node goes.
     nodes = [node for node in step.nodes if not fed.keys() & set(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
     rename_values(nodes, {name: p.input for name, p in fed.items()})
@@ -153,6 +167,7 @@ def assemble(
     graph.input.extend(_typed_like(p.input, p) for p in fed.values())
     graph.input.extend(_typed_like(name, p) for name, p in step.state.items())
     graph.input.extend(v for v in model.graph.input if v.name in used and v.name not in fed)
+    # A step that outputs gradients needs neither learning rate nor step number.
     if passes.tape.phase is Phase.UPDATE:
         graph.input.append(helper.make_tensor_value_info(LEARNING_RATE, TensorProto.FLOAT, []))
         graph.input.append(helper.make_tensor_value_info(STEP, TensorProto.INT64, []))
@@ -171,6 +186,7 @@ def _reject_duplicate_names(
 ) -> None:
     """Raise ModelError if an input of a step has the name of another input, a node output or a weight."""
     defined = {name for node in nodes for name in node.output} | {t.name for t in weights}
+    # These prefixes may also select inputs of the model, which is no harm: no node computes those.
     own_names = [name for name in inputs if name.startswith(("in.", LEARNING_RATE, STEP))]
     defined_twice = [name for name in own_names if name in defined]
     listed_twice = [name for name in dict.fromkeys(inputs) if inputs.count(name) > 1]

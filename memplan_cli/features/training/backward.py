@@ -57,12 +57,14 @@ def sweep(
         wanted = tuple(name in needs_gradient for name in inputs)
         if not any(output_gradients) or not any(wanted):
             continue
+        # All readers of the outputs come later in ``nodes``, so the sums are complete here.
         gradients.update(
             (name, gradient)
             for name, gradient in zip(node.output, output_gradients, strict=True)
             if gradient
         )
         call = Call(node, inputs, output_gradients, wanted, tape, sweep)
+        # A rule may return fewer gradients than there are inputs.
         for name, gradient in zip_longest(inputs, _apply_rule(call), fillvalue=""):
             if name not in needs_gradient:
                 continue
@@ -76,7 +78,10 @@ def sweep(
 def dependents(
     nodes: Sequence[NodeProto], leaves: Collection[str], tape: Tape
 ) -> frozenset[str]:
-    """Return the leaves and all float tensors that are differentiable functions of a leaf."""
+    """Return the leaves and all float tensors that are differentiable functions of a leaf.
+
+    Tensors of unknown element type (0) are included: they may be floats.
+    """
     names = set(leaves)
     for node in nodes:
         if not names.isdisjoint(differentiable_reads(node)):
@@ -89,7 +94,10 @@ _RUNNING_STATISTICS = frozenset({3, 4})
 
 
 def differentiable_reads(node: NodeProto) -> tuple[str, ...]:
-    """Return the inputs and captures of a node, ``""`` for those whose gradient is always zero."""
+    """Return the inputs and captures of a node, ``""`` for those whose gradient is always zero.
+
+    Of operators of other domains nothing is known, so all their inputs are returned.
+    """
     names = reads(node)
     if node.domain not in STANDARD_DOMAINS:
         return names
@@ -103,7 +111,11 @@ def differentiable_reads(node: NodeProto) -> tuple[str, ...]:
 
 
 def _apply_rule(call: Call) -> tuple[str, ...]:
-    """Return the gradient of each input, by the rule of the call's operator."""
+    """Return the gradient of each input, by the rule of the call's operator.
+
+    Raises:
+        NoRuleError: there is no rule, or gradient flows to an output that the rule does not support.
+    """
     node = call.node
     rule = call.tape.rules.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
     if rule is None:
@@ -122,6 +134,7 @@ def _apply_rule(call: Call) -> tuple[str, ...]:
 
 
 def _unsupported(call: Call, value: str) -> NoRuleError:
+    """Return the error for an input or output, described by ``value``, that a rule does not support."""
     return NoRuleError(
         f"the gradient rule of {call.node.op_type} does not support its {value}; the node is"
         f" {call.label!r}",

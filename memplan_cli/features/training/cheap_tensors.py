@@ -6,6 +6,10 @@ computed again where the backward pass reads them, and only X is kept.
 
     forward    X ---- D = X - m ---- H = D / s        D and H are freed here
     backward   X ---- D' ---- H'                      computed again, right before their use
+
+D and H are *cheap*: results of such an operator with one *large* input, which is as large as the
+result (m and s are small). The *chain* of H is [H, D, X], and X, at its end, is its *root*. A tensor
+is *kept* if it is alive in the backward pass whatever is computed again.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ _CHEAP = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Not", "Sub"
 """Element-wise operators that cost about as much as reading their operands."""
 
 _KEEPS_OPERAND = frozenset({Family.CONTRACTION, Family.CONVOLUTION, Family.MATRIX_PRODUCT})
-"""Readers, besides Transpose, whose operands are kept: they are inputs of such an operator in the
-forward pass too."""
+"""Backward nodes, besides Transpose, whose operands are kept: they are inputs of such an operator in
+the forward pass too."""
 
 _MAX_CHAIN = 4
 """Most operators in a row that are computed again."""
@@ -45,8 +49,9 @@ def recompute_cheap_tensors(
 ) -> list[NodeProto]:
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
-    A tensor that the backward pass reads is computed again from its root, the large tensor at
-    the start of its chain of cheap operators, if the root is alive anyway or replaces several tensors.
+    A tensor that the backward pass reads is computed again from the root of its chain (see
+    `_BackwardReads.chain`), which must then be alive in its place. So this is done only if the root is
+    alive anyway, or replaces several tensors.
 
     Args:
         forward: The forward pass in order.
@@ -66,6 +71,7 @@ def recompute_cheap_tensors(
         candidates = [name for name in names if name != root and name not in outputs]
         root_is_alive = reads.is_kept(root) or root in readers or root in outputs
         if len(candidates) > 1 or (candidates and root_is_alive):
+            # All tensors of a chain but its root need copies of their nodes.
             recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
     return _with_copies(backward, recomputed, producers, tape)
 
@@ -85,13 +91,22 @@ class _BackwardReads:
     tape: Tape
 
     def is_kept(self, name: str) -> bool:
-        """Whether a tensor is alive in the backward pass even if all cheap tensors are recomputed."""
+        """Whether a tensor is alive in the backward pass even if all cheap tensors are recomputed.
+
+        These are graph inputs, weights, and what a node of `_keeps_operand` reads.
+        """
         if name not in self.producers:
             return True
         return any(map(_keeps_operand, self.readers.get(name, ())))
 
     def chain(self, name: str) -> list[str]:
-        """Return a tensor, the large tensor that it is computed from, and so on up to the root."""
+        """Return the chain of a tensor: itself, its cheap producer's large input, and so on to the root.
+
+        For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. It ends at the first
+        tensor after ``name`` that is kept, at one that has no `_cheap_source`, or after `_MAX_CHAIN`
+        producers, so that the root may be the result of a cheap node too. Without a cheap producer, a
+        tensor is its own root.
+        """
         chain = [name]
         while len(chain) <= _MAX_CHAIN:
             source = self._cheap_source(chain[-1])
@@ -105,7 +120,8 @@ class _BackwardReads:
     def _cheap_source(self, name: str) -> str:
         """Return the large input of the cheap node that produces a tensor.
 
-        Empty if its producer is not cheap, or does not have exactly one large input.
+        Empty if its producer is not cheap, or does not have exactly one large input: with two,
+        recomputation would keep two large tensors for one.
         """
         node = self.producers.get(name)
         if node is None or node.op_type not in _CHEAP or node.domain:
@@ -116,7 +132,11 @@ class _BackwardReads:
         return str(large[0]) if len(large) == 1 else ""
 
     def _is_large(self, name: str, result: str) -> bool:
-        """Whether a tensor is as large as the result of a node that may broadcast it."""
+        """Whether an input of a node is as large as its result, that is, not repeated by broadcasting.
+
+        A forward tensor counts as large if that is not known. A graph input or weight must have the
+        result's shape; it is alive anyway.
+        """
         shape, full = self.tape.tensor(name).shape, self.tape.tensor(result).shape
         if name not in self.producers:
             return shape == full
@@ -124,6 +144,7 @@ class _BackwardReads:
 
 
 def _keeps_operand(reader: NodeProto) -> bool:
+    """Whether what a backward node reads is kept; a Transpose prepares an operand of a matrix product."""
     traits = operator(reader)
     return traits.family in _KEEPS_OPERAND or traits.name == "Transpose"
 
@@ -134,15 +155,19 @@ def _with_copies(
     producers: Mapping[str, NodeProto],
     tape: Tape,
 ) -> list[NodeProto]:
-    """Return the backward nodes, which are changed to read copies of the recomputed tensors.
+    """Let the backward nodes read copies of the recomputed tensors, in place; return them with the copies.
 
-    A copy of a tensor's producer is placed before the first node that reads the tensor.
+    A copy of a tensor's producer is placed before the first backward node that reads the tensor. A
+    producer is a cheap node, so it has one output.
     """
     result: list[NodeProto] = []
     copies: dict[str, str] = {}
 
     def copy_of(name: str) -> str:
-        """Return the name of a tensor in the backward pass, after adding copies of its producers."""
+        """Return the tensor to read instead of ``name``: its copy, or itself if it is not recomputed.
+
+        When a copy is first asked for, its node and those before it in the chain are added to ``result``.
+        """
         if name not in recomputed:
             return name
         if name not in copies:

@@ -79,8 +79,13 @@ def differentiate(
     # The backward pass; rules may add nodes to the forward pass too.
     seed = _gradient_of_loss(tape, loss)
     gradients = sweep(live_nodes(nodes, [loss]), {loss: seed}, parameters, tape)
+    # Additions that read graph inputs come first: there is no producer that they could follow.
     forward = [
-        *(node for v in graph.input for node in tape.forward_additions.get(v.name, ())),
+        *(
+            node
+            for value in graph.input
+            for node in tape.forward_additions.get(value.name, ())
+        ),
         *tape.forward_nodes(nodes),
     ]
     # Only what the parameters' gradients depend on remains.
@@ -98,6 +103,7 @@ def differentiate(
 
 
 def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:
+    """Return the error for a loss that no node computes, with names of tensors like it."""
     computed = [name for node in graph.node for name in node.output if name]
     near = get_close_matches(loss, computed, n=3) or [value.name for value in graph.output]
     return SettingsError(
@@ -110,9 +116,10 @@ def _gradient_of_loss(tape: Tape, loss: str) -> str:
     """Return the gradient of the loss with respect to itself: 1, in the shape of the loss.
 
     Raises:
-        SettingsError: the loss is known to have more than one element.
+        SettingsError: a dim of the loss is a number other than 1, or a symbol of the model.
     """
     tensor = tape.tensor(loss)
+    # Dims without a name, or with one that shape inference invented, may be 1 in a run.
     dims = [d for d in tensor.shape or () if d is not None and not is_generated_name(str(d))]
     if any(dim != 1 for dim in dims):
         raise SettingsError(
@@ -133,6 +140,7 @@ def _gradient_names(
     """
     computed = {name for node in nodes for name in node.output}
     names: dict[str, str] = {}
+    # The gradients are in the order of the backward pass.
     for tensor, gradient in reversed(list(gradients.items())):
         if gradient in computed and gradient not in names:
             names[gradient] = pool.fresh(f"{tensor}_grad")

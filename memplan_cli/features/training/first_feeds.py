@@ -68,7 +68,7 @@ def _weight_values(tensor: TensorProto, folder: Path | None) -> Array:
     try:
         values: Array = numpy_helper.to_array(tensor, str(folder) if folder else "")
     except (OSError, ValueError, checker.ValidationError) as error:
-        if is_stored_in_model(tensor):
+        if is_stored_in_model(tensor):  # the error is not about a data file
             raise
         raise ModelError(
             f"the values of weight {tensor.name!r} are not in the model, and its data file"
@@ -79,13 +79,16 @@ def _weight_values(tensor: TensorProto, folder: Path | None) -> Array:
 
 
 def _fill_values(graph: GraphProto, weights: dict[str, TensorProto]) -> dict[str, Array]:
-    """Return the fill value, of rank 0, of each ConstantOfShape node of known shape, by its output."""
+    """Return the fill value, of rank 0, of each ConstantOfShape node whose shape is one of the weights.
+
+    The key is the node's output.
+    """
     fill_values: dict[str, Array] = {}
     for node in graph.node:
         if node.op_type != "ConstantOfShape" or node.input[0] not in weights:
             continue
         value: Array = np.zeros((), np.float32)
-        for attribute in node.attribute:
+        for attribute in node.attribute:  # ``value`` is the only one
             value = numpy_helper.to_array(attribute.t).reshape(())
         fill_values[node.output[0]] = value
     return fill_values

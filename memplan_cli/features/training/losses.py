@@ -58,7 +58,8 @@ def add_loss(model: ModelProto, function: LossFunction) -> str:
     """Append a loss function to a model, in place, and return the name of the loss.
 
     Raises:
-        SettingsError: the output does not exist, has no known shape, or is not of a float type.
+        SettingsError: the output does not exist, has no known shape or rank 0, or is not of a float
+            type.
     """
     graph = model.graph
     output = function.output or graph.output[0].name
@@ -83,12 +84,14 @@ def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
     """Append L = mean of -log softmax(X)[label], and return its name.
 
     If the model ends with a Softmax, X is the input of that Softmax. Classes are on axis 1 of images
-    ([N, C, H, W] and more axes), otherwise on the last axis. Labels are class numbers.
+    ([N, C, H, W] and more axes), otherwise on the last axis. Labels are class numbers. The mean is over the
+    labels that are not `IGNORED_LABEL`: ignored ones are replaced by class 0, and their summands by 0.
 
     Raises:
         SettingsError: the labels are not integers.
     """
     rank = len(operands.shape)
+    # An output of rank 3 is a sequence [N, length, classes].
     axis = 1 if rank >= 4 else rank - 1
     writer = _LossWriter(graph)
     logits = _softmax_input(graph, operands.output, axis, rank)
@@ -166,7 +169,10 @@ class _LossWriter:
 
 
 def _softmax_input(graph: GraphProto, name: str, axis: int, rank: int) -> str:
-    """Return the input of the Softmax over ``axis`` that computes a tensor, or the tensor itself."""
+    """Return the input of the Softmax over ``axis`` that computes a tensor, or the tensor itself.
+
+    The loss applies LogSoftmax to the result; after a Softmax that would be a second one.
+    """
     node = producer_nodes(graph.node).get(name)
     if node is None or node.op_type != "Softmax":
         return name

@@ -82,7 +82,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True)
 class UpdatedWeight:
-    """The new value of a weight and of the optimizer's state for it."""
+    """The tensors with the new value of a weight and of the optimizer's state for it, by state name."""
 
     weight: str
     state: Mapping[str, str] = field(default_factory=dict)
@@ -124,14 +124,14 @@ def _adam(
 ) -> UpdatedWeight:
     """Write the formulas of `adam` for a gradient that already includes the decay, if any."""
     weight, scalars = update.weight, update.scalars
-    first = _moving_average(tape, update.state["m"], gradient, optimizer.beta1, weight)
+    m = _moving_average(tape, update.state["m"], gradient, optimizer.beta1, weight)
     square = tape.emit("Mul", gradient, gradient)
-    second = _moving_average(tape, update.state["v"], square, optimizer.beta2, weight)
-    root = tape.emit("Div", tape.emit("Sqrt", second), scalars.correction_root)
-    divisor = tape.emit("Add", root, tape.scalar(optimizer.epsilon, weight))
-    ratio = tape.emit("Div", first, divisor)
+    v = _moving_average(tape, update.state["v"], square, optimizer.beta2, weight)
+    corrected_root = tape.emit("Div", tape.emit("Sqrt", v), scalars.correction_root)
+    divisor = tape.emit("Add", corrected_root, tape.scalar(optimizer.epsilon, weight))
+    ratio = tape.emit("Div", m, divisor)
     change = tape.emit("Mul", ratio, scalars.corrected_rate)
-    return UpdatedWeight(tape.emit("Sub", weight, change), {"m": first, "v": second})
+    return UpdatedWeight(tape.emit("Sub", weight, change), {"m": m, "v": v})
 
 
 def _moving_average(tape: Tape, old: str, new: str, share: float, like: str) -> str:
@@ -159,7 +159,7 @@ def update_scalars(
     digits in the first steps.
     """
     rate = tape.emit("Cast", learning_rate, to=dtype)
-    if "v" not in OPTIMIZERS[optimizer.kind].state:
+    if "v" not in OPTIMIZERS[optimizer.kind].state:  # no second moment: nothing is corrected
         return UpdateScalars(rate)
     double = TensorProto.DOUBLE
     one = tape.constant(1, double)

@@ -98,6 +98,7 @@ def select_parameters(
         {
             name: "frozen" if name in frozen else reason
             for name, weight in weights.items()
+            # Scalars are left out: most are constants, such as an epsilon.
             if weight.sizes and (name in frozen or name not in selected)
         },
     )
@@ -111,6 +112,7 @@ def float_weights(graph: GraphProto) -> dict[str, Parameter]:
         if tensor.data_type in FLOATS
     }
     initializers = {tensor.name: tensor for tensor in graph.initializer}
+    # Exporters store a weight of equal elements as a ConstantOfShape.
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in initializers:
             dtype = _fill_dtype(node)
@@ -121,7 +123,7 @@ def float_weights(graph: GraphProto) -> dict[str, Parameter]:
 
 
 def _fill_dtype(node: NodeProto) -> int:
-    """Return the element type of a ConstantOfShape node's output."""
+    """Return the element type of a ConstantOfShape node's output: that of ``value``, or float32."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return int(helper.get_attribute_value(attribute).data_type)
@@ -144,7 +146,7 @@ def _matches(glob: str, trainable: Mapping[str, Parameter]) -> list[str]:
     Raises:
         SettingsError: there are none.
     """
-    if glob in trainable:
+    if glob in trainable:  # a name may contain brackets, which a glob would interpret
         return [glob]
     matches = [name for name in trainable if fnmatchcase(name, glob)]
     if not matches:
@@ -157,6 +159,7 @@ def _matches(glob: str, trainable: Mapping[str, Parameter]) -> list[str]:
 
 
 _ALL_INPUTS = frozenset(range(64))
+"""More inputs than a node has."""
 
 _LEARNED_INPUTS: Mapping[str, frozenset[int]] = {
     "Add": frozenset({0, 1}),
@@ -183,6 +186,7 @@ _LEARNED_INPUTS: Mapping[str, frozenset[int]] = {
 Resize, running statistics and the like are at other inputs."""
 
 _REARRANGING = frozenset({Family.JOIN, Family.PERMUTATION, Family.REPETITION, Family.SLICE})
+"""Families that only move elements, besides views."""
 
 
 def _learned_weights(graph: GraphProto, weights: Mapping[str, Parameter]) -> set[str]:
@@ -190,6 +194,7 @@ def _learned_weights(graph: GraphProto, weights: Mapping[str, Parameter]) -> set
 
     Operators that only move elements, or cast them, may be in between.
     """
+    # The weights whose elements a tensor consists of; at first each weight itself.
     origins: dict[str, tuple[str, ...]] = {
         name: (name,) for name, weight in weights.items() if weight.sizes
     }
@@ -199,9 +204,9 @@ def _learned_weights(graph: GraphProto, weights: Mapping[str, Parameter]) -> set
         for index, name in enumerate(node.input):
             if index in learned_inputs:
                 learned.update(origins.get(name, ()))
-        moved = tuple(origin for name in node.input for origin in origins.get(name, ()))
-        if moved and _moves_elements(node):
-            origins.update(dict.fromkeys(node.output, moved))
+        input_origins = tuple(o for name in node.input for o in origins.get(name, ()))
+        if input_origins and _moves_elements(node):
+            origins.update(dict.fromkeys(node.output, input_origins))
     return learned
 
 

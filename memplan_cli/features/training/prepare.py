@@ -79,7 +79,7 @@ def _with_recent_opset(model: ModelProto) -> ModelProto:
     opset = standard_opset(model)
     if opset >= OLDEST_OPSET:
         return model
-    resizes = _resizes_before_opset_11(model)
+    resizes = _resizes_before_opset_11(model)  # the conversion loses their coordinate mode
     try:
         converted = version_converter.convert_version(model, OLDEST_OPSET)
     except Exception as error:
@@ -121,7 +121,7 @@ def _resizes_before_opset_11(model: ModelProto) -> list[_OldResize]:
     for graph in graphs(model.graph):
         constants = dict(constant_tensors(graph))
         for node in graph.node:
-            if node.op_type == "Upsample":
+            if node.op_type == "Upsample":  # never shrinks an axis
                 resizes.append(_OldResize(node.output[0], "floor"))
             elif node.op_type == "Resize" and not node.domain:
                 resizes.append(_OldResize(node.output[0], _nearest_mode(node, constants)))
@@ -129,7 +129,13 @@ def _resizes_before_opset_11(model: ModelProto) -> list[_OldResize]:
 
 
 def _nearest_mode(node: NodeProto, constants: Mapping[str, TensorProto]) -> str:
-    """Return the ``nearest_mode`` of opset 11 that rounds like a Resize of opset 10."""
+    """Return the ``nearest_mode`` of opset 11 that rounds like a Resize of opset 10.
+
+    That Resize rounds down along axes that grow and up along axes that shrink.
+
+    Raises:
+        ModelError: some axes grow and others shrink, or the scales are not constant.
+    """
     is_nearest = all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
     if not is_nearest:
         return "floor"  # ignored by linear interpolation
@@ -148,7 +154,10 @@ def _nearest_mode(node: NodeProto, constants: Mapping[str, TensorProto]) -> str:
 
 
 def _restore_resizes(model: ModelProto, resizes: Sequence[_OldResize]) -> None:
-    """Give converted Resize nodes the coordinate mode and output names of their originals, in place."""
+    """Give converted Resize nodes the coordinate mode and output names of their originals, in place.
+
+    The conversion keeps the order of these nodes, and renames their outputs.
+    """
     if not resizes:
         return
     all_graphs = list(graphs(model.graph))
@@ -178,7 +187,7 @@ def _retype_former_attributes(model: ModelProto) -> None:
         weights = dict(constant_tensors(graph))
         for node in graph.node:
             dtype = tensors.get(node.input[0], UNKNOWN).dtype if node.input else 0
-            if dtype not in FLOATS or dtype == TensorProto.FLOAT:
+            if dtype not in FLOATS or dtype == TensorProto.FLOAT:  # float32 is right already
                 continue
             for index in _FORMER_ATTRIBUTES.get(node.op_type, ()):
                 weight = weights.get(node.input[index]) if index < len(node.input) else None

@@ -167,7 +167,8 @@ def _fixed_weights(step: TrainStep) -> Iterator[doc.Block]:
         for reason, names in sorted(names_by_reason.items())
     ]
     heads = (">weights", "reason", "for example")
-    yield from doc.section("Not trained, and why", doc.first_rows(heads, rows, 0, "reasons"))
+    table = doc.first_rows(heads, rows, hidden=0, noun="reasons")
+    yield from doc.section("Not trained, and why", table)
 
 
 def _joined_names(names: Sequence[str]) -> tuple[str | doc.Name, ...]:

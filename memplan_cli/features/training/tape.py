@@ -43,9 +43,10 @@ def set_phase(node: NodeProto, phase: Phase) -> None:
 
 
 _MAX_FLOAT16 = 65504.0
+"""The largest finite float16."""
 
-_MAX_DIVISOR_STEP = 2.0**15
-"""A divisor that float16 cannot hold is replaced by several divisors of at most this size."""
+_DIVISOR_STEP = 2.0**15
+"""A divisor above `_MAX_FLOAT16` is replaced by this power of two, as often as needed, and the rest."""
 
 
 class UnknownShapeError(ModelError):
@@ -57,6 +58,7 @@ class ConstantPool(FreshNames):
 
     Attributes:
         initializers: the constants so far, to be added to the graph.
+        _names: their names, by element type, shape and bytes.
     """
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -70,7 +72,7 @@ class ConstantPool(FreshNames):
         if key not in self._names:
             name = self.fresh(f"const/{len(self._names)}")
             tensor = numpy_helper.from_array(array, name)
-            if tensor.data_type != dtype:
+            if tensor.data_type != dtype:  # a type that the array cannot have
                 tensor = helper.make_tensor(name, dtype, array.shape, array.ravel())
             self.initializers.append(tensor)
             self._names[key] = name
@@ -143,7 +145,10 @@ class Tape:
         self.forward_additions.setdefault(name, []).append(node)
 
     def forward_nodes(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-        """Return forward nodes with the replacements and additions of this tape put in."""
+        """Return forward nodes with the replacements and additions of this tape put in.
+
+        Additions behind a tensor that none of these nodes computes, such as a graph input, are left out.
+        """
         result: list[NodeProto] = []
         for node in nodes:
             for new in self.replacements.get(node.output[0], [node]):
@@ -250,6 +255,7 @@ class Tape:
         shape = self.tensor(like).shape
         if shape is not None:
             dims = [dim if isinstance(dim, int) else -1 for dim in shape]
+            # Reshape infers one -1, and only if no dim is 0.
             if dims.count(-1) <= 1 and 0 not in dims:
                 return self.emit("Reshape", gradient, self.ints(*dims))
         return self.emit("Reshape", gradient, self.shape_of(like), allowzero=1)
@@ -275,19 +281,20 @@ class Tape:
     def divide(self, name: str, count: int, like: str) -> str:
         """Return a tensor divided by a count; ``like`` has the tensor's element type.
 
-        A count above 65504 is infinite in float16; it is divided by in several steps.
+        In float16 a count above 65504 would be infinite, so there are several Div nodes then; in other
+        types there is one.
         """
-        rest = float(count)
-        limit = _MAX_FLOAT16 if self.dtype(like) == TensorProto.FLOAT16 else rest
-        while rest > limit:
-            name = self.emit("Div", name, self.scalar(_MAX_DIVISOR_STEP, like))
-            rest /= _MAX_DIVISOR_STEP
-        return self.emit("Div", name, self.scalar(rest, like))
+        divisor = float(count)
+        max_divisor = _MAX_FLOAT16 if self.dtype(like) == TensorProto.FLOAT16 else divisor
+        while divisor > max_divisor:
+            name = self.emit("Div", name, self.scalar(_DIVISOR_STEP, like))
+            divisor /= _DIVISOR_STEP
+        return self.emit("Div", name, self.scalar(divisor, like))
 
     def divide_by_tensor(self, name: str, count: str, like: str) -> str:
         """Return a tensor divided by an int64 scalar; ``like`` has the tensor's element type.
 
-        Float16 is divided in float32.
+        Float16 is divided in float32, because the count may be too large for float16.
         """
         dtype = self.dtype(like)
         if dtype != TensorProto.FLOAT16:
@@ -312,6 +319,7 @@ class Call:
     Attributes:
         node: the forward node.
         inputs: what the node reads, captures of its subgraphs last; ``""``: no gradient flows there.
+            (`input` returns the name in any case.)
         gradients: the gradient of each output, ``""`` if none flows.
         wanted: for each of ``inputs``, whether its gradient is needed.
         tape: where the rule writes its nodes.

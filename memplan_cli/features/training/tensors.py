@@ -73,9 +73,9 @@ def tensor_of(value_type: TypeProto) -> Tensor:
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     """Return the inferred types of all tensors of a model and its subgraphs, by name."""
-    light = _without_large_weights(model)
+    light = _without_large_weights(model)  # shapes do not depend on their values
     for node in (node for graph in graphs(light.graph) for node in graph.node):
-        # In other domains this has no effect: they have no Identity.
+        # Inference knows no Identity of another domain, so it skips a node of that domain as before.
         if node.op_type in _LIKE_THEIR_INPUT:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
@@ -86,6 +86,7 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
             tensors[weight.name] = Tensor(weight.data_type, tuple(weight.dims))
         for value in (*graph.input, *graph.value_info, *graph.output):
             tensor = tensor_of(value.type)
+            # A tensor may be listed twice; an entry without a shape replaces none that has one.
             if value.name not in tensors or tensor.shape is not None:
                 tensors[value.name] = tensor
     return tensors
@@ -94,7 +95,8 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
 def _without_large_weights(model: ModelProto) -> ModelProto:
     """Return a copy of a model in which large weights are graph inputs.
 
-    Unlike in `light_copy`, a graph input with the name of a weight keeps its own shape.
+    A large weight that is a graph input already only loses its values: the shape of the input stays,
+    which may have symbols because a caller may feed another tensor.
     """
     light = deepcopy(model)
     inputs = {value.name for value in light.graph.input}
@@ -138,7 +140,7 @@ _LARGER_THAN_INPUT = frozenset(
 
 
 def fold_shapes(model: ModelProto) -> None:
-    """Replace small integer nodes with known inputs by initializers, in place.
+    """Replace nodes that compute small integer tensors from known inputs by initializers, in place.
 
     Exported models and function bodies compute the target of a Reshape by Shape, Gather and
     Concat. Shape inference knows the result's shape only after these are folded.
@@ -169,7 +171,7 @@ def _folded_value(
         return None
     if is_random(node) or node.op_type in CONTROL_FLOW:
         return None
-    if node.op_type == "Shape":
+    if node.op_type == "Shape":  # needs the shape of its input, not the values
         sizes = tensors.get(node.input[0], UNKNOWN).sizes
         if sizes is None:
             return None
@@ -192,5 +194,6 @@ def _is_foldable(
     if not all(name in values for name in node.input if name):
         return False
     if output.sizes is None:
+        # The output is about as small as the inputs, which are constants of limited size.
         return operator(node).family not in _LARGER_THAN_INPUT
     return prod(output.sizes) <= _MAX_CONSTANT_ELEMENTS

@@ -115,6 +115,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         loss = add_loss(forward, loss)
     selection = select_parameters(forward.graph, recipe.train, recipe.freeze)
     selected = selection.parameters
+    # Counted before `differentiate` changes the nodes.
     readers = Counter(name for node in forward.graph.node for name in set(node.input))
     running: tuple[Parameter, ...] = ()
     if recipe.statistics is Statistics.BATCH:
@@ -129,6 +130,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     )
     parameters = tuple(p for p in selected if p.name in passes.gradients)
     unreached = [p.name for p in selected if p.name not in passes.gradients]
+    # All weights that the user names must be trained; of the default selection, one is enough.
     if not parameters or (recipe.train and unreached):
         names = ", ".join(unreached[:5]) if recipe.train else "any of the parameters"
         raise SettingsError(f"the loss does not depend on {names}")
@@ -161,7 +163,8 @@ def _use_batch_statistics(
     """Set the batch normalisations before the loss to training mode, in place.
 
     Returns the running statistics that are weights or graph inputs. Their new values are outputs
-    of the nodes, named as in `Parameter.output`.
+    of the nodes, named as in `Parameter.output`: output 1 is the new mean, input 3, and output 2 the new
+    variance, input 4.
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
     fresh_names = FreshNames.of(model)
@@ -176,6 +179,7 @@ def _use_batch_statistics(
         while len(node.output) < 3:
             node.output.append("")
         for index, kind in ((1, "running_mean"), (2, "running_var")):
+            # A statistic that nodes compute has no input that could take a new value.
             if node.input[index + 2] not in known:
                 continue
             statistic = known[node.input[index + 2]]
@@ -183,7 +187,7 @@ def _use_batch_statistics(
                 name = fresh_names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
             updated.add(statistic.name)
-            if node.output[index]:
+            if node.output[index]:  # other nodes may read it by its former name
                 rename_values(model.graph.node, {node.output[index]: statistic.output})
             node.output[index] = statistic.output
             running.append(statistic)
@@ -193,9 +197,11 @@ def _use_batch_statistics(
 def _separate_statistic(
     model: ModelProto, node: NodeProto, index: int, shared: Parameter, name: str
 ) -> Parameter:
-    """Replace a running statistic that another node or weight updates by a new graph input, in place.
+    """Let a node read a new graph input instead of a statistic that is updated elsewhere too, in place.
 
-    Exporters store equal initializers once. ``index`` is that of the node's output with the new value.
+    Exporters store equal initializers once, so two nodes, or a node and a trained weight, may share one.
+    ``index`` is that of the node's output with the new value. Returns the statistic with the new name;
+    its initial value is that of the shared one.
     """
     node.input[index + 2] = name
     model.graph.input.append(helper.make_tensor_value_info(name, shared.dtype, shared.sizes))

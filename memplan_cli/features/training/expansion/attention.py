@@ -60,7 +60,7 @@ def _reject_unsupported(call: Call) -> None:
             " window or operands of several types: it has no gradient rule for that"
         )
     if not call.input(3) or tape.opset < _PADDED_MASKS_OPSET:
-        return
+        return  # a mask, if any, broadcasts to all keys
     key_count = tape.shape(call.input(1))[-2]
     mask_length = tape.shape(call.input(3))[-1]
     if isinstance(mask_length, int) and mask_length != key_count:
@@ -71,18 +71,28 @@ def _reject_unsupported(call: Call) -> None:
 
 
 def _head_count(call: Call, index: int) -> int:
-    """Return the number of heads of Q (index 0), K (1) or V (2)."""
+    """Return the number of heads of Q (index 0), K (1) or V (2).
+
+    Raises:
+        ModelError: it is a dim of unknown size.
+    """
     if call.tape.rank(call.input(0)) == 3:
         return int(call.attribute("kv_num_heads" if index else "q_num_heads"))
     counts = [call.tape.shape(call.input(i))[1] for i in range(2)]
-    count = counts[min(index, 1)]
+    count = counts[min(index, 1)]  # V has as many heads as K
     if not isinstance(count, int):
         raise ModelError(f"the number of heads of {call.node.name!r} is not known")
     return count
 
 
 def _head_width(call: Call, index: int) -> int:
-    """Return the number of elements of a head of Q (index 0), K (1) or V (2)."""
+    """Return the number of elements of a head of Q (index 0), K (1) or V (2).
+
+    In an operand of rank 3 the last axis holds all heads.
+
+    Raises:
+        ModelError: it is a dim of unknown size.
+    """
     shape = call.tape.shape(call.input(index))
     width = shape[-1]
     if not isinstance(width, int):
@@ -100,8 +110,10 @@ def _heads(call: Call, index: int) -> str:
     if heads == query_heads:
         return name
     width = _head_width(call, index)
-    apart = tape.emit("Unsqueeze", name, tape.ints(2))
-    repeated = tape.emit("Expand", apart, tape.ints(1, 1, query_heads // heads, 1, 1))
+    # Each head is repeated for a group of heads of Q that follow each other.
+    with_group_axis = tape.emit("Unsqueeze", name, tape.ints(2))
+    group_size = query_heads // heads
+    repeated = tape.emit("Expand", with_group_axis, tape.ints(1, 1, group_size, 1, 1))
     return tape.emit("Reshape", repeated, tape.ints(0, query_heads, -1, width))
 
 
@@ -135,6 +147,7 @@ def _with_mask(call: Call, scores: str) -> str:
     if mask and tape.dtype(mask) == TensorProto.BOOL:
         scores = tape.emit("Where", mask, scores, tape.constant(lowest, dtype))
     elif mask:
+        # Half of the lowest number, so that its sum with a score is finite too.
         finite_mask = tape.emit("Max", mask, tape.constant(lowest / 2, dtype))
         scores = tape.emit("Add", scores, finite_mask)
     if not call.attribute("is_causal", 0):
@@ -143,7 +156,12 @@ def _with_mask(call: Call, scores: str) -> str:
 
 
 def _causal_mask(call: Call) -> str:
-    """Return a bool constant [queries, keys]: whether key j is not after query i."""
+    """Return a bool constant [queries, keys]: whether key j is not after query i.
+
+    Raises:
+        UnknownShapeError: the number of queries or keys is not known.
+    """
+    # Operands are [batch, length, width] or [batch, heads, length, width].
     axis = 1 if call.tape.rank(call.input(0)) == 3 else 2
     queries, keys = (
         call.tape.sizes(call.input(i), "the causal mask is a constant")[axis] for i in (0, 1)
@@ -152,9 +170,12 @@ def _causal_mask(call: Call) -> str:
 
 
 def _zero_where_all_masked(call: Call, result: str) -> str:
-    """Return the result with zeros for queries whose keys are all masked by minus infinity or False."""
+    """Return the result with zeros for queries whose keys are all masked by minus infinity or False.
+
+    With the finite numbers of `_with_mask`, softmax gives such a query equal weights instead.
+    """
     tape, mask = call.tape, call.input(3)
-    if not mask:
+    if not mask:  # the causal mask alone leaves each query the first key
         return result
     dtype = tape.dtype(call.input(0))
     zero, minus_infinity = tape.constant(0, dtype), tape.constant(-math.inf, dtype)
@@ -162,5 +183,6 @@ def _zero_where_all_masked(call: Call, result: str) -> str:
         mask = tape.emit("Where", mask, zero, minus_infinity)
     if call.attribute("is_causal", 0):
         mask = tape.emit("Where", _causal_mask(call), mask, minus_infinity)
+    # The mask is a summand of the scores now: minus infinity for each masked key.
     highest = tape.emit("ReduceMax", mask, tape.ints(-1), keepdims=1)
     return tape.emit("Where", tape.emit("Greater", highest, minus_infinity), result, zero)

@@ -58,12 +58,12 @@ def expand(
     """Replace nodes without a rule between the parameters and the loss, in place.
 
     Their nodes may be nested, and their replacements may contain further ones, so this is repeated.
-    Operators for which no expansion is known stay.
+    Operators for which no expansion is known stay, and so do those nested more than `_MAX_ROUNDS` deep.
 
     Raises:
         ModelError: a loop's length is not fixed, or an operator has a form that is not supported.
     """
-    if _has_unknown_rank(model):
+    if _has_unknown_rank(model):  # often because the target of a Reshape is computed
         fold_shapes(model)
     for _ in range(_MAX_ROUNDS):
         tape = Tape(
@@ -108,6 +108,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bo
             continue
         if node.op_type == "If":
             for _, branch in subgraphs(node):
+                # All nodes of a branch count: which of them the parameters reach is not known here.
                 inner = {n.output[0] for n in branch.node if not operator(n).has_zero_gradient}
                 changed |= _expand_nodes(branch, tape, inner)
         expansion = _expansion(node, tape)

@@ -32,7 +32,7 @@ def inline_function(call: Call) -> bool:
     if function is None:
         return False
     tape = call.tape
-    names = dict.fromkeys(function.input, "")
+    names = dict.fromkeys(function.input, "")  # "": an optional input that the node omits
     names |= dict(zip(function.input, call.node.input, strict=False))
     attributes = {a.name: a for a in (*function.attribute_proto, *call.node.attribute)}
     nodes = []
@@ -42,6 +42,7 @@ def inline_function(call: Call) -> bool:
         if tensor is None:
             nodes.append(copy)
             continue
+        # A Constant becomes an initializer of the model.
         names[tensor.name] = tape.pool.fresh(f"{call.label}/{tensor.name}")
         tensor.name = names[tensor.name]
         tape.pool.initializers.append(tensor)
@@ -53,6 +54,11 @@ def inline_function(call: Call) -> bool:
 
 
 def _function_body(call: Call) -> FunctionProto | None:
+    """Return the body that ONNX defines for a node's operator; None if it has none.
+
+    A body may depend on the attributes and input types of the node. Only bodies in operators of
+    `OLDEST_OPSET` or later count: the gradient rules know no older ones.
+    """
     opset = call.tape.opset
     try:
         schema = defs.get_schema(call.node.op_type, opset, "")
@@ -80,6 +86,7 @@ def unroll_loop(call: Call) -> None:
     scanned: list[list[str]] = [[] for _ in body.output[1 + count :]]
     for iteration in range(trip_count):
         inputs = [tape.constant(iteration, TensorProto.INT64), condition, *carried]
+        # A body returns the condition, which stays true, the carried values, and slices.
         results = _copy_body(call, body, weights, inputs, iteration)
         carried = results[1 : 1 + count]
         for slices, name in zip(scanned, results[1 + count :], strict=True):
@@ -89,6 +96,11 @@ def unroll_loop(call: Call) -> None:
 
 
 def _trip_count(call: Call, body: GraphProto) -> int:
+    """Return the number of iterations of a Loop, at least 1: without any there is nothing to stack.
+
+    Raises:
+        ModelError: it is not constant or less than 1, or the condition may end the loop earlier.
+    """
     bound = call.constant_input(0)
     if bound is None or int(bound.ravel()[0]) < 1 or not _is_always_true(call, body):
         raise ModelError(
@@ -104,6 +116,7 @@ def _is_always_true(call: Call, body: GraphProto) -> bool:
     initial = call.constant_input(1)
     if call.input(1) and (initial is None or not initial.all()):
         return False
+    # Exporters pass the condition through the body, often by an Identity.
     name, producers = body.output[0].name, producer_nodes(body.node)
     while name in producers and producers[name].op_type == "Identity":
         name = producers[name].input[0]
@@ -145,7 +158,13 @@ def unroll_scan(call: Call) -> None:
 
 
 def _scan_input_slices(call: Call, state_count: int, index: int) -> list[str]:
-    """Return the slices of a scanned input in the order in which the iterations read them."""
+    """Return the slices of a scanned input in the order in which the iterations read them.
+
+    ``index`` counts the scanned inputs, which follow the ``state_count`` inputs with initial states.
+
+    Raises:
+        UnknownShapeError: the length of the scanned axis is not known.
+    """
     tape, name = call.tape, call.input(state_count + index)
     axis = call.attribute("scan_input_axes", [0] * (index + 1))[index]
     sizes = tape.sizes(name, "a Scan is unrolled, so the length of what it scans is needed")
@@ -167,6 +186,7 @@ def _copy_body(
     new_names = _copy_nodes(
         call.tape, body.node, {**names, **weights}, f"{call.label}/{iteration}"
     )
+    # An output of a body may be a capture, which keeps its name.
     return [new_names.get(value.name, value.name) for value in body.output]
 
 

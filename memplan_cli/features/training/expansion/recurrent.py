@@ -86,8 +86,10 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
     length = tape.sizes(x, "a recurrence is unrolled")[1 if batch_first else 0]
     if batch_first:
         x = tape.emit("Transpose", x, perm=[1, 0, 2])
+    # For each direction, whether it reads the sequence backwards.
     reversals = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     is_reversed = reversals[call.attribute("direction", "forward")]
+    # Input 5 is the initial H, input 6 the initial C.
     initial = [
         _initial_state(call, 5 + index, batch_first) for index in range(operator.state_count)
     ]
@@ -106,6 +108,7 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
         steps = [tape.stack(parts, 0) for parts in zip(*sequences, strict=True)]
         y = tape.stack(steps, 0)
         if batch_first:
+            # From [length, directions, batch, hidden] to [batch, length, directions, hidden].
             y = tape.emit("Transpose", y, perm=[2, 0, 1, 3])
         tape.copy_to(node.output[0], y)
     for index, name in enumerate(node.output[1:]):
@@ -140,6 +143,7 @@ def _cell(
     if call.node.op_type == "LSTM" and call.input(7):
         flat = _of_direction(call, call.input(7), direction)
         peepholes = tape.emit_many("Split", [flat], 3, axis=0, num_outputs=3)
+    # A node lists the activations of the first direction, then those of the second.
     count = len(operator.activations)
     named = [_ACTIVATIONS[name.lower()] for name in _activation_names(call)]
     activations = named[direction * count : (direction + 1) * count] or operator.activations
@@ -220,7 +224,7 @@ def _initial_state(call: Call, index: int, batch_first: int) -> str:
     x, hidden = call.input(0), _hidden_size(call)
     axis = 0 if batch_first else 1
     batch = tape.shape(x)[axis]
-    if isinstance(batch, int):
+    if isinstance(batch, int):  # otherwise the shape is computed in the run
         shape = tape.ints(_direction_count(call), batch, hidden)
     else:
         dim = tape.emit("Gather", tape.emit("Shape", x), tape.ints(axis))

@@ -61,4 +61,4 @@ DIFFERENTIABLE_OUTPUTS: Mapping[str, int] = {
     "SoftmaxCrossEntropyLoss": 2,
     "Split": 64,
 }
-"""How many outputs a rule supports, the first ones, if more than one; 64 stands for all."""
+"""How many outputs a rule supports, the first ones, if more than one; 64, more than any node has: all."""

@@ -27,6 +27,7 @@ def leaky_relu(call: Call) -> Gradients:
     """Y = X where X >= 0 else a X: dX = dY, or a dY."""
     slope = call.attribute("alpha", 0.01)
     scaled = call.tape.emit("Mul", call.dy, call.tape.scalar(slope, call.input(0)))
+    # With a positive slope Y has the sign of X, so X can be freed.
     sign = call.output() if slope > 0 else call.input(0)
     return (_where_positive(call, sign, scaled),)
 
@@ -54,6 +55,7 @@ def thresholded_relu(call: Call) -> Gradients:
 def elu(call: Call) -> Gradients:
     """Y = X where X > 0 else a (e^X - 1): dX = dY, or dY (Y + a)."""
     alpha = call.attribute("alpha", 1.0)
+    # Unless a is negative, Y is positive where X is, so X can be freed.
     sign = call.output() if alpha >= 0 else call.input(0)
     return (_where_positive(call, sign, _times_y_plus(call, alpha)),)
 
@@ -63,6 +65,7 @@ def selu(call: Call) -> Gradients:
     tape = call.tape
     alpha = call.attribute("alpha", 1.67326319217681884765625)
     gamma = call.attribute("gamma", 1.05070102214813232421875)
+    # Unless a or g is negative, Y is positive where X is, so X can be freed.
     sign = call.output() if alpha >= 0 and gamma >= 0 else call.input(0)
     positive = tape.emit("Greater", sign, tape.scalar(0, call.input(0)))
     scaled = tape.emit("Mul", call.dy, tape.scalar(gamma, call.input(0)))
@@ -71,6 +74,7 @@ def selu(call: Call) -> Gradients:
 
 def celu(call: Call) -> Gradients:
     """Y = X where X > 0 else a (e^(X/a) - 1): dX = dY, or dY (Y / a + 1)."""
+    # Y has the sign of X for positive and negative a.
     tape, x = call.tape, call.input(0)
     ratio = tape.emit("Div", call.output(), tape.scalar(call.attribute("alpha", 1.0), x))
     slope = tape.emit("Add", ratio, tape.scalar(1, x))
@@ -178,13 +182,17 @@ def log_softmax(call: Call) -> Gradients:
 
 
 def dropout(call: Call) -> Gradients:
-    """Y = X mask / (1 - r) in training, else X: dX = dY mask / (1 - r), with the mask kept."""
+    """Y = X mask / (1 - r) in training, else X: dX = dY mask / (1 - r), with the mask kept.
+
+    The mask is the node's second output, which is added if it is omitted. If it is only known in the run
+    whether the node trains, a Where chooses between this gradient and dY.
+    """
     tape, x, training_mode = call.tape, call.input(0), call.input(2)
     is_training = call.constant_input(2)  # None: known only at run time
     if not training_mode or (is_training is not None and not is_training.any()):
         return (call.dy,)
     mask = call.optional_output(1, Tensor(TensorProto.BOOL, tape.tensor(x).shape))
-    r = call.input(1) or tape.scalar(0.5, x)
+    r = call.input(1) or tape.scalar(0.5, x)  # the standard's default
     if call.input(1) and tape.dtype(r) != tape.dtype(x):
         r = tape.emit("Cast", r, to=tape.dtype(x))
     one_minus_r = tape.emit("Sub", tape.scalar(1, x), r)

@@ -23,11 +23,12 @@ def unbroadcast(tape: Tape, gradient: str, out: str, like: str) -> str:
         return _unbroadcast_at_run_time(tape, gradient, out, like)
     if not axes:
         return gradient
-    if axes == tuple(range(added_rank)):
+    if axes == tuple(range(added_rank)):  # only axes that ``like`` does not have
         return tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=0)
     summed = tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=1)
     if not added_rank:
         return summed
+    # Summed axes that ``like`` has keep size 1, those that it does not have go.
     return tape.emit("Squeeze", summed, tape.ints(*range(added_rank)))
 
 
@@ -52,10 +53,12 @@ def repeated_axes(target: Shape, full: Shape) -> tuple[int, ...] | None:
 def _is_repeated(dim: Dim, full_dim: Dim) -> bool | None:
     """Whether an axis of size ``dim`` is broadcast to ``full_dim``; None: depends on unknown sizes."""
     if dim == 1:
+        # True for an unknown ``full_dim`` too: if it is 1, the sum over it changes nothing.
         return full_dim != 1
-    if isinstance(dim, int):
+    if isinstance(dim, int):  # broadcasting repeats axes of size 1 only
         return False
-    return None if dim is None or dim != full_dim else False
+    is_same_symbol = dim is not None and dim == full_dim
+    return False if is_same_symbol else None
 
 
 def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> str:
@@ -67,5 +70,6 @@ def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> 
         padded_shape = tape.emit("Concat", tape.ints(*[1] * added_rank), shape, axis=0)
     differs = tape.emit("Not", tape.emit("Equal", padded_shape, tape.shape_of(out)))
     axes = tape.emit("Reshape", tape.emit("NonZero", differs), tape.ints(-1))
+    # With no axes, ReduceSum would sum over all of them.
     summed = tape.emit("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
     return tape.emit("Reshape", summed, shape, allowzero=1)

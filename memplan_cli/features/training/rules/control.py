@@ -69,7 +69,7 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     seeds: dict[str, str] = {}
     for value, gradient in zip(branch.output, call.gradients, strict=True):
         name = names.get(value.name, value.name)
-        if gradient:
+        if gradient:  # a branch may return one tensor as several outputs
             seeds[name] = (
                 tape.emit("Add", seeds[name], gradient) if name in seeds else gradient
             )
@@ -86,6 +86,7 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
             result = tape.emit("Identity", result)
         results.append(result)
 
+    # What follows a capture belongs to the graph around the If, where the capture is computed.
     defined = {name for node in nodes for name in node.output}
     for name, additions in tape.forward_additions.items():
         if name not in defined:
@@ -108,7 +109,7 @@ def _new_names(tape: Tape, branch: GraphProto) -> dict[str, str]:
 
 
 def _branch_tape(outer: Tape, names: Mapping[str, str]) -> Tape:
-    """Return a tape for the copy of a branch, with the types and values of renamed tensors."""
+    """Return a tape for the copy of a branch: the outer one's pool, types and values, the renamed too."""
     tensors, values = dict(outer.tensors), dict(outer.values)
     for old, new in names.items():
         if old in tensors:
@@ -119,6 +120,7 @@ def _branch_tape(outer: Tape, names: Mapping[str, str]) -> Tape:
 
 
 def _renamed_copy(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """Return a copy of a node, and of its name, whose inputs, outputs and captures have new names."""
     copy = deepcopy(node)
     copy.name = f"{node.name}/again" if node.name else ""
     rename_values([copy], names)

@@ -61,7 +61,7 @@ class Window:
         if self.output_padding is not None:
             return self.output_padding
         if self.input_size is None or self.output_size is None:
-            return 0 if self.stride == 1 else None
+            return 0 if self.stride == 1 else None  # a stride of 1 skips no input
         read = (self.output_size - 1) * self.stride + self.span
         return self.begin + self.input_size + self.end - read
 
@@ -163,6 +163,7 @@ def conv_transpose(call: Call) -> Gradients:
             pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             group=call.attribute("group", 1),
         )
+        # With an output padding of a stride or more, the convolution of dY has more outputs than X.
         if any(axis.tail is not None and axis.tail >= axis.stride for axis in axes):
             dx = _crop(tape, dx, x)
     return (dx, dw, db)
@@ -185,10 +186,11 @@ def transposed_conv(
     """
     end_pads, output_padding = [], []
     for axis in axes:
-        if axis.tail is None:
+        if axis.tail is None:  # the longest result that may be needed; it is cropped below
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
+            # Behind a negative tail the last window read more padding than ``end``: it is cut off too.
             end_pads.append(max(axis.end - min(axis.tail, 0), 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
@@ -226,8 +228,8 @@ def _kernel_gradient(
 ) -> str:
     """Return the kernel gradient of a convolution that reads ``data`` and whose output is ``result``.
 
-    One of both is a gradient. The kernel is input 1 of the call. It is a convolution of the data,
-    batch and channels exchanged, with the result.
+    One of both is a gradient. The kernel is input 1 of the call. Its gradient is a convolution of the
+    data, batch and channels exchanged, with the result, strides and dilations exchanged too.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
     if any(0 in tape.shape(tensor.like) for tensor in (data, result)):
@@ -256,6 +258,7 @@ def _kernel_gradient(
         pads=[*(axis.begin for axis in axes), *end_pads],
         group=group,
     )
+    # Where the exact end is not used, there may be outputs behind the last tap.
     if any(end is None or end < 0 for end in exact_ends):
         starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
         spatial_axes = tape.ints(*range(2, rank))
@@ -294,7 +297,7 @@ def _groups_to_batch(call: Call, data: _Shaped, group: int) -> str:
     if not isinstance(channels, int):
         raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
     rank = tape.rank(data.like)
-    if channels == 1:
+    if channels == 1:  # groups and channels are one axis already
         moved = tape.emit("Transpose", data.name, perm=[1, 0, *range(2, rank)])
     else:
         split = _with_leading_dims(tape, data.name, (0, group, channels), data.like)
@@ -324,6 +327,7 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     output_padding = call.attribute("output_padding", [0] * len(axes))
     auto_pad = call.attribute("auto_pad", "NOTSET")
     if not call.attribute("output_shape") and auto_pad in ("NOTSET", "VALID"):
+        # The pads are the node's own, whatever the sizes.
         return tuple(
             replace(axis, output_padding=padding)
             for axis, padding in zip(axes, output_padding, strict=True)
@@ -333,8 +337,9 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     for axis, padding, input_size, output_size in zip(
         axes, output_padding, input_sizes[2:], output_sizes[2:], strict=True
     ):
-        full_size = (output_size - 1) * axis.stride + axis.span + padding
-        total = max(full_size - input_size, 0)
+        # As in the standard: the padding is what Y, here the input, lacks of its unpadded size.
+        unpadded_size = (output_size - 1) * axis.stride + axis.span + padding
+        total = max(unpadded_size - input_size, 0)
         begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         resolved.append(
             replace(

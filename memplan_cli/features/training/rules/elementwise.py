@@ -56,7 +56,7 @@ def sub(call: Call) -> Gradients:
 def mul(call: Call) -> Gradients:
     """Y = A B: dA = dY B, dB = dY A."""
     tape, a, b = call.tape, call.input(0), call.input(1)
-    if a == b:
+    if a == b:  # each gets dY A, and the sum is 2 A dY
         product = tape.emit("Mul", call.dy, a)
         return (product, product)
     da = db = ""
@@ -70,6 +70,7 @@ def mul(call: Call) -> Gradients:
 def div(call: Call) -> Gradients:
     """Y = A / B: dA = dY / B, dB = -dA Y."""
     tape = call.tape
+    # dA before it is summed to the shape of A.
     ratio = tape.emit("Div", call.dy, call.input(1))
     db = ""
     if call.wants(1):
@@ -86,14 +87,14 @@ def power(call: Call) -> Gradients:
         zero = tape.scalar(0, x)
         is_positive = tape.emit("Greater", x, zero)
         log_x = tape.emit("Log", tape.emit("Where", is_positive, x, tape.scalar(1, x)))
-        slope = tape.emit("Mul", call.output(), log_x)
-        dp = _input_gradient(call, 1, tape.emit("Mul", call.dy, slope))
+        p_slope = tape.emit("Mul", call.output(), log_x)
+        dp = _input_gradient(call, 1, tape.emit("Mul", call.dy, p_slope))
         if tape.dtype(p) != tape.dtype(x):
             dp = tape.emit("Cast", dp, to=tape.dtype(p))
     if not call.wants(0):
         return ("", dp)
-    slope = _power_slope(call)
-    return (_input_gradient(call, 0, tape.emit("Mul", call.dy, slope)), dp)
+    x_slope = _power_slope(call)
+    return (_input_gradient(call, 0, tape.emit("Mul", call.dy, x_slope)), dp)
 
 
 def _power_slope(call: Call) -> str:
@@ -114,7 +115,7 @@ def _power_slope(call: Call) -> str:
     if tape.dtype(p) != tape.dtype(x):
         p = tape.emit("Cast", p, to=tape.dtype(x))
     p_minus_1 = tape.emit("Sub", p, tape.scalar(1, x))
-    if exponents is None or not exponents.all():
+    if exponents is None or not exponents.all():  # some P may be 0
         zero = tape.scalar(0, x)
         p_minus_1 = tape.emit("Where", tape.emit("Equal", p, zero), zero, p_minus_1)
     return tape.emit("Mul", p, tape.emit("Pow", x, p_minus_1))
@@ -140,7 +141,7 @@ def _gradient_of_chosen_operand(call: Call, comparison: str) -> Gradients:
         return (call.dy,)
     zero = tape.scalar(0, call.output())
     gradients: list[str] = []
-    remaining_dy = call.dy
+    remaining_dy = call.dy  # 0 where a former operand was chosen
     for index, operand in enumerate(operands[:-1]):
         is_chosen = tape.emit(comparison, operand, call.output())
         gradient = ""
@@ -155,11 +156,12 @@ def _gradient_of_chosen_operand(call: Call, comparison: str) -> Gradients:
 def clip(call: Call) -> Gradients:
     """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X can be freed.
 
-    A bound gets the sum of dY where Y is that bound; high if both bounds are equal.
+    A bound gets the sum of dY where Y is that bound.
     """
     tape, zero = call.tape, call.tape.scalar(0, call.input(0))
-    remaining_dy = call.dy
+    remaining_dy = call.dy  # 0 where Y is a bound that was looked at
     bound_gradients = {1: "", 2: ""}
+    # ``high`` is input 2 and comes first, so it gets dY if both bounds are equal.
     for index, comparison in ((2, "Less"), (1, "Greater")):
         if not call.input(index):
             continue
@@ -189,6 +191,7 @@ def modulo(call: Call) -> Gradients:
     tape, a, b = call.tape, call.input(0), call.input(1)
     db = ""
     if call.wants(1):
+        # trunc(A / B) = (A - Y) / B
         quotient = tape.emit("Div", tape.emit("Sub", a, call.output()), b)
         product = tape.emit("Mul", call.dy, quotient)
         db = tape.emit("Neg", _input_gradient(call, 1, product))

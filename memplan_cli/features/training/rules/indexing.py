@@ -30,6 +30,7 @@ def gather(call: Call) -> Gradients:
     axis = call.attribute("axis", 0) % rank
     dims = tape.shape(x)
     dy = call.dy if tape.rank(index) == 1 else _with_one_index_axis(call, axis)
+    # The flat index as [1, ..., n, ..., 1], with n at ``axis``.
     column = [1] * rank
     column[axis] = -1
     index_column = tape.emit(
@@ -57,7 +58,7 @@ def _with_one_index_axis(call: Call, axis: int) -> str:
     dims = tape.shape(x)
     before, after = dims[:axis], dims[axis + 1 :]
     sizes = [dim for dim in (*before, *after) if isinstance(dim, int)]
-    if len(sizes) == len(before) + len(after) and 0 not in sizes:
+    if len(sizes) == len(before) + len(after) and 0 not in sizes:  # with a 0, -1 is ambiguous
         shape = tape.ints(*sizes[:axis], -1, *sizes[axis:])
         return tape.emit("Reshape", call.dy, shape)
     x_shape = tape.shape_of(x)
@@ -94,6 +95,7 @@ def gather_nd(call: Call) -> Gradients:
     tape, x, index = call.tape, call.input(0), call.input(1)
     sizes = tape.sizes(x, "its indices are turned into row numbers")
     batch_rank = call.attribute("batch_dims", 0)
+    # The batch axes and those that a tuple indexes make the row, the axes behind them its elements.
     tuple_length = tape.shape(index)[-1]
     if not isinstance(tuple_length, int):
         raise UnknownShapeError(f"the length of the index tuples {index!r} is not known")
@@ -124,13 +126,18 @@ def _row_numbers(call: Call, indexed: tuple[int, ...], batch_rank: int) -> str:
     if not batch_rank:
         return rows
     samples = prod(indexed[:batch_rank])
+    # Each sample, an element of the batch axes, has rows of its own.
     rows_by_sample = tape.emit("Reshape", rows, tape.ints(samples, -1))
     first_rows = [[sample * prod(sizes)] for sample in range(samples)]
     return tape.emit("Add", rows_by_sample, tape.constant(first_rows, int64))
 
 
 def scatter_elements(call: Call) -> Gradients:
-    """Y = X with (or plus) U at places: dU = dY there, dX = dY, 0 where replaced."""
+    """Y = X with (or plus) U at places: dU = dY there, dX = dY, 0 where replaced.
+
+    Raises:
+        ModelError: the node multiplies, or takes a minimum or maximum.
+    """
     tape, axis = call.tape, call.attribute("axis", 0)
     index, updates = call.input(1), call.input(2)
     adds = _adds_updates(call)
@@ -145,7 +152,11 @@ def scatter_elements(call: Call) -> Gradients:
 
 
 def scatter_nd(call: Call) -> Gradients:
-    """Y = X with (or plus) U at slices: dU = dY there, dX = dY, 0 where replaced."""
+    """Y = X with (or plus) U at slices: dU = dY there, dX = dY, 0 where replaced.
+
+    Raises:
+        ModelError: the node multiplies, or takes a minimum or maximum.
+    """
     tape, index, updates = call.tape, call.input(1), call.input(2)
     adds = _adds_updates(call)
     dx = dupdates = ""
@@ -162,7 +173,7 @@ def _adds_updates(call: Call) -> bool:
     """Whether a Scatter node adds its updates (True) or replaces elements by them (False).
 
     Raises:
-        ModelError: it does neither.
+        ModelError: it does neither, but multiplies, or takes a minimum or maximum.
     """
     reduction = call.attribute("reduction", "none")
     if reduction not in ("none", "add"):

@@ -65,7 +65,7 @@ def _weighted_gradient(call: Call) -> str:
     tape, x, labels = call.tape, call.input(0), call.input(1)
     is_mean = call.attribute("reduction", "mean") == "mean"
     ignored = call.attribute("ignore_index")
-    if not call.input(2) and ignored is None:
+    if not call.input(2) and ignored is None:  # all weights are 1
         if call.attribute("reduction", "mean") == "none":
             return tape.emit("Unsqueeze", call.dy, tape.ints(1))
         share = _divided_by_label_count(call) if is_mean else call.dy

@@ -24,7 +24,7 @@ def matmul(call: Call) -> Gradients:
     tape, a, b = call.tape, call.input(0), call.input(1)
     if tape.rank(a) == 1 or tape.rank(b) == 1:
         return _vector_product(call)
-    if tape.rank(b) == 2:
+    if tape.rank(b) == 2:  # one product for all batches of A
         return _linear(call)
     da = db = ""
     if call.wants(1):
@@ -56,9 +56,10 @@ def _sum_to_shape(tape: Tape, product: str, like: str, full: Shape) -> str:
     axes = repeated_axes(tape.shape(like), full)
     if axes == ():
         return product
-    # `unbroadcast` takes the shape from a forward tensor, so one is recorded for it.
+    # `unbroadcast` takes the shape from a forward tensor, so a name with that shape is recorded.
     stand_in = tape.pool.fresh(f"{product}:shape")
     tape.tensors[stand_in] = Tensor(tape.dtype(like), full)
+    # If the axes are found in the run, the shape is needed there, which no forward node can give.
     if axes is None:
         tape.shape_tensors[stand_in] = tape.emit("Shape", product)
     return unbroadcast(tape, product, stand_in, like)
@@ -84,7 +85,7 @@ def _linear(call: Call) -> Gradients:
 
 
 def _as_rows(tape: Tape, name: str, width: Dim) -> str:
-    """Return a tensor as a matrix whose rows are its last axis, of this width."""
+    """Return a tensor [..., width] as a matrix [rows, width]."""
     if isinstance(width, int):
         return tape.emit("Reshape", name, tape.ints(-1, width))
     return tape.emit("Flatten", name, axis=-1)
@@ -186,7 +187,7 @@ def _equation(call: Call) -> _Equation:
     """Return the equation of an Einsum; the letters of ellipses and an omitted result are added."""
     text = call.attribute("equation").replace(" ", "")
     left, arrow, result = text.partition("->")
-    if not arrow:
+    if not arrow:  # the result has the letters that occur once, in alphabetic order
         letters = sorted(set(left) - set(",."))
         result = ("..." if "..." in left else "") + "".join(
             letter for letter in letters if left.count(letter) == 1
@@ -227,7 +228,14 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
     tensors = [name for _, name in factors]
     product = call.tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
     missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in letters]
-    return _in_operand_shape(call, equation, index, product, own_letters, missing_axes)
+    return _in_operand_shape(
+        call,
+        equation,
+        index,
+        product=product,
+        own_letters=own_letters,
+        missing_axes=missing_axes,
+    )
 
 
 def _without_repeated_letters(
@@ -274,6 +282,7 @@ def _in_operand_shape(
         if i != index:
             for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
                 other_dims.setdefault(letter, []).append(dim)
+    # An axis that is summed away, and has size 1 in all other operands, has size 1 in the product too.
     may_be_shorter = any(
         letter not in equation.result
         and any(other != dim or other is None for other in other_dims.get(letter, []))
@@ -294,6 +303,7 @@ def _broadcast_dim(dim: Dim, others: Sequence[Dim]) -> Dim:
     """Return the size of an axis of one operand after broadcasting with others; None: unknown."""
     if dim == 1:
         return next((other for other in others if other != 1), 1)
+    # The others are 1 or equal to a fixed size.
     if isinstance(dim, int) or all(other == dim and other is not None for other in others):
         return dim
     return None

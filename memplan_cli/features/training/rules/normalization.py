@@ -59,7 +59,7 @@ def layer_normalization(call: Call) -> Gradients:
     if call.wants(1):
         dscale = unbroadcast(tape, tape.emit("Mul", call.dy, xn), call.output(), scale)
     if call.wants(0):
-        dx = _input_gradient(tape, tape.emit("Mul", call.dy, scale), xn, statistics)
+        dx = _gradient_of_x(tape, tape.emit("Mul", call.dy, scale), xn, statistics)
     return (dx, dscale, dbias)
 
 
@@ -73,7 +73,7 @@ def instance_normalization(call: Call) -> Gradients:
     dx = ""
     if call.wants(0):
         g = tape.emit("Mul", call.dy, _as_channel_column(tape, call.input(1), x))
-        dx = _input_gradient(tape, g, xn, statistics)
+        dx = _gradient_of_x(tape, g, xn, statistics)
     return (dx, dscale, dbias)
 
 
@@ -95,12 +95,12 @@ def group_normalization(call: Call) -> Gradients:
     if call.wants(0):
         g = tape.emit("Mul", call.dy, _as_channel_column(tape, call.input(1), x))
         grouped_g = tape.emit("Reshape", g, grouped_shape)
-        dx = tape.reshape_like(_input_gradient(tape, grouped_g, xn, statistics), x)
+        dx = tape.reshape_like(_gradient_of_x(tape, grouped_g, xn, statistics), x)
     return (dx, dscale, dbias)
 
 
 def _group_normalization_scaled_by_group(call: Call) -> Gradients:
-    """Y = Xn S + B as an instance normalisation of X as [N, groups, elements of a group]."""
+    """Y = Xn S + B, S and B [groups]: an instance normalisation of X as [N, groups, elements of a group]."""
     tape, x = call.tape, call.input(0)
     grouped_shape = tape.ints(0, call.attribute("num_groups"), -1)
     grouped_x, dy = (tape.emit("Reshape", name, grouped_shape) for name in (x, call.dy))
@@ -115,7 +115,7 @@ def _group_normalization_scaled_by_group(call: Call) -> Gradients:
     if call.wants(0):
         column = tape.emit("Reshape", call.input(1), tape.ints(1, -1, 1))
         g = tape.emit("Mul", dy, column)
-        dx = tape.reshape_like(_input_gradient(tape, g, xn, statistics), x)
+        dx = tape.reshape_like(_gradient_of_x(tape, g, xn, statistics), x)
     return (dx, dscale, dbias)
 
 
@@ -144,7 +144,7 @@ def mean_variance_normalization(call: Call) -> Gradients:
     tape, x = call.tape, call.input(0)
     axes = tuple(axis % tape.rank(x) for axis in call.attribute("axes", (0, 2, 3)))
     statistics = _statistics(call, x, axes, 1e-18)  # the standard adds 1e-9 to s
-    return (_input_gradient(tape, call.dy, _normalized(tape, x, statistics), statistics),)
+    return (_gradient_of_x(tape, call.dy, _normalized(tape, x, statistics), statistics),)
 
 
 def lp_normalization(call: Call) -> Gradients:
@@ -229,7 +229,8 @@ def _batch_normalization_in_training(call: Call) -> Gradients:
 def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
     """Replace the forward node by single operators, so that the backward pass can read its statistics.
 
-    Returns m, 1 / s and S / s, each as a channel column.
+    The nodes are recorded in ``replacements`` of the tape, with those of the running statistics. Returns m,
+    1 / s and S / s, each as a channel column [1, C, 1, ...].
     """
     tape, x = call.tape, call.input(0)
     axes, nodes = _axes_but_channels(tape, x), list[NodeProto]()
@@ -282,7 +283,7 @@ def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeP
 
 
 def _mean_per_channel(tape: Tape, total: str, x: str) -> str:
-    """Return a sum over the elements of each channel of X, divided by their number."""
+    """Return ``total``, a sum over the elements of each channel of X, divided by their number."""
     sizes = tape.tensor(x).sizes
     if sizes is not None:
         return tape.divide(total, prod(sizes[:1] + sizes[2:]), x)
@@ -290,7 +291,10 @@ def _mean_per_channel(tape: Tape, total: str, x: str) -> str:
 
 
 def _elements_per_channel(tape: Tape, x: str) -> str:
-    """Return the number of elements of a channel of X, batch included, as a scalar of X's type."""
+    """Return the number of elements of a channel of X, batch included, as a scalar of X's type.
+
+    It is a constant, or computed by nodes that are added to the forward pass.
+    """
     sizes = tape.tensor(x).sizes
     if sizes is not None:
         return tape.scalar(prod(sizes[:1] + sizes[2:]), x)
@@ -350,8 +354,8 @@ def _normalized(tape: Tape, name: str, statistics: Statistics) -> str:
     return tape.emit("Mul", tape.emit("Sub", name, statistics.mean), statistics.reciprocal)
 
 
-def _input_gradient(tape: Tape, g: str, xn: str, statistics: Statistics) -> str:
-    """Return dX = (G - mean G - Xn mean(G Xn)) / s."""
+def _gradient_of_x(tape: Tape, g: str, xn: str, statistics: Statistics) -> str:
+    """Return dX = (G - mean G - Xn mean(G Xn)) / s, from the gradient G of Xn = (X - m) / s."""
     axes = tape.ints(*statistics.axes)
     mean_product = tape.emit("ReduceMean", tape.emit("Mul", g, xn), axes, keepdims=1)
     mean = tape.emit("ReduceMean", g, axes, keepdims=1)

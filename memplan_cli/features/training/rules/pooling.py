@@ -34,6 +34,7 @@ def max_pool(call: Call) -> Gradients:
     """
     tape, x = call.tape, call.input(0)
     if call.attribute("storage_order", 0):
+        # Such indices do not count the elements of X in their order in memory.
         raise UnknownShapeError(f"MaxPool {call.node.name!r} counts in column-major order")
     shape = tape.tensor(call.output()).shape
     indices = call.optional_output(1, Tensor(TensorProto.INT64, shape))
@@ -87,6 +88,9 @@ def _channels_to_batch(tape: Tape, name: str, like: str) -> str:
 def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:
     """Return n of each mean as a constant [1, 1, outputs, ...], or as a scalar if all n are equal.
 
+    n is the number of elements that a window reads: with ``count_include_pad`` padding too, but nothing
+    beyond it, where a window of ``ceil_mode`` may end.
+
     Raises:
         UnknownShapeError: n differs between windows, and the sizes are not known.
     """
@@ -94,6 +98,7 @@ def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:
     counts_padding = bool(call.attribute("count_include_pad", 0))
     ceil_mode = call.attribute("ceil_mode", 0)
     has_padding = any(axis.begin or axis.end for axis in axes)
+    # Then each window counts all its taps.
     if not ceil_mode and (counts_padding or not has_padding):
         return tape.scalar(prod(axis.kernel for axis in axes), x)
     if any(axis.input_size is None or axis.output_size is None for axis in axes):
@@ -109,7 +114,10 @@ def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:
 
 
 def _axis_counts(axis: Window, begin: int, end: int) -> NDArray[np.float64]:
-    """Return how many elements each output reads along an axis, ``begin`` and ``end`` paddings included."""
+    """Return how many elements each output reads along an axis of known sizes.
+
+    Of the padding, ``begin`` elements before the input and ``end`` behind it count.
+    """
     input_size, output_size = axis.input_size or 0, axis.output_size or 0
     counts = []
     for output in range(output_size):
@@ -172,10 +180,13 @@ def local_response(call: Call) -> Gradients:
 
 
 def _mean_of_channels(call: Call, name: str, before: int, after: int) -> str:
-    """Return for each channel the mean of it, ``before`` channels before it and ``after`` behind it.
+    """Return for each channel the mean of it, of ``before`` channels before it and ``after`` behind it.
 
     Channels beyond the edge count as zeros. A tensor of X's shape [N, C, ...] is reshaped to images
     [N, 1, C, positions], of which AveragePool takes columns.
+
+    Raises:
+        UnknownShapeError: the number of channels is not known.
     """
     tape, x = call.tape, call.input(0)
     channels = tape.shape(x)[1]

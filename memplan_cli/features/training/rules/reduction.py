@@ -61,7 +61,7 @@ def reduce_log_sum_exp(call: Call) -> Gradients:
 def reduce_extreme(call: Call) -> Gradients:
     """Y = max (or min) of X: dY is shared by the elements equal to Y."""
     tape, x = call.tape, call.input(0)
-    if _reduced_axes(call) == ():
+    if _reduced_axes(call) == ():  # nothing is reduced
         return (call.dy,)
     is_extreme = tape.emit("Equal", x, _with_reduced_axes(call, call.output()))
     mask = tape.emit("Cast", is_extreme, to=tape.dtype(x))
@@ -77,7 +77,7 @@ def reduce_prod(call: Call) -> Gradients:
     otherwise P / X, or P for X = 0.
     """
     tape, x = call.tape, call.input(0)
-    if _reduced_axes(call) == ():
+    if _reduced_axes(call) == ():  # nothing is reduced
         return (call.dy,)
     zero = tape.scalar(0, x)
     is_zero = tape.emit("Equal", x, zero)
@@ -132,6 +132,7 @@ def _reduce(call: Call, kind: str, name: str) -> str:
     axes = _reduced_axes(call)
     if axes is not None:
         return call.tape.emit(kind, name, call.tape.ints(*axes), keepdims=1)
+    # The node's own axes are a tensor that may turn out to be empty.
     noop = call.attribute("noop_with_empty_axes", 0)
     return call.tape.emit(kind, name, call.input(1), keepdims=1, noop_with_empty_axes=noop)
 
@@ -147,13 +148,13 @@ def _with_reduced_axes(call: Call, name: str) -> str:
 
 def _repeated(call: Call, name: str) -> str:
     """Return a tensor with reduced axes of size 1 expanded to the shape of X."""
-    if _reduced_axes(call) == ():
+    if _reduced_axes(call) == ():  # nothing was reduced
         return name
     return call.tape.emit("Expand", name, call.tape.shape_of(call.input(0)))
 
 
 def _divided_by_count(call: Call, name: str) -> str:
-    """Return a tensor divided by the number of elements of X in each element of Y.
+    """Return a tensor divided by the number of elements of X that are reduced to one of Y.
 
     Raises:
         UnknownShapeError: the axes are not constant.

@@ -53,6 +53,7 @@ def resize(call: Call) -> Gradients:
         resized = ResizedAxis(input_sizes[axis], output_sizes[axis], np.float32(scales[axis]))
         if resized.input_size == resized.output_size and resized.scale == 1.0:
             continue
+        # MatMul multiplies along the last two axes: dX = dY R for the last, R^T dY for the one before.
         r = _interpolation_matrix(call, resized)
         if axis == rank - 1:
             dx = tape.emit("MatMul", dx, tape.constant(r, tape.dtype(x)))
@@ -61,6 +62,7 @@ def resize(call: Call) -> Gradients:
         if axis == rank - 2:
             dx = tape.emit("MatMul", r_transposed, dx)
             continue
+        # Another axis is exchanged with the last but one, and back.
         perm = [*range(rank)]
         perm[axis], perm[rank - 2] = rank - 2, axis
         moved = tape.emit("Transpose", dx, perm=perm)
@@ -167,7 +169,11 @@ def _interpolation_matrix(call: Call, axis: ResizedAxis) -> Matrix:
 
 
 def _input_weights(call: Call, axis: ResizedAxis, coordinate: float) -> dict[int, float]:
-    """Return the weights of the inputs around a coordinate; indices may be outside of the input."""
+    """Return the weights of the inputs around a coordinate, by index.
+
+    Indices may be outside of the input, except for cubic interpolation with ``exclude_outside``, which
+    scales the weights of the inputs inside to the sum 1.
+    """
     mode = call.attribute("mode", "nearest")
     if mode == "nearest":
         rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
@@ -221,6 +227,7 @@ def affine_grid(call: Call) -> Gradients:
             hint="export the model with fixed sizes for its last two dimensions",
         )
     identity = tape.constant(np.eye(rows, rows + 1)[None], tape.dtype(theta))
+    # ``size`` is [N, C, H, W] or [N, C, D, H, W]; B is the grid of one sample.
     extent = tape.emit("Slice", size, tape.ints(1), tape.ints(rows + 2), tape.ints(0))
     size_of_one = tape.emit("Concat", tape.ints(1), extent, axis=0)
     align_corners = call.attribute("align_corners", 0)

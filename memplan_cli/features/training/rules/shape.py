@@ -27,8 +27,9 @@ def reshape(call: Call) -> Gradients:
 def transpose(call: Call) -> Gradients:
     """Y = X with axes permuted: dX = dY permuted back."""
     rank = call.tape.rank(call.input(0))
-    if rank < 2:
+    if rank < 2:  # nothing was permuted
         return (call.dy,)
+    # The default reverses the axes.
     perm = list(call.attribute("perm", range(rank - 1, -1, -1)))
     inverse = [perm.index(axis) for axis in range(rank)]
     return (call.tape.emit("Transpose", call.dy, perm=inverse),)
@@ -65,6 +66,7 @@ def concat(call: Call) -> Gradients:
     dims = [tape.shape(name)[axis] for name in names]
     sizes = [dim for dim in dims if isinstance(dim, int)]
     if len(sizes) == len(dims) and all(call.wanted[: len(names)]):
+        # One Split of dY; otherwise a Slice for each part that is wanted.
         return tape.emit_many("Split", [call.dy, tape.ints(*sizes)], len(names), axis=axis)
     lengths = [
         tape.ints(dim)
@@ -96,7 +98,10 @@ def split(call: Call) -> Gradients:
 
 
 class _SlicedAxis(NamedTuple):
-    """The elements that a Slice takes along one axis: ``length`` of them, every ``step``-th from ``start`` on."""
+    """The elements that a Slice takes along one axis: ``length`` of them, every ``step``-th from ``start`` on.
+
+    ``start`` counts from the first element; ``step`` is negative if the Slice goes downwards.
+    """
 
     start: int
     length: int
@@ -123,14 +128,15 @@ def slice_(call: Call) -> Gradients:
     ]
     begins, ends = [0] * len(sizes), [0] * len(sizes)
     for axis, (start, length, step) in sliced_axes.items():
-        first = start  # the element of X with the lowest index
+        lowest = start  # the lowest index that is taken
         if step < 0:
             dx = _reversed(tape, dx, axis)
-            first = start + (length - 1) * step
+            lowest = start + (length - 1) * step
         if abs(step) > 1:
             dx = _with_zeros_between(tape, dx, axis, abs(step), lengths)
             lengths[axis] = length * abs(step)
-        begins[axis], ends[axis] = first, sizes[axis] - first - lengths[axis]
+        # Negative at the end if the zeros behind the last element go beyond the end of X.
+        begins[axis], ends[axis] = lowest, sizes[axis] - lowest - lengths[axis]
     return (_padded(tape, dx, begins, ends, x),)
 
 
@@ -159,9 +165,10 @@ def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
 
 def _reversed(tape: Tape, name: str, axis: int) -> str:
     """Return a tensor with the order of its elements along an axis reversed."""
-    lowest = np.iinfo(np.int64).min
+    # From the last element (-1) downwards, to an end before the first.
+    before_first = np.iinfo(np.int64).min
     return tape.emit(
-        "Slice", name, tape.ints(-1), tape.ints(lowest), tape.ints(axis), tape.ints(-1)
+        "Slice", name, tape.ints(-1), tape.ints(before_first), tape.ints(axis), tape.ints(-1)
     )
 
 
@@ -169,9 +176,10 @@ def _with_zeros_between(
     tape: Tape, name: str, axis: int, step: int, lengths: Sequence[int]
 ) -> str:
     """Return a tensor of shape ``lengths`` with ``step - 1`` zeros behind each element along an axis."""
+    # Each element becomes an axis of its own, which is padded at its end and merged again.
     rank = len(lengths) + 1
     unsqueezed = tape.emit("Unsqueeze", name, tape.ints(axis + 1))
-    pads = [0] * (2 * rank)
+    pads = [0] * (2 * rank)  # at the begin of each axis, then at the ends
     pads[rank + axis + 1] = step - 1
     padded = tape.emit("Pad", unsqueezed, tape.ints(*pads))
     shape = [n * step if i == axis else n for i, n in enumerate(lengths)]
@@ -207,6 +215,7 @@ def pad(call: Call) -> Gradients:
     tape, x = call.tape, call.input(0)
     mode = call.attribute("mode", "constant")
     if mode != "constant":
+        # The inputs of a Pad behind X: pads, no value, axes.
         inputs = [call.input(1), "", *([call.input(3)] if call.input(3) else [])]
         return (_scatter_to_origins(call, "Pad", inputs, {"mode": mode}),)
     pads, axes = call.constant_input(1), call.constant_input(3)
@@ -221,7 +230,7 @@ def pad(call: Call) -> Gradients:
     inner_dy = call.dy
     margin_axes = [axis for axis in padded_axes if begins[axis] > 0 or ends[axis] > 0]
     if margin_axes:
-        to_end = np.iinfo(np.int64).max
+        to_end = np.iinfo(np.int64).max  # in place of -0, which would be the first element
         inner_dy = tape.emit(
             "Slice",
             inner_dy,
