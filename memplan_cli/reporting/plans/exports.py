@@ -248,11 +248,9 @@ def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
 
 def _shape(port: Port) -> str:
     """Return a shape such as ``batchx3x224``, with ``?`` for an unknown dim or an unknown rank."""
-    return (
-        "?"
-        if port.shape is None
-        else "x".join("?" if dim is None else str(dim) for dim in port.shape)
-    )
+    if port.shape is None:
+        return "?"
+    return "x".join("?" if dim is None else str(dim) for dim in port.shape)
 
 
 def _c_array(struct: str, name: str, rows: Iterable[str], zeros: str) -> Iterator[str]:
