@@ -259,7 +259,7 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Follow the stored tensors through all ops outside the forward part, in their order.
+        """Find the sources of all vars, by following stored tensors through the ops of updates.
 
         Args:
             evidence: The model and its forward part. Its ``candidates``, the vars that may be
@@ -275,7 +275,12 @@ class _Updates:
                 self._propagate(op, evidence.candidates)
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
-        """Return the final gradients from which an updated parameter is computed."""
+        """Return the final gradients from which an updated parameter is computed.
+
+        Starting at the graph output, vars with stored tensors among their sources are followed
+        backwards. Their other operands that ops compute are gradients, perhaps times scalars such as a
+        learning rate, which are stripped.
+        """
         final_gradients: dict[VarId, None] = {}
         stack, seen = [output], {output}
         while stack:

@@ -136,7 +136,7 @@ class StateSpace:
         sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
         remaining, live, ready, ran = self._run_free(
             self._all, initial, list(sources), peak, sources
-        )
+        )  # all sources are ready, and all of them may be free
         return State(peak, remaining, live, tuple(ready), tuple(ran), None)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:

@@ -157,10 +157,10 @@ def _original_model(model: ModelProto, original: Path) -> OriginalModel:
 
 
 def planned_shapes(plan: Plan) -> Mapping[str, Shape]:
-    """Return the input shapes in a plan's settings, which no schema has checked.
+    """Return the input shapes in a plan's settings; empty if it has none. They are validated here.
 
     Raises:
-        PlanError: they are missing or no shapes.
+        PlanError: they are not a table of shapes.
     """
     from memplan_cli.settings.sources import read_overrides
 

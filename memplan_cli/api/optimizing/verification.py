@@ -226,9 +226,10 @@ class Verifier:
 def measured_cost(plan: Plan) -> tuple[bool, int]:
     """Return a sort key: whether a model is slower than allowed, then its measured memory in bytes.
 
-    The memory is what the arena holds, with weights in it, because one graph may map from its file
-    what another packs at load; and the peak of the first run. A model that was not measured counts as
-    slower.
+    The memory is the sum of two sizes, because candidates trade one for the other: the bytes that the
+    arena holds, with the weights in it (one graph may map from its file what another packs at load),
+    and the peak of the first run. A size that was not measured counts as 0; a model that was not
+    measured at all counts as slower.
     """
     from memplan_cli.runtime.run.timing import is_slower
 

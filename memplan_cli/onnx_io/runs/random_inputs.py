@@ -219,7 +219,11 @@ class Requirements:
         return fixed if len(fixed) == len(shape) > 0 else (1,)
 
     def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return one length for each output of a Split; their sum is the split dim; (1,) if unknown."""
+        """Return nearly equal lengths for the outputs of a Split, whose sum is the split dim.
+
+        They are the values of its ``split`` input if that is drawn: any lengths with this sum are valid.
+        (1,) if the dim is unknown.
+        """
         shape = self._shape_of(node.input[0], dims)
         axis = _axis(node)
         length = shape[axis] if -len(shape) <= axis < len(shape) else None

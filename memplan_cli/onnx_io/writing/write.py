@@ -142,7 +142,10 @@ def _nested(node: NodeProto, op: Op) -> Iterator[tuple[GraphProto, Block]]:
 
 
 def _has_copies(graph: GraphProto, block: Block) -> bool:
-    """Whether a block or a nested one has more ops than its graph has nodes."""
+    """Whether a block or a nested one has another number of ops than its graph has nodes.
+
+    Copies of ops, which recompute values, are further ops of the same node.
+    """
     if len(block.ops) != len(graph.node):
         return True
     return any(

@@ -61,6 +61,8 @@ def write_light_dump(job: Json) -> Json:
 def write_whole_dump(job: Json) -> Json:
     """Job: write the graph of a session, and its weights beside it.
 
+    The session has only the settings that decide its graph. A light dump leaves the weights out.
+
     Args:
         job: as for `write_light_dump`.
     """
