@@ -363,12 +363,13 @@ class ProcessPrediction:
 def predict_process_of(
     path: Path, of: str, unknown: Sequence[str], settings: Settings
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
-    """Return what predicts the process of a model; None, and a note why, if that is impossible.
+    """Return what predicts the memory of the process that runs a model, and notes for the user.
 
     Args:
         path: the model.
-        of: ``process`` if nothing else will do, ``tensors`` for no prediction, or ``auto``.
-        unknown: the dims that are varied.
+        of: ``process``: fail if it cannot be predicted; ``auto``: then return None and a note why;
+            ``tensors``: return None, as only the tensors have to fit.
+        unknown: the dims that stay symbolic; predictions are made for numbers of them.
         settings: numbers of the other dims.
 
     Raises:
@@ -383,6 +384,7 @@ def predict_process_of(
         if of == "process":
             raise
         return None, (f"{_NOT_PREDICTED}: {error}",)
+    # One prediction tells whether they are possible; if it takes a run, that is shortest with 1.
     smallest = dict.fromkeys(unknown, 1)
     # A prediction that takes no run comes first.
     by_run = [replace(prediction, model_to_run=path)] if settings.run else []

@@ -93,8 +93,9 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the report's numbers of the original order, which must equal those of the plan.
 
-    Only if the plan keeps the original nodes in their order, or has no numbers. Otherwise the
-    written model has another order, and the numbers of the original one cannot be counted.
+    Only if the plan keeps the original nodes in their order, or has no numbers: then the report
+    must have none of the original order either. Otherwise the written model has another order,
+    and the numbers of the original one cannot be counted.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     is_changed = report.recompute.nodes or report.chunked.regions

@@ -344,7 +344,11 @@ def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Fig
 
 
 def _expression_values(plan: Plan) -> Iterator[Figure]:
-    """Yield each number that has an expression too, with the value of the expression."""
+    """Yield each number that has an expression too, with the value of the expression.
+
+    An expression under a name that no number has is yielded with None as its value, so that it is
+    reported as wrong. An expression of a number that the report leaves unknown is skipped.
+    """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     numbers: dict[str, int | None] = {
         "inputs": memory.inputs,

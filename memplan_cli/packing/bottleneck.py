@@ -154,7 +154,9 @@ def _problem(rows: Iterable[tuple[int, int, int, int]]) -> Problem:
 def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Return the placement lowered by searching subsets at its bound and placing the others.
 
-    Ends when the work done is more than the remaining gap deserves. The budget is charged.
+    A subset has the large buffers that are live where the load is near its maximum. Those with
+    equal live ranges are stacked to a bundle, and the bundles are searched. The others then go into
+    the gaps. Ends when the work done is more than the remaining gap deserves. The budget is charged.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
@@ -173,7 +175,7 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
         bundle_offsets = _bundle_offsets(subset, best.bound, budget)
         if bundle_offsets is None:
             continue
-        subset_offsets = subset.unfold(piece, bundle_offsets)
+        subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
         if len(piece.size) <= _CHAIN_BUFFERS:
             part = budget.share(_SUBSET_SHARE)
             best = completed_at_bound(piece, best, subset_offsets, part)
@@ -183,6 +185,7 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")
+            # Places in ``offsets`` each buffer that is NOWHERE.
             height = fill(start, end, size, offsets, by_offset, ordered(order))
             budget.charge(fill_work)
             if height < best.height:

@@ -502,8 +502,10 @@ def _all_moved_below(
 ) -> bool:
     """Move the buffers that exceed ``capacity`` units below it; return whether all were moved.
 
-    Not all are if a chain fails or the budget is over. Such a chain is undone, others are kept:
-    all buffers of ``state`` are placed before and after. The budget is charged.
+    Each is moved by a chain: it is removed and placed below, and so are the buffers that this
+    ejects in turn. Not all are moved if a chain fails or the budget is over. Such a chain is
+    undone, others are kept: all buffers of ``state`` are placed before and after. The budget is
+    charged.
     """
     registers = state.registers
     exceeding = np.flatnonzero(state.offset + state.size > capacity)
@@ -516,6 +518,8 @@ def _all_moved_below(
             return False
         allowed = min(_SLICE_WORK, budget.work - budget.spent)
         registers[WORK] = allowed
+        # Lowers WORK to what is left. It returns when that is none, even within a chain, or when
+        # all are tried; the next call goes on at POSITION, or with the buffers that are WAITING.
         _move_below(state, exceeding, capacity, chain_steps)
         budget.charge(allowed - int(registers[WORK]))
     return not registers[FAILED_CHAINS]

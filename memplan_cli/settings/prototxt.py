@@ -94,6 +94,7 @@ def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
     if token.text != "[" or key.text not in _REPEATED:
         yield Entry(key.text, key.at, _value(token, key))
         return
+    # Commas between the values are no tokens: `_tokens` skips them like spaces.
     while (token := _next(tokens, token)).text != "]":
         yield Entry(key.text, key.at, _value(token, key))
 

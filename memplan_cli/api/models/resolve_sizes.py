@@ -237,14 +237,17 @@ class _SizeSearch:
     def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
 
-        If no candidate runs, further ones are made of the numbers in the error messages. If these do
-        not run either, the dims are assumed without a run, with a warning. Sizes that depend on data
-        are observed in the run that succeeds; the dims are then bound to its candidate, otherwise
-        they stay symbolic.
+        If no candidate runs, further ones are made of the numbers in the error messages.
 
         Args:
             loaded: the program as inferred.
             assumed: the only candidate; None: all candidates are tried.
+
+        Returns:
+            If no candidate runs: the program as inferred, with a warning, and the smallest dims that
+            satisfy its constraints as assumed ones. If one runs and no sizes were observed:
+            the program as inferred, with the dims of the candidate, or lower ones, as assumed ones.
+            If sizes were observed in its run: the program with these, its dims bound to the candidate.
 
         Raises:
             RuntimeUnavailableError: the model does not run on input data of the user's, which
@@ -275,8 +278,9 @@ class _SizeSearch:
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
         dims = trials[result.ran[0]][0]
-        # The first two candidates are small in each dim, and a single dim is tried in rising order.
-        # With unresolved sizes the dims stay those of the run in which the sizes were observed.
+        # Later candidates may be larger than needed in some dims. The first two default ones are small
+        # in each, the first two from messages have a size that an op asked for, and a single dim is
+        # tried in rising order. Observed sizes hold only for the dims of the run that observed them.
         if result.ran[0] > 1 and len(self.free) > 1 and not unresolved:
             dims = self._lowered(dims)
         if not result.known:  # no shapes were recorded

@@ -180,8 +180,10 @@ class TargetCandidates:
     def _next_packing(self, result: Optimized | None) -> Packing | None:
         """Return how weights are packed in the next round; None if there is no further round.
 
-        After cut operands changed outputs, they are packed whole. After a file with packed weights did
-        not run, each session packs them.
+        In the first round each session packs them (AT_LOAD) if nothing is run to check the file, else
+        `packing_for` tells. If operands were cut, and a candidate was rejected or none was written,
+        they are packed into the file whole (IN_FILE). Otherwise a further round follows only if no
+        model was written, as the file with packed weights did not run: then each session packs them.
         """
         from memplan_cli.runtime.graph.offline import Packing, packing_for
 

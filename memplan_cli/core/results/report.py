@@ -140,17 +140,18 @@ def _by_side(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | None:
-    """Return the predicted bytes of each side as they are written.
+    """Return the predicted bytes of each side as they are written; None if there are none.
 
-    A prediction counts no weights in ``held``, so files call it ``held_without_weights``.
+    A side is ``original`` or ``optimized``: the model whose runs are predicted. A prediction
+    counts no weights in ``held``, so files call it ``held_without_weights``.
     """
     return _by_side(
         {
             side: PredictedPeaks(
-                side_peaks.first_run_peak,
-                side_peaks.steady_peak,
-                side_peaks.held,
-                side_peaks.process,
+                first_run_peak=side_peaks.first_run_peak,
+                steady_peak=side_peaks.steady_peak,
+                held_without_weights=side_peaks.held,
+                process=side_peaks.process,
             )
             for side, side_peaks in peaks.items()
         }

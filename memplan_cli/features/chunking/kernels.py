@@ -82,10 +82,12 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
 
 
 def min_chunk_length(node: Node, split: Split) -> int:
-    """Return the shortest range of the split that a chunk may be.
+    """Return the fewest indices along the split axis that a chunk may have.
 
-    A sum over the last axes needs at least 4 rows. If each element of the split has as many
-    rows, one element is enough: ``[8, 16, 64] -> [8, 16]`` along axis 0 has 16 rows each.
+    Measured, sums keep their bits from 4 rows on; fewer may be added in another order. Of a sum
+    over the last axes, a row has the elements that are summed to one: along axis 0,
+    ``[8, 16, 64] -> [8, 16]`` has 16 rows at each index, so one index is enough. Of a sum over
+    other axes, an index counts as one row.
     """
     if not _is_sum(node.op):
         return _MIN_LENGTHS[split.role]

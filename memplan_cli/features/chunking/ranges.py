@@ -175,13 +175,16 @@ def _backward_ranges(
 ) -> _BackwardRanges | None:
     """Propagate the ranges of one chunk from the region's outputs to its inputs.
 
-    Ops are visited from last to first, so all consumers of an op come before it.
+    Ops are visited from last to first, so all consumers of an op come before it. An op whose
+    rows are carried computes only those after the previous chunk's; its consumers get the rows
+    before from there.
 
     Args:
         graph: the graph.
         region: the region.
         outputs: the range of each region output that the chunk contributes.
-        previous: the previous chunk; None for the first chunk.
+        previous: the previous chunk: where its ranges end, and which ops carry rows over; None
+            for the first chunk, to which nothing is carried.
 
     Returns:
         The ranges; None if some op would compute or read an empty range.

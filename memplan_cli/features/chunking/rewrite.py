@@ -67,20 +67,23 @@ def rewrite_in_chunks(
     order = _order_regions(graph, [region for region, _ in chosen])
     if order is None:
         return None
-    ranges = [chunk_ranges(graph, region, count) for region, count in chosen]
-    if None in ranges:
+    chunks_of_regions = [chunk_ranges(graph, region, count) for region, count in chosen]
+    if None in chunks_of_regions:
         return None
     writer = ProgramWriter(graph)
-    region_ranges = {}
+    # For each region the range of its ops in ``writer.ops``.
+    written_ops: dict[int, Range] = {}
+    # An item is the index of an op, or ``len(graph.ops)`` plus the number of a region.
     for item in order:
         if item < len(graph.ops):
             writer.ops.append(graph.ops[item])
             continue
         number, start = item - len(graph.ops), len(writer.ops)
         region, _ = chosen[number]
-        _write_region(writer, region, ranges[number] or ())  # none of them is None
-        region_ranges[number] = start, len(writer.ops)
-    return _without_replaced(writer, [region_ranges[number] for number in range(len(chosen))])
+        _write_region(writer, region, chunks_of_regions[number] or ())  # none of them is None
+        written_ops[number] = start, len(writer.ops)
+    # Removes the vars that only the replaced ops made or read, and the ops that only make these.
+    return _without_replaced(writer, [written_ops[number] for number in range(len(chosen))])
 
 
 def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:

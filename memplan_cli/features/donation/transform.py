@@ -115,6 +115,8 @@ def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
 def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
     """Return the pairs of an input and an output that may share one buffer, and an order for them.
 
+    In that order, all other ops that read the input of a pair run before the op that writes its output.
+
     Args:
         program: In the order in which it will run.
         patterns: Globs ``(input, output)`` with at most one ``*`` each, which stands for
@@ -123,6 +125,7 @@ def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donation
     Raises:
         SettingsError: a pattern has more than one ``*``, or matches no pair.
     """
+    # Ops may be reordered for a pair, unlike in `donations_in_place`.
     return _donations(program, patterns, _DonationOrder.add_pairs)
 
 

@@ -97,22 +97,30 @@ class _OriginalLoop:
 
     Attributes:
         requested_lengths: new entries of each step, from the job.
-        rules: the rule of each dim; found by `step_lengths`.
+        rules: how the value of each dim follows from past and new entries; found by `step_lengths`.
         state: the caches after the last step, by input name.
-        position: valid entries of the growing caches.
-        shapes_of_steps: the shapes of the inputs of each step, by name.
-        growth_of_steps: the entries that each step added.
+        position: valid entries of the growing caches; `step_lengths` sets those of the start, and
+            each step adds its own.
+        shapes_of_steps: the shapes of the inputs of each step that ran, by name.
+        growth_of_steps: the entries that each step that ran added to the caches.
         planned_lengths: ``requested_lengths`` without the steps that the capacity has no room for; ones,
-            if the model runs with no more.
+            if the model runs with no more. Set by `step_lengths`.
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
+        """Create the session; no step runs yet.
+
+        Args:
+            spec: of the original.
+            job: that of `run`.
+        """
         self.spec = spec
         self.caches = from_json(Caches, job["caches"], "the job")
         self.requested_lengths: list[int] = list(job["lengths"])
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
+        # `step_lengths` finds the rules, the start and ``planned_lengths``; `step` updates the rest.
         self.rules: Rules = {}
         self.state: dict[str, Any] = {}
         self.position = 0

@@ -101,25 +101,30 @@ class _CopyWriter:
         self._place = 0
 
     def write(self, forced: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program with copies; may be called once."""
+        """Return the program with copies; may be called once.
+
+        ``forced`` has, by place, vars to copy there even if the op there does not read them, so
+        that a whole segment runs again.
+        """
         program, value_of = self._values.program, self._values.value_of
         for place, op in enumerate(program.body.ops):
             self._place = place
             for var in forced.get(place, ()):
-                self._latest(var, place)
+                self._latest(var, place)  # emits the copy; its name is not needed
             read_names = {
                 var: self._latest(var, place) for var in self._values.dataflow.reads[place]
             }
             is_unchanged = all(old == new for old, new in read_names.items())
             self._ops.append((op if is_unchanged else with_names(op, read_names), place))
-        # Some places that were asked for need no copy, as nothing reads it.
+        # By value. Some places that were asked for need no copy, as nothing reads it.
         written_copies: dict[int, set[int]] = {}
         for var, place in self._copy_of:
             value = value_of.get(var, -1)
             if place in self._recomputed_at.get(value, ()):
                 written_copies.setdefault(value, set()).add(place)
         names = self._drop_unread_originals()
-        copy_ids = self._name_copies(names)  # also completes ``names``
+        # ``names`` has the copies that replace an original so far; this adds all other copies.
+        copy_ids = self._name_copies(names)
         ops = tuple(with_names(op, names) for op, _ in self._ops)
         is_copy = [id(op) in copy_ids for op, _ in self._ops]
         return RecomputedProgram(

@@ -93,13 +93,15 @@ def restore_annotations(
 ) -> bool:
     """Declare, in place, the removed types that tell more than inference; return whether there are any.
 
-    A removed type that disagrees with the inferred one is not declared again.
+    In a removed type, a dim name that no input has is replaced by the expression that inference
+    gives for it, if that is the same everywhere. A type that then disagrees with the inferred one is
+    not declared again.
 
     Args:
         model: the model given to inference.
         annotations: the removed types, by graph.
         inferred_model: the inferred model, with its graphs in the same order.
-        names: names of dims.
+        names: the dim names of the inputs, and the sizes of bound names.
 
     Raises:
         SettingsError: a name is bound to a size that inference contradicts.

@@ -226,8 +226,11 @@ def _add_observed_types(top: GraphProto, bindings: Bindings) -> None:
 def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
     """Set the shapes given for values of a graph and its subgraphs, in place.
 
+    A key ``<block path>/<name>`` stands for the value of one graph, a bare name for the values of
+    that name in all graphs.
+
     Raises:
-        SettingsError: a name matches no value.
+        SettingsError: a key matches no value.
     """
     unmatched, known_names = dict.fromkeys(wanted), set[str]()
     for path, graph in block_paths(top, ""):

@@ -112,7 +112,10 @@ def regions(plan: Plan) -> tuple[Region, ...]:
 
 
 def region_of(tensor: Placement, chunked_regions: Sequence[Region]) -> int:
-    """Return the index of the region that computes a tensor, -1 if the tensor is no piece."""
+    """Return the index of the region that computes a tensor, a chunk such as ``x__chunk3``.
+
+    -1 if the tensor is no chunk by its name, or if no region covers the step that makes it.
+    """
     if not _PIECE.search(tensor.name):
         return -1
     for index, region in enumerate(chunked_regions):

@@ -135,6 +135,8 @@ def _with_shapes(
 def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
     """Return dtype and largest shape of every value in the kernels of a run, by its id.
 
+    Values of dtypes without a fixed size, such as strings, are left out.
+
     Args:
         copy: the model that was run, with the ids of its values by node.
         kernels: of the run.

@@ -115,6 +115,7 @@ def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
             hint=binding_options(input_shapes(executed.program)),
         ) from error
     if allocator == RUNTIME:
+        # None only where a size is unknown, which the trace above has refused: 0 does not occur.
         held = predict_peaks(executed).held or 0
     else:
         held = ALLOCATORS[allocator](trace)

@@ -229,8 +229,11 @@ def _batch_normalization_in_training(call: Call) -> Gradients:
 def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
     """Replace the forward node by single operators, so that the backward pass can read its statistics.
 
-    The nodes are recorded in ``replacements`` of the tape, with those of the running statistics. Returns m,
-    1 / s and S / s, each as a channel column [1, C, 1, ...].
+    The nodes are recorded in ``replacements`` of the tape, with those of the running statistics.
+
+    Returns:
+        m, 1 / s and S / s, each as a channel column [1, C, 1, ...]. m and s are the mean and the standard
+        deviation of each channel in the batch, S is the scale, the node's second input.
     """
     tape, x = call.tape, call.input(0)
     axes, nodes = _axes_but_channels(tape, x), list[NodeProto]()
