@@ -83,6 +83,10 @@ def measure(tree: Path) -> CodeSize:
     tests, benchmarks = tree / "tests", tree / "tests" / "benchmarks"
     counts = {
         "lines of the package": sum(map(_lines, texts.values())),
+        "of these docstrings": sum(map(docstring_lines, modules.values())),
+        "of these code, without docstrings, comments and blank lines": sum(
+            code_lines(text) - docstring_lines(modules[path]) for path, text in texts.items()
+        ),
         "files of the package": len(texts),
         "classes": sum(isinstance(node, ast.ClassDef) for node in nodes),
         "functions": len(functions),
@@ -164,6 +168,29 @@ def _rooms(package: Path, texts: Mapping[Path, str]) -> Mapping[str, tuple[int, 
 
 def _lines(text: str) -> int:
     return text.count("\n")
+
+
+def docstring_lines(module: ast.Module) -> int:
+    """Return the non-blank lines of all docstrings, those of attributes included."""
+    body_lists = (getattr(node, "body", None) for node in ast.walk(module))
+    statements = (s for body in body_lists if isinstance(body, list) for s in body)
+    texts = (
+        s.value.value
+        for s in statements
+        if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)
+    )
+    # The closing quotes of a docstring of several lines stand on a line of their own.
+    return sum(
+        sum(bool(line.strip()) for line in text.splitlines()) + ("\n" in text)
+        for text in texts
+        if isinstance(text, str)
+    )
+
+
+def code_lines(text: str) -> int:
+    """Return the lines that are neither blank nor only a comment; docstrings are among them."""
+    lines = (line.strip() for line in text.splitlines())
+    return sum(bool(line) and not line.startswith("#") for line in lines)
 
 
 def _lines_below(folder: Path, pattern: str = "*.py") -> int:
