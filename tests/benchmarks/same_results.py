@@ -44,7 +44,27 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "measurements" / "same_results.md"
 CACHE = ROOT / "out" / "same_results"
 
-EXPLAINED: tuple[Explanation, ...] = ()
+_SCHEMA = "schemas are generated from the records: shared definitions, ranges, descriptions"
+_MEASURED = "contains what making a session took, which differs by pages between two runs"
+_UNUSED = "an unused constant of the Loop is no longer created"
+
+EXPLAINED: tuple[Explanation, ...] = (
+    Explanation("schema *", "*", _SCHEMA),
+    Explanation("* --help", "*options", "--profile-shapes had no effect and is removed"),
+    Explanation(
+        "*", "*numbers", "help and messages are worded anew, with other numbers in them"
+    ),
+    Explanation("sweep", "*rows.*.key", "a digest of the settings, which have one key less"),
+    Explanation("train-step*", "*not_trained*", "reworded, and decided before expansion"),
+    Explanation("train-step*", "*sha256", _UNUSED),
+    Explanation(
+        "train-step", "*reuses", "another layout of the same height: fewer packing methods"
+    ),
+    Explanation("fit", "*.process", _MEASURED),
+    Explanation("fit", "*.total", _MEASURED),
+    Explanation("fit", "*.beyond", _MEASURED),
+    Explanation("report *", "*.process.*", _MEASURED),
+)
 """Differences that are intended, by patterns of commands and keys, and why."""
 
 TOOLS = (platform.python_version(), np.__version__, onnx.__version__, onnxruntime.__version__)
