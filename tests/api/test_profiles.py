@@ -64,6 +64,19 @@ def test_the_one_plan_is_that_of_the_bounds() -> None:
     assert plan.report.memory == between.report.memory
 
 
+def test_rows_of_a_model_with_sizes_that_depend_on_data_are_observed_at_their_binding(
+    tmp_path: Path,
+) -> None:
+    text = """g (float[batch,4] x) => (int64[2,n] y) {
+        z = Abs(x) s = Exp(z) q = NonZero(s) p = Add(q, q) y = Add(p, q) }"""
+    path = tmp_path / "data.onnx"
+    onnx.save(parse(text), path)
+    rows = api.report(path, profiles={"batch": (1, 8)}).report.profiles
+    alone = [api.plan(path, Settings(dims=row.dims)).report.memory for row in rows]
+    assert [row.memory for row in rows] == alone
+    assert rows[0].memory.planned != rows[1].memory.planned
+
+
 def test_two_dims_give_a_row_for_every_combination(two: Path) -> None:
     plan = api.report(two, profiles={"batch": (1, 4), "seq": (16, 2)})
     assert [tuple(row.dims.values()) for row in plan.report.profiles] == [

@@ -91,8 +91,13 @@ def plan_profiles(
 
     common = plan_model(file, with_bounds_of(settings, profiles), progress)
     free_dims(common.program, profiles)  # rejects unknown names
-    # All rows have the inputs of the common plan, and the numbers that were assumed for it.
-    settings = replace(settings, inputs=common.settings.inputs)
+    # All rows have the inputs of the common plan, and the numbers that were assumed for it, but not
+    # the lower bounds of the dims that each row binds.
+    inputs = common.settings.inputs
+    if inputs.assumed is not None:
+        assumed = {n: value for n, value in inputs.assumed.items() if n not in profiles}
+        inputs = replace(inputs, assumed=assumed)
+    settings = replace(settings, inputs=inputs)
     rows = []
     all_dims = combinations(profiles)
     for done, profile_dims in enumerate(all_dims):
