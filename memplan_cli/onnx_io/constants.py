@@ -79,13 +79,16 @@ def constant_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def small_numbers(tensor: TensorProto) -> tuple[int | float, ...] | None:
-    """Return the elements of a small numeric tensor; None for other tensors and external data."""
+    """Return the elements of a small numeric tensor; None for others, and if its data is missing."""
     from onnx import numpy_helper
 
     has_data = tensor.data_location != tensor.EXTERNAL
     if not has_data or tensor.data_type not in _NUMBERS or prod(tensor.dims) > _MAX_SMALL:
         return None
-    return tuple(numpy_helper.to_array(tensor).ravel().tolist())
+    try:
+        return tuple(numpy_helper.to_array(tensor).ravel().tolist())
+    except ValueError:  # the tensor holds fewer elements than its dims say
+        return None
 
 
 def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]]:

@@ -156,7 +156,7 @@ def declared_bytes(
 ) -> int | None:
     """Return the bytes of a tensor, or None if its dtype or one of its dims is unknown.
 
-    Elements of less than 8 bits share bytes, and the sum is rounded down.
+    Elements of less than 8 bits share bytes, and the sum is rounded up.
 
     Args:
         dtype: the dtype.
@@ -167,7 +167,7 @@ def declared_bytes(
     fixed = [dim for dim in bound if dim is not None]
     if len(fixed) < len(bound) or dtype not in BITS:
         return None
-    return math.prod(fixed) * BITS[dtype] // 8
+    return -(-math.prod(fixed) * BITS[dtype] // 8)
 
 
 def packed(array: NDArray[Any], dtype: str) -> bytes:

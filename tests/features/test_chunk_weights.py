@@ -117,6 +117,26 @@ def test_a_part_is_a_view_of_the_file_where_its_bytes_lie_together(
         assert told["length"] == 3 * 8 * 4
 
 
+@pytest.mark.parametrize(("start", "stop", "is_view"), [(2, 5, True), (1, 4, False)])
+def test_a_part_of_four_bit_elements_is_a_view_where_it_starts_at_a_byte(
+    tmp_path: Path, start: int, stop: int, *, is_view: bool
+) -> None:
+    values = [1, -2, 3, -4, 5, -6, 7, -8, 1, 2, 3, 4, 5, 6, 7, 0, -1, -2]
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.INT4, [6, 3], values)
+    (tmp_path / "data").write_bytes(weight.raw_data or bytes(weight.int32_data))
+    stored = numpy_helper.to_array(weight)
+    external = onnx.TensorProto()
+    external.CopyFrom(weight)
+    external.ClearField("int32_data")
+    external.ClearField("raw_data")
+    external.data_location = onnx.TensorProto.EXTERNAL
+    entry = external.external_data.add()
+    entry.key, entry.value = "location", "data"
+    part = cut_weight(external, WeightSlice("w", 0, start, stop), [tmp_path])
+    assert np.array_equal(numpy_helper.to_array(part, str(tmp_path)), stored[start:stop])
+    assert (part.data_location == part.EXTERNAL) == is_view
+
+
 def test_logits_of_a_few_rows_are_written_with_views_and_proved(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     model = logits(4, 64, 8192)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.lib import format as npy
 from onnx import helper, numpy_helper
 
+from builders import parse
 from memplan_cli.core.bindings import Feed, Inputs
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.runs import input_files
@@ -210,6 +211,13 @@ def test_json_draws_as_the_model_collection_says(net: ModelProto, tmp_path: Path
     assert (drawn("ones") == 1).all()
     assert (drawn("const 7") == 7).all()
     assert set(drawn("randint 3 5").flat) == {3, 4}
+
+
+def test_json_for_a_model_with_an_input_called_inputs(tmp_path: Path) -> None:
+    model = parse("g (float[2] inputs, float[2] x) => (float[2] y) { y = Add(inputs, x) }")
+    entry = {"shape": [2], "value": [1, 2]}
+    for document in ({"x": entry}, {"inputs": entry, "x": entry}):
+        assert set(fed(as_json(tmp_path, document), model)) == set(document)
 
 
 def test_json_without_values_gives_the_shape_alone(net: ModelProto, tmp_path: Path) -> None:

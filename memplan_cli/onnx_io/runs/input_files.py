@@ -292,7 +292,7 @@ def _read_json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEn
     entries = document.get("inputs", document) if isinstance(document, dict) else None
     names = {value.name for value in wanted}
     # The model has an input that is called "inputs", and this is its entry, not the table of all.
-    if isinstance(document, dict) and "inputs" in names and "shape" in document["inputs"]:
+    if isinstance(entries, dict) and "inputs" in names and "shape" in entries:
         entries = document
     if not isinstance(entries, dict):
         raise SettingsError(f'{path} is not {{name: {{"shape": .., "dtype": ..}}}}')

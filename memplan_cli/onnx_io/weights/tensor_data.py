@@ -8,7 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.weights.external_data import loaded, locations
 
 if TYPE_CHECKING:
@@ -134,9 +136,11 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
     """
     from onnx import numpy_helper
 
-    # The axes before it have length 1, so the range is contiguous.
-    if tensor.data_location == tensor.EXTERNAL and prod(tensor.dims[: cut.axis]) == 1:
-        return _external_range(tensor, cut)
+    is_contiguous = prod(tensor.dims[: cut.axis]) == 1
+    if tensor.data_location == tensor.EXTERNAL and is_contiguous:
+        row_bits = prod(tensor.dims[cut.axis + 1 :]) * BITS[dtype_name(tensor.data_type)]
+        if cut.start * row_bits % 8 == 0:  # 4-bit elements may start in the middle of a byte
+            return _external_range(tensor, cut, row_bits)
     # Data inside the model has no location, and `loaded` then opens no file.
     location = next((e.value for e in tensor.external_data if e.key == "location"), "")
     folder = next((folder for folder in folders if (folder / location).is_file()), Path())
@@ -146,23 +150,20 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
     )
 
 
-def _external_range(tensor: TensorProto, cut: WeightSlice) -> TensorProto:
+def _external_range(tensor: TensorProto, cut: WeightSlice, row_bits: int) -> TensorProto:
     """Return a tensor that refers to some rows of another tensor's external data.
 
-    Rows are the entries along the axis of the cut; all axes before it have length 1.
+    Rows are the entries along the axis of the cut, of ``row_bits`` each; all axes before it have
+    length 1. The first row must start at a byte.
     """
-    from onnx import helper
-
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    row_bytes = prod(tensor.dims[cut.axis + 1 :]) * itemsize
     rows = cut.stop - cut.start
     part = type(tensor)()
     part.data_type = tensor.data_type
     part.dims.extend(tensor.dims)
     part.dims[cut.axis] = rows
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    offset = int(entries.get("offset", 0)) + cut.start * row_bytes
-    refer_to_file(part, entries["location"], offset, rows * row_bytes)
+    offset = int(entries.get("offset", 0)) + cut.start * row_bits // 8
+    refer_to_file(part, entries["location"], offset, -(-rows * row_bits // 8))
     return part
 
 
