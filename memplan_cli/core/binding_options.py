@@ -140,7 +140,8 @@ def _shape_option(input_shape: InputShape, numbers: Mapping[str, int]) -> str:
 def _has_only_named_dims(input_shape: InputShape) -> bool:
     """Return whether the model itself names all free dims of an input.
 
-    memplan calls a dim without a name ``<input>_dim<axis>``.
+    A dim is None if the model does not declare it. A dim without a number or a name has the name that
+    memplan generates, ``<input>_dim<axis>``.
     """
     name, shape = input_shape
     generated_names = {f"{name}_dim{axis}" for axis in range(len(shape))}

@@ -227,13 +227,17 @@ class _SweepState:
         return any(blockers[other] == 1 for other in self._ahead[op])
 
     def _fits(self, op: int, change: int) -> bool:
-        """Whether the step of an op that changes live bytes by ``change`` stays within the limit.
+        """Return whether the bytes live during an op's step stay within the limit.
 
-        The bytes live before the op in the finished order are those of the sweep if it goes
-        forward. Backward, those of the sweep are live after the op, and ``change`` is added.
+        Args:
+            op: the next op of the sweep.
+            change: what the live bytes change by when the sweep passes the op. Forward, that is from
+                before the op to after it; backward, from after it to before it.
         """
+        # Live before the op in the finished order, in either direction:
         live_before = self._live if self._is_forward else self._live + change
         step = self._graph.step_bytes[op]
+        # The output takes over the bytes of one input that this op is the last to access.
         for tensor in self._graph.in_place_inputs[op]:
             if self._access_counts[tensor] == 1:
                 step -= self._graph.in_place_bytes[op]

@@ -122,9 +122,10 @@ class _ForwardQueue:
         heapify(self.heap)
 
     def run(self, op: int) -> None:
-        """Mark an op as executed, and push the ops that become ready or free more by it.
+        """Mark an op as executed, and push the ops that become ready.
 
-        An op frees more once it is the last one that has to access some tensor.
+        An op that is now the last to access some tensor frees it: its change is lowered, and if it is
+        ready, it is pushed again. Its older entry in the heap is skipped later, as the op is done.
         """
         graph, remaining = self.graph, self._remaining
         self.done[op] = True

@@ -22,6 +22,7 @@ from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
 from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.hints import symbols_in
 from memplan_cli.reporting.media.html import broken
 from memplan_cli.reporting.pages import diff_page, plan_page
 from memplan_cli.reporting.pages.graph_facts import (
@@ -30,7 +31,7 @@ from memplan_cli.reporting.pages.graph_facts import (
     region_of,
     regions,
 )
-from memplan_cli.reporting.pages.page_data import evaluable, symbols_in
+from memplan_cli.reporting.pages.page_data import evaluable
 from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:

@@ -103,9 +103,6 @@ def occupancies(plan: Plan) -> tuple[Occupancy, ...]:
 
 def main_arena(plan: Plan) -> ArenaFacts | None:
     """Return the arena to draw: the only one, or the largest of several; None if there is none."""
-    fixed = [arena for arena in plan.arenas if arena.unit == "1" and arena.height]
-    if len(plan.arenas) == len(fixed) == 1:
-        return fixed[0]
     return max(plan.arenas, key=lambda arena: (arena.height, -arena.id), default=None)
 
 

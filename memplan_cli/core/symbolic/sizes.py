@@ -29,6 +29,9 @@ __all__ = [
     "BITS", "Size", "bind_dim", "canonical_dim", "size_of", "symbols_of", "unit_value",
 ]  # fmt: skip
 
+FIXED_UNIT = "1"
+"""The unit of sizes that are numbers of bytes, without symbols."""
+
 BITS: Mapping[str, int] = {
     "bool": 8,
     "int2": 2,

@@ -24,7 +24,7 @@ from memplan_cli.analysis.cost import node_work, total_cost
 from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
-from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
 from memplan_cli.features.chunking.bound import Need, lower_bound
 from memplan_cli.features.chunking.region import Region, regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
@@ -53,9 +53,6 @@ _MAX_STEPS = 400
 
 _MAX_WRITTEN_OPS = 1_000_000
 """Ops of all programs that are written; bounds the time of a search that fails."""
-
-_FIXED_SIZES = "1"
-"""The unit of buffers whose sizes are numbers; chunking refuses all other sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +277,7 @@ class Search:
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
         )
         buffer_of, buffers_by_unit = measurement.storage
-        buffers = buffers_by_unit.get(_FIXED_SIZES, ())
+        buffers = buffers_by_unit.get(FIXED_UNIT, ())
         live_bytes = tuple(pressure(Problem(buffers)))
         # The earliest tick with the most live bytes.
         peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))

@@ -114,10 +114,10 @@ class DropSchedule:
         ]
 
     def drop_work(self, value: int, start: int) -> int:
-        """Return the work of dropping a value in the gap that starts at an access.
+        """Return the added work if a value is not kept between an access at ``start`` and the next.
 
-        It is the work of one copy. But in the gap after the producer it is 0 if the producer
-        makes nothing else: instead of a copy, the producer itself runs at the end of the gap.
+        It is the work of running the value's producer once more. But if ``start`` is the producer's own
+        step, and the producer has no other output, nothing is added: the producer runs later instead.
         """
         values = self.values
         runs_later = values.is_sole_output[value] and start == values.made_at[value]

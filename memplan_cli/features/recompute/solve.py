@@ -17,6 +17,7 @@ import numpy as np
 from memplan_cli.analysis.cost import op_cost
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.analysis.storage import storage_of
+from memplan_cli.core.symbolic.sizes import FIXED_UNIT
 from memplan_cli.features.recompute.build import (
     RecomputedProgram,
     all_reads,
@@ -40,8 +41,6 @@ _MAX_ROUNDS = 12
 _HUGE = 8_000
 """Ops from which on half as many rounds are made."""
 
-_FIXED_SIZES = "1"
-"""The unit of buffers whose sizes are numbers; recomputation refuses all other sizes."""
 
 _STAGE_ROUNDS = 2
 """Programs that are written and measured for a budget on the way to a smaller one."""
@@ -82,7 +81,7 @@ def live_at(program: Program, planned_vars: PlannedVars) -> NDArray[np.int64]:
     op_steps = [step for step in steps(program) if step.block is program.body]
     ticks = max((step.end for step in op_steps), default=0) + 1
     change = np.zeros(ticks + 1, np.int64)  # of the live bytes, at each tick
-    for buffer in buffers_by_unit.get(_FIXED_SIZES, ()):
+    for buffer in buffers_by_unit.get(FIXED_UNIT, ()):
         change[buffer.live.start] += buffer.size
         change[min(buffer.live.end, ticks)] -= buffer.size
     starts = [step.start for step in op_steps]

@@ -37,18 +37,23 @@ class Storage:
 
     Attributes:
         folder: the folder.
-        bytes: total bytes of the arrays.
-        count: the number of arrays.
+        stored_bytes: total bytes of the arrays.
+        file_count: the number of arrays, one file each.
     """
 
     def __init__(self) -> None:
+        """Create the folder, empty.
+
+        Raises:
+            SettingsError: it cannot be created.
+        """
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="memplan-inputs-"))
         except OSError as error:
             raise _no_room(error) from error
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self.bytes = 0
-        self.count = 0
+        self.stored_bytes = 0
+        self.file_count = 0
 
     def save(self, array: NDArray[Any], where: str) -> str:
         """Write an array into a new ``.npy`` file and return its path.
@@ -56,9 +61,9 @@ class Storage:
         Raises:
             SettingsError: the disk is full, or all arrays together exceed the limit.
         """
-        self.bytes = within_limit(where, self.bytes + array.nbytes)
-        file = self.folder / f"{self.count}.npy"
-        self.count += 1
+        self.stored_bytes = within_limit(where, self.stored_bytes + array.nbytes)
+        file = self.folder / f"{self.file_count}.npy"
+        self.file_count += 1
         if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
             # numpy cannot write the name of a dtype from another package, such as bfloat16.
             array = array.view(f"V{array.dtype.itemsize}")

@@ -24,7 +24,7 @@ STATE, INPUTS = "optimizer state", "inputs"
 
 # Chunking names a piece `x__chunk3` (in plans of earlier versions also `x__loop1`), and the node
 # that joins the pieces `x__chunks`. Recomputation names a copy `x__recompute` or `x__recompute2`.
-_PIECE = re.compile(r"__(chunk|loop)\d+(?=_|$).*")
+_PIECE = re.compile(r"__chunk\d+(?=_|$).*")
 _JOIN = re.compile(r"__chunks(?=$|_)")
 _COPY = re.compile(r"__recompute\d*$")
 _CACHE = re.compile(r"(?i)(^|[./_])(past|present|kv|cache)([./_\d]|_?key|_?value|s?$)")

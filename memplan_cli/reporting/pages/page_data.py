@@ -15,6 +15,7 @@ from memplan_cli.core.results.timeline import curve, nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
 from memplan_cli.reporting.escape import script, terminal
+from memplan_cli.reporting.hints import symbols_in
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -180,14 +181,6 @@ def _live_curves(plan: Plan, symbols: Mapping[str, int]) -> list[Json]:
         for arena in plan.arenas
         if (points := curve(plan, arena))
     ]
-
-
-def symbols_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols of expressions, sorted."""
-    symbols: set[str] = set()
-    for text in texts:
-        symbols |= symbol_names(parse_dim(text))
-    return tuple(sorted(symbols))
 
 
 def evaluable(text: str, indices: Mapping[str, int]) -> list[object] | None:

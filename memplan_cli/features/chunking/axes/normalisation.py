@@ -153,16 +153,20 @@ def _arg_reduction_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _splits_along_remaining_axes(node: Node, reduced: Collection[int]) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not reduced.
+    """Return the splits along the axes that are not in ``reduced``, which are counted from 0.
 
-    Without ``keepdims`` they move to the left: axis 2 of ``[8, 16, 64]`` becomes axis 1 if axis 1
-    is reduced.
+    Without ``keepdims`` they move to the left: axis 2 of ``[8, 16, 64]`` becomes axis 1 of the
+    output if axis 1 is reduced.
     """
     data = node.data_shape
     remaining = [axis for axis in range(len(data)) if axis not in reduced]
     keeps_dims = len(node.output_shape) == len(data)
     return tuple(
-        node.split(data[axis], {0: AxisMap(axis)}, {0: AxisMap(axis if keeps_dims else index)})
+        node.split(
+            data[axis],
+            inputs={0: AxisMap(axis)},
+            outputs={0: AxisMap(axis if keeps_dims else index)},
+        )
         for index, axis in enumerate(remaining)
     )
 
