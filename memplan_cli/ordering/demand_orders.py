@@ -237,7 +237,9 @@ class _SweepState:
         # Live before the op in the finished order, in either direction:
         live_before = self._live if self._is_forward else self._live + change
         step = self._graph.step_bytes[op]
-        # The output takes over the bytes of one input that this op is the last to access.
+        # An access count of 1 means in both directions that no later op of the finished order keeps the
+        # tensor: the op may then write its output over it, and its step needs fewer bytes on top of
+        # those live before.
         for tensor in self._graph.in_place_inputs[op]:
             if self._access_counts[tensor] == 1:
                 step -= self._graph.in_place_bytes[op]
