@@ -335,7 +335,7 @@ class ProcessPrediction:
             self.stored,
             self._at(dims),
             RuntimeSettings(),
-            measurements=ProcessMeasurements(loaded=self.loaded),
+            measurements=ProcessMeasurements(measured_load=self.loaded),
         )
         return process.run if process else None
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.settings import ServingSettings
     from memplan_cli.settings.settings import Settings
@@ -237,7 +237,7 @@ def _for_one_size(reason: str) -> str:
     )
 
 
-def _range_warning(result: RangeSettings, facts: RuntimeFacts) -> str:
+def _range_warning(result: RangeSettings, facts: RuntimeSummary) -> str:
     """Return for which sizes the settings are, and the most that the arena holds with them."""
     sizes = ", ".join(f"{name} {low}..{high}" for name, (low, high) in result.bounds.items())
     bound = result.serving.chosen.bound

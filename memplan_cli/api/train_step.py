@@ -11,7 +11,7 @@ from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
-from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.first_feeds import first_archive
 from memplan_cli.features.training.losses import LossFunction
@@ -92,7 +92,7 @@ def train_step(
         refuse_targets({"-o": target, "--state": state_file}, (source,))
         progress("reading")
         forward = load_model(source)
-        step, recompute = make_train_step(forward, recipe), Recompute()
+        step, recompute = make_train_step(forward, recipe), RecomputeSummary()
         if checkpoints or budget is not None:
             step, recompute = recompute_step(step, checkpoints, budget)
         progress("planning")
@@ -133,7 +133,7 @@ def _report_of(step: TrainStep, target: Path) -> Report:
 
 def recompute_step(
     step: TrainStep, checkpoints: Sequence[str] = (), budget: float | None = None
-) -> tuple[TrainStep, Recompute]:
+) -> tuple[TrainStep, RecomputeSummary]:
     """Return a step that recomputes activations instead of keeping them, and what was recomputed.
 
     Args:

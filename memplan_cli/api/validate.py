@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report, RuntimeFacts
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.report import Report, RuntimeSummary
+    from memplan_cli.core.results.rewrites import CacheSummary
 
 Extra = Literal["replay", "measure"]
 
@@ -151,7 +151,7 @@ def _plan_of(planned: Path, digest: str | None) -> Plan:
 def _decoded(
     original: Path,
     planned: Path,
-    caches: Caches,
+    caches: CacheSummary,
     plan: Plan | None,
     check: Check,
     extras: Collection[Extra],
@@ -232,8 +232,8 @@ def _compared(
 
 
 def _with_processes_and_time(
-    facts: RuntimeFacts, original: Path, planned: Path, check: Check, binding: Binding
-) -> tuple[RuntimeFacts, tuple[str, ...]]:
+    facts: RuntimeSummary, original: Path, planned: Path, check: Check, binding: Binding
+) -> tuple[RuntimeSummary, tuple[str, ...]]:
     """Return facts with the memory of several processes and the time of a run, and notes on them.
 
     Facts without settings are returned unchanged.
@@ -251,8 +251,10 @@ def _with_processes_and_time(
     conditions = RunConditions.of_check(check, binding)
     if check.processes:
         before = memory_of_processes(original, DEFAULTS, conditions, check.processes)
-        as_loaded = replace(conditions, as_loaded=True)
-        after = memory_of_processes(planned, facts.settings, as_loaded, check.processes)
+        memplan_conditions = replace(conditions, opened_by_memplan=True)
+        after = memory_of_processes(
+            planned, facts.settings, memplan_conditions, check.processes
+        )
         facts = replace(facts, processes=ConcurrentMemory(check.processes, before, after))
     return with_time(facts, original, planned, conditions)
 

@@ -96,7 +96,7 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
     settings = recorded.settings if recorded else DEFAULTS
     conditions = prediction_conditions(bound)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
-    run = replace(conditions.run, as_loaded=recorded is not None)
+    run = replace(conditions.run, opened_by_memplan=recorded is not None)
     with hint_to_optimize(path):
         prediction = predict_process(path, settings, replace(conditions, run=run))
     return ProcessBreakdown(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.timeline import PlannedModel
     from memplan_cli.core.program import Shape
-    from memplan_cli.core.results.placements import ArenaFacts, Placement
+    from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
 
@@ -184,7 +184,7 @@ def check_layout(plan: Plan) -> Iterator[str]:
     yield from check_slots(plan.tensors, plan.report.level)
 
 
-def _check_height(arena: ArenaFacts, storages: Sequence[Storage]) -> Iterator[str]:
+def _check_height(arena: PlannedArena, storages: Sequence[Storage]) -> Iterator[str]:
     """Yield unaligned offsets, and a height that is not the aligned end of the last storage.
 
     ``storages`` are those in this arena.

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.results.rewrites import Caches
+from memplan_cli.core.results.rewrites import CacheSummary
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import PREFIX
@@ -20,12 +20,12 @@ CACHES = f"{PREFIX}caches"
 """The key of the entry, whose value is JSON."""
 
 
-def caches_note(caches: Caches) -> Mapping[str, str]:
+def caches_note(caches: CacheSummary) -> Mapping[str, str]:
     """Return the metadata entry that describes the caches of a model."""
     return {CACHES: json.dumps(to_json(caches), separators=(",", ":"))}
 
 
-def position_value(caches: Caches) -> Mapping[str, TensorProto]:
+def position_value(caches: CacheSummary) -> Mapping[str, TensorProto]:
     """Return the position for which a step was planned, as the value of that graph input.
 
     Empty if no cache is in place.
@@ -44,7 +44,7 @@ def has_caches(model: ModelProto) -> bool:
     return any(entry.key == CACHES for entry in model.metadata_props)
 
 
-def recorded_caches(metadata: Mapping[str, str]) -> Caches | None:
+def recorded_caches(metadata: Mapping[str, str]) -> CacheSummary | None:
     """Return the caches that metadata describes; None if there is no entry.
 
     Raises:
@@ -53,7 +53,7 @@ def recorded_caches(metadata: Mapping[str, str]) -> Caches | None:
     if CACHES not in metadata:
         return None
     try:
-        caches = from_json(Caches, json.loads(metadata[CACHES]), CACHES)
+        caches = from_json(CacheSummary, json.loads(metadata[CACHES]), CACHES)
     except (ValueError, RecursionError, MisfitError) as error:
         raise ModelError(f"the model's {CACHES} cannot be read: {error}") from error
     if not caches.capacity or not caches.growing or not all(b.axis for b in caches.growing):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.results.report import DonationSummary
-from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.results.rewrites import RecomputeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +127,7 @@ class Candidate:
     order: str = FILE
     peaks: Mapping[str, int] = field(default_factory=dict)
     bound: int | None = None
-    recompute: Recompute = field(default_factory=Recompute)
+    recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
     donated: DonationSummary = field(default_factory=DonationSummary)
     warnings: tuple[str, ...] = ()
     measured: Measured | None = field(default=None, repr=False, compare=False)

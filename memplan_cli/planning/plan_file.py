@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.core.results.placements import PlannedArena
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
@@ -128,7 +128,7 @@ def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
         yield Figure("slot_bound", report.slot_bound, total)
 
 
-def _count_slot_bound(plan: Plan, arena: ArenaFacts) -> int:
+def _count_slot_bound(plan: Plan, arena: PlannedArena) -> int:
     """Return a lower bound of the slots' bytes for an arena's tensors, at the plan's level."""
     buffers = tuple(
         Buffer(

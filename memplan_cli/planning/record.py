@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from memplan_cli.analysis.liveness import release_ticks
 from memplan_cli.core.program import VarId, blocks, own_name
-from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
+from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
 from memplan_cli.planning.print_log import without_reuse
@@ -40,7 +40,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         settings=settings_json(decision.settings, decision.source),
         order=tuple(_orders(decision.program)),
         arenas=tuple(
-            ArenaFacts(
+            PlannedArena(
                 index, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
             )
             for index, arena in enumerate(decision.allocation.arenas)

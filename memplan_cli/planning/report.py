@@ -17,8 +17,8 @@ from memplan_cli.core.results.memory import (
     Memory,
     weakest,
 )
-from memplan_cli.core.results.report import ModelFacts, Refusal, Report
-from memplan_cli.core.results.rewrites import Chunks, FoldingSummary
+from memplan_cli.core.results.report import ModelSummary, Refusal, Report
+from memplan_cli.core.results.rewrites import ChunkingSummary, FoldingSummary
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.planning.totals import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         ConstantTensor,
         Fallback,
         NewWeight,
-        Recompute,
+        RecomputeSummary,
     )
     from memplan_cli.planning.allocation import Allocation, Heights, Needs
     from memplan_cli.planning.candidate import Candidate, Source
@@ -92,7 +92,7 @@ class Decision:
     warnings: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     folded: FoldingSummary = field(default_factory=FoldingSummary)
-    chunked: Chunks = field(default_factory=Chunks)
+    chunked: ChunkingSummary = field(default_factory=ChunkingSummary)
     constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
 
     @property
@@ -152,7 +152,7 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
     symbolic = _expressions(decision) if is_symbolic and not hides_totals else {}
     refusals = sorted([*decision.scope.unplanned.items(), *needs.pinned.items()])
     return Report(
-        model=_model_facts(decision, len(inner)),
+        model=_model_summary(decision, len(inner)),
         bindings=_bindings(settings),
         phase=settings.kind(decision.phases.kind),
         level=settings.level,
@@ -169,7 +169,7 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
         peak=None if memory.live_peak is None else peak,
         foldable=() if memory.live_peak is None else foldable,
         folded=decision.folded,
-        chunked=_chunk_facts(decision),
+        chunked=_chunking_summary(decision),
         orders={} if hides_totals else decision.candidate.peaks,
         chosen_order=decision.candidate.order,
         certainty=_certainty(decision, memory, symbolic),
@@ -177,7 +177,7 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
         phases=_ops_by_phase(decision),
         loss=decision.phases.loss,
         target=settings.target,
-        recompute=_recompute_facts(decision, memory),
+        recompute=_recompute_summary(decision, memory),
         donated=replace(decision.candidate.donated, bytes=_donated_bytes(decision)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in refusals),
@@ -288,7 +288,7 @@ def _donated_units(decision: Decision) -> ByUnit:
     return by_unit(largest_size(size, bounds) for size in sizes if size is not None)
 
 
-def _recompute_facts(decision: Decision, memory: Memory) -> Recompute:
+def _recompute_summary(decision: Decision, memory: Memory) -> RecomputeSummary:
     """Return which ops run twice, and whether the plan, donations included, fits the budget."""
     facts = decision.candidate.recompute
     if facts.budget is None or memory.resident is None:
@@ -296,7 +296,7 @@ def _recompute_facts(decision: Decision, memory: Memory) -> Recompute:
     return replace(facts, met=memory.resident <= facts.budget)
 
 
-def _chunk_facts(decision: Decision) -> Chunks:
+def _chunking_summary(decision: Decision) -> ChunkingSummary:
     """Return the chunked regions, and whether the planned order fits the budget."""
     facts = decision.chunked
     if facts.budget is None:
@@ -364,10 +364,10 @@ def _ops_by_phase(decision: Decision) -> dict[str, int]:
     return counts
 
 
-def _model_facts(decision: Decision, intermediate_count: int) -> ModelFacts:
+def _model_summary(decision: Decision, intermediate_count: int) -> ModelSummary:
     """Return the model's file, and how many nodes, blocks and intermediates it has."""
     all_blocks = list(blocks(decision.program.body))
-    return ModelFacts(
+    return ModelSummary(
         path=decision.source.path,
         sha256=decision.source.sha256,
         nodes=sum(len(block.ops) for block in all_blocks),

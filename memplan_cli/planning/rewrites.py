@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.rewrites import Chunks, FoldingSummary
+from memplan_cli.core.results.rewrites import ChunkingSummary, FoldingSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class Chunking:
 
     program: Program
     constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
-    facts: Chunks = field(default_factory=Chunks)
+    facts: ChunkingSummary = field(default_factory=ChunkingSummary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from memplan_cli.core.binding_options import (
     sizing_options,
 )
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.rewrites import Chunks
+from memplan_cli.core.results.rewrites import ChunkingSummary
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.core.results.rewrites import Recompute
+    from memplan_cli.core.results.rewrites import RecomputeSummary
 
 _MAX_DIMS = 6
 """Dims that a sentence lists."""
@@ -59,7 +59,7 @@ def over_budget(report: Report) -> str:
 
 
 def budget_message(
-    smallest: int | None, recompute: Recompute, chunks: Chunks | None = None
+    smallest: int | None, recompute: RecomputeSummary, chunks: ChunkingSummary | None = None
 ) -> str:
     """Return the sentence that a budget of recomputation or chunking is not met.
 
@@ -71,7 +71,7 @@ def budget_message(
         recompute: The result of recomputation.
         chunks: The result of chunking; None: it was not requested.
     """
-    chunks = chunks or Chunks()
+    chunks = chunks or ChunkingSummary()
     if not chunks.met and chunks.budget is not None:
         return _budget_sentence(chunks.budget, smallest, chunks.needs)
     if recompute.met or recompute.budget is None:

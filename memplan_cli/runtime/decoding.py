@@ -19,7 +19,7 @@ from memplan_cli.runtime.workers.ort_values import NOT_IN_NUMPY, array_of, ort_v
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
 
 
 class Decoder:
@@ -38,7 +38,7 @@ class Decoder:
     def __init__(
         self,
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
-        caches: Caches | None,
+        caches: CacheSummary | None,
         dims: Mapping[str, int] | None = None,
         run_options: Any = None,  # noqa: ANN401
     ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
 
 _registered_arena: list[Mapping[str, Setting]] = []
 """The keys of the CPU arena of this process, if one was registered; it lasts until the end."""
@@ -45,7 +45,7 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         caches: the decoder caches in place; None if the file has none.
     """
 
-    caches: Caches | None = None
+    caches: CacheSummary | None = None
 
     def __init__(
         self,

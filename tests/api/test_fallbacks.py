@@ -21,7 +21,7 @@ from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
-from memplan_cli.core.results.report import Report, RuntimeFacts
+from memplan_cli.core.results.report import Report, RuntimeSummary
 from memplan_cli.core.results.rewrites import CODES, Fallback
 from memplan_cli.core.serialization import to_json
 from memplan_cli.packing import portfolio
@@ -135,7 +135,7 @@ def test_settings_that_are_all_too_slow_are_said(
             "original": Peaks(9, 9, milliseconds=10.0, effort=10.0),
             "optimized": Peaks(5, 5, milliseconds=milliseconds, effort=milliseconds),
         }
-        runtime = RuntimeFacts("onnxruntime", "1", CPU, {}, peaks)
+        runtime = RuntimeSummary("onnxruntime", "1", CPU, {}, peaks)
         return planned.with_report(replace(planned.report, runtime=runtime))
 
     assert codes(with_slower(timed(20.0))) == ["all-slower"]

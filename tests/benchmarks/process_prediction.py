@@ -53,7 +53,7 @@ from memplan_cli.runtime.settings_search.model_prediction import (
     PredictionConditions,
     executed_or_observed_graph,
 )
-from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
+from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import with_random_weights
 
@@ -80,7 +80,7 @@ TOO_LARGE = {
 
 WAYS = {
     "defaults": RuntimeSettings(),
-    "settings": FREED_AT_ONCE.updated(
+    "settings": ARENA_REUSE_ONLY.updated(
         RuntimeSettings(session_config={"session.use_device_allocator_for_initializers": "1"})
     ),
 }
@@ -245,7 +245,7 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
     executed = executed_or_observed_graph(model, settings, PredictionConditions(trial))
-    shown = ProcessMeasurements(loaded=process_of_load(model, settings, trial))
+    shown = ProcessMeasurements(measured_load=process_of_load(model, settings, trial))
     found = simulate_process(stored, executed, settings, measurements=shown)
     rules = predict_process_bytes(stored, executed, settings)
     seen = []

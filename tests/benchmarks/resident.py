@@ -32,7 +32,7 @@ from memplan_cli.runtime.graph.offline import offline_program  # noqa: E402
 from memplan_cli.runtime.run.run_model import record_run  # noqa: E402
 from memplan_cli.runtime.settings_search.written_model import WrittenModel  # noqa: E402
 from memplan_cli.runtime.simulate.predict import (  # noqa: E402
-    FREED_AT_ONCE,
+    ARENA_REUSE_ONLY,
     ExecutedGraph,
     predict_peaks,
 )
@@ -97,15 +97,15 @@ def rows(name: str) -> Iterator[str]:
 def bits(step: Path, out: Path) -> str:
     """Return whether both files give the same bits."""
     written = WrittenModel(out, as_written=True)
-    found = compare_models(step, written, Check("cpu"), Binding(), FREED_AT_ONCE)
+    found = compare_models(step, written, Check("cpu"), Binding(), ARENA_REUSE_ONLY)
     return "equal" if found.verdict.bit_identical else "differ"
 
 
 def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = ExecutedGraph(offline_program(path, {}, CPU), {})
-    predicted = predict_peaks(executed, FREED_AT_ONCE).first_run_peak
-    observed = record_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
+    predicted = predict_peaks(executed, ARENA_REUSE_ONLY).first_run_peak
+    observed = record_run(path, ARENA_REUSE_ONLY, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 
 

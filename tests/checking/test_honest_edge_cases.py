@@ -15,7 +15,7 @@ from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.checking.certificates.arenas import check_arena
 from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.core.results.certificate import ArenaProof
-from memplan_cli.core.results.placements import ArenaFacts, Placement
+from memplan_cli.core.results.placements import Placement, PlannedArena
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
 
@@ -45,7 +45,7 @@ def test_a_load_is_shown_at_a_tick_exactly_where_so_much_is_live(
         f"t{at}": SimpleNamespace(row=row(f"t{at}", 0, size, first, first + ticks))
         for at, (first, ticks, size) in enumerate(boxes)
     }
-    arena = ArenaFacts(0, "1", 99, 0, 1)
+    arena = PlannedArena(0, "1", 99, 0, 1)
     for tick in range(13):
         live = sum(size for first, ticks, size in boxes if first <= tick < first + ticks)
         check_arena(arena, tensors, 2, ArenaProof(0, live, "load", tick))

@@ -19,7 +19,7 @@ from memplan_cli.checking.live_bytes import (
     sample_dims,
 )
 from memplan_cli.checking.tensors import check_layout
-from memplan_cli.core.results.placements import ArenaFacts, Placement
+from memplan_cli.core.results.placements import Placement, PlannedArena
 
 BOXES = st.lists(
     st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 8), st.integers(1, 5)),
@@ -29,7 +29,7 @@ BOXES = st.lists(
 
 
 def plan(tensors: list[Placement], height: int, *, level: int = 2, alignment: int = 1) -> Any:  # noqa: ANN401
-    arena = ArenaFacts(0, "1", height, 0, alignment)
+    arena = PlannedArena(0, "1", height, 0, alignment)
     report = SimpleNamespace(level=level)
     return SimpleNamespace(tensors=tuple(tensors), arenas=(arena,), report=report)
 

@@ -11,7 +11,7 @@ from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.memory import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
-from memplan_cli.core.results.report import Report, RuntimeFacts
+from memplan_cli.core.results.report import Report, RuntimeSummary
 from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.planner import make_plan
@@ -110,7 +110,7 @@ def test_workspace_is_what_was_observed_or_unknown() -> None:
     report = plan_of_text(FIXED).report
     assert {row.name: row.value for row in total_figures(report)}["workspace"] == "unknown"
     peaks = Peaks(1, 1, held=9, scratch=2048)
-    runtime = RuntimeFacts("onnxruntime", "1", "CPU", observed={"optimized": peaks})
+    runtime = RuntimeSummary("onnxruntime", "1", "CPU", observed={"optimized": peaks})
     measured = replace(report, runtime=runtime)
     (row,) = [row for row in total_figures(measured) if row.name == "workspace"]
     assert (row.value, row.certainty) == ("2.00 KiB", "observed")

@@ -13,7 +13,7 @@ from memplan_cli import Settings
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.temporary import clear_files
 
@@ -66,6 +66,6 @@ def test_files_that_are_cleared_are_closed(tmp_path: Path) -> None:
 )
 def test_what_was_observed_of_one_side_is_written_of_that_side(sides: tuple[str, ...]) -> None:
     peaks = {side: Peaks(10, 20, 30) for side in sides}
-    data = to_json(RuntimeFacts("onnxruntime", "1", "cpu", observed=peaks, predicted=peaks))
+    data = to_json(RuntimeSummary("onnxruntime", "1", "cpu", observed=peaks, predicted=peaks))
     assert sorted(data["observed"] or {}) == sorted(sides)
     assert sorted(data["predicted"] or {}) == sorted(sides)

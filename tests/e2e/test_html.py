@@ -14,7 +14,7 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from memplan_cli.core.results.memory import BoundDim
-from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.pages import diff_page, plan_page
@@ -62,7 +62,7 @@ def large_plan(count: int) -> Plan:
         for n, name in enumerate(names)
     )  # fmt: skip
     order = (BlockOrder("", tuple(f"{name}/Node" for name in names)),)
-    arena = ArenaFacts(0, "1", 1 << 31, 1 << 31, 64)
+    arena = PlannedArena(0, "1", 1 << 31, 1 << 31, 64)
     return replace(read_plan(_PLAN), tensors=tensors, arenas=(arena,), order=order)
 
 
@@ -87,7 +87,7 @@ def staircase(count: int) -> Plan:
         for n in range(count)
     )  # fmt: skip
     order = (BlockOrder("", tuple(f"node_{n}" for n in range(count + 9))),)
-    arena = ArenaFacts(0, "1", 40960, 40960, 64)
+    arena = PlannedArena(0, "1", 40960, 40960, 64)
     return replace(plan_named("branchy"), tensors=tensors, arenas=(arena,), order=order)
 
 
@@ -95,7 +95,7 @@ def several_units() -> Plan:
     """A symbolic plan of several arenas, one of an expression in two symbols."""
     plan = plan_named("dynamic")
     units = ("batch", "(past + 1)*batch", "1")
-    arenas = tuple(ArenaFacts(at, unit, 4096, 4096, 1) for at, unit in enumerate(units))
+    arenas = tuple(PlannedArena(at, unit, 4096, 4096, 1) for at, unit in enumerate(units))
     tensors = tuple(
         t._replace(arena=at % 3, offset=0, bytes=4096, first=at, last=at + 1, alias_of=None)
         for at, t in enumerate(plan.tensors)

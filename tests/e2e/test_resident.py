@@ -13,7 +13,7 @@ from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.train_step import Recipe, make_train_step
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, predict_peaks
+from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY, ExecutedGraph, predict_peaks
 from memplan_cli.runtime.workers.spec import RunConditions
 from perceptrons import perceptron
 
@@ -37,8 +37,8 @@ def step(tmp_path: Path) -> Path:
 def held(path: Path) -> tuple[int | None, int | None]:
     """Return the first run's peak of a file as it stands, predicted and measured."""
     executed = ExecutedGraph(offline_program(path, {}, CPU), {})
-    predicted = predict_peaks(executed, FREED_AT_ONCE).first_run_peak
-    observed = record_run(path, FREED_AT_ONCE, RunConditions(), "arena").peaks
+    predicted = predict_peaks(executed, ARENA_REUSE_ONLY).first_run_peak
+    observed = record_run(path, ARENA_REUSE_ONLY, RunConditions(), "arena").peaks
     return predicted, observed.first_run_peak
 
 

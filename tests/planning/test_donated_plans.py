@@ -9,7 +9,7 @@ from builders import planned_program
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
-from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.features.donation.transform import donate
 from memplan_cli.planning.candidate import Candidate, PlanningTask, Runtime
 from memplan_cli.settings.settings import Settings
@@ -97,7 +97,7 @@ def test_a_pair_never_breaks_a_budget() -> None:
     start = Candidate(tested, terms(tested).sizes)
     task = PlanningTask(tested, terms(tested), Phases(), Settings(donate={"in40": "new40"}))
     assert donate(start, task).donated.pairs
-    kept = replace(start, recompute=Recompute(budget=4))
+    kept = replace(start, recompute=RecomputeSummary(budget=4))
     found = donate(kept, task)
     assert not found.donated.pairs
     assert found.program is tested

@@ -9,7 +9,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import render
 from memplan_cli.settings.settings import MemParam, Settings
@@ -35,7 +35,7 @@ def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
     plan: Plan = plan_of_text(TEXT)
     if before and after:
         sides = {"original": before, "optimized": after}
-        runtime = RuntimeFacts("onnxruntime", "1", CPU, dict(sides), sides)
+        runtime = RuntimeSummary("onnxruntime", "1", CPU, dict(sides), sides)
         plan = plan.with_report(replace(plan.report, runtime=runtime))
     return render(plan, "text", detail="details").splitlines()[1:]
 
@@ -76,7 +76,7 @@ def test_no_share_of_what_nobody_runs_stands_in_the_headline() -> None:
 def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
     plan = plan_of_text(TEXT)
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
-    report = replace(plan.report, runtime=RuntimeFacts("onnxruntime", "1", CPU, sides))
+    report = replace(plan.report, runtime=RuntimeSummary("onnxruntime", "1", CPU, sides))
     lines = render(plan.with_report(report), "text").splitlines()
     assert lines[1].startswith("process, predicted ")
     assert lines[2].split() == ["load", "10.0", "MB", "0.0", "MB", "-100.0%"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli import api
-from memplan_cli.core.results.rewrites import Chunks, Recompute
+from memplan_cli.core.results.rewrites import ChunkingSummary, RecomputeSummary
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.commands.gate import Rules, judge
 from memplan_cli.reporting.hints import (
@@ -103,5 +103,5 @@ def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> No
 
 
 def test_a_missed_budget_of_unknown_sizes_names_no_size() -> None:
-    message = budget_message(None, Recompute(), Chunks(budget=1024, met=False))
+    message = budget_message(None, RecomputeSummary(), ChunkingSummary(budget=1024, met=False))
     assert message == "the budget of 1.00 KiB cannot be met: some sizes are unknown"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.results.memory import BoundDim
-from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
@@ -188,7 +188,7 @@ def test_every_control_has_a_name_and_headings_skip_no_level(name: str) -> None:
 
 
 def in_pieces(order: tuple[str, ...], tensors: tuple[Placement, ...]) -> Plan:
-    arena = ArenaFacts(0, "1", 4096, 4096, 1)
+    arena = PlannedArena(0, "1", 4096, 4096, 1)
     return replace(
         plan_named("branchy"), order=(BlockOrder("", order),), arenas=(arena,), tensors=tensors
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.commands.why import why_peak, why_tensor
@@ -37,7 +37,7 @@ def skip_plan() -> Plan:
         tensor("d", 100, 10, 4, 6),
     )
     order = (BlockOrder("", ("n0", "n1", "n2", "n3", "n4", "n5")),)
-    arena = ArenaFacts(0, "1", 210, 210, 1)
+    arena = PlannedArena(0, "1", 210, 210, 1)
     return replace(plan_named("branchy"), tensors=tensors, arenas=(arena,), order=order)
 
 
@@ -72,7 +72,7 @@ def test_the_peak_without_a_tensor_is_what_counting_again_gives(
         tensor(f"t{n}", offsets[n], size, first, first + steps)
         for n, (first, steps, size) in enumerate(lives)
     )
-    arena = ArenaFacts(0, "1", offsets[-1], 0, 1)
+    arena = PlannedArena(0, "1", offsets[-1], 0, 1)
     plan = replace(skip_plan(), tensors=tensors, arenas=(arena,))
     story = why_peak(plan)
     for row in story.rows:

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.simulate.arena_order import order_for_arena
-from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, session_traces
+from memplan_cli.runtime.simulate.predict import (
+    ARENA_REUSE_ONLY,
+    ExecutedGraph,
+    session_traces,
+)
 from memplan_cli.runtime.simulate.regions import best_arena
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ def always(program: Program) -> bool:
 
 
 def live_and_held(found: Program) -> tuple[int, int]:
-    trace = session_traces(ExecutedGraph(found), FREED_AT_ONCE, {}).first
+    trace = session_traces(ExecutedGraph(found), ARENA_REUSE_ONLY, {}).first
     return trace.peak, best_arena(trace).held
 
 

@@ -21,7 +21,7 @@ from memplan_cli.runtime.decoding import Decoder
 if TYPE_CHECKING:
     import onnx
 
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
 
 ort.set_default_logger_severity(4)
 
@@ -35,7 +35,7 @@ def session(model: onnx.ModelProto) -> Any:  # noqa: ANN401 - ONNX Runtime has n
     )
 
 
-def rewritten(model: onnx.ModelProto, capacity: int) -> tuple[onnx.ModelProto, Caches]:
+def rewritten(model: onnx.ModelProto, capacity: int) -> tuple[onnx.ModelProto, CacheSummary]:
     model = with_tensor_scatter(model)
     found, caches = with_cache_buffers(model, find_caches(model), capacity)
     return without_repeated_heads(found), caches
@@ -44,7 +44,9 @@ def rewritten(model: onnx.ModelProto, capacity: int) -> tuple[onnx.ModelProto, C
 class Original:
     """The loop that a user of the original writes."""
 
-    def __init__(self, model: onnx.ModelProto, caches: Caches, feed: dict[str, Any]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, caches: CacheSummary, feed: dict[str, Any]
+    ) -> None:
         self.session, self.caches = session(model), caches
         self.state = {}
         for value in self.session.get_inputs():

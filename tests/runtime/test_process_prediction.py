@@ -106,8 +106,8 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
 def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private(
     model: Path,
 ) -> None:
-    trial = replace(OF_FOUR, as_loaded=True)
-    kept = process_of_run(model, DEFAULTS, replace(trial, as_loaded=False))
+    trial = replace(OF_FOUR, opened_by_memplan=True)
+    kept = process_of_run(model, DEFAULTS, replace(trial, opened_by_memplan=False))
     seen = process_of_run(model, DEFAULTS, trial)
     assert seen is not None
     assert kept is not None
@@ -115,7 +115,7 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
         assert seen.private < kept.private * 2 / 3
     stored, executed = stored_model(model), executed_graph(model, DEFAULTS, {"batch": 4})
     for loaded in (None, process_of_load(model, DEFAULTS, trial)):
-        shown = ProcessMeasurements(loaded=loaded, as_loaded=True)
+        shown = ProcessMeasurements(measured_load=loaded, opened_by_memplan=True)
         found = simulate_process(stored, executed, DEFAULTS, measurements=shown)
         assert found is not None
         for name in ("load", "run", "private"):
@@ -157,13 +157,13 @@ def test_what_a_subgraph_reads_to_pack_it_stays_until_it_has_packed_all(
     """
     path = tmp_path / "looped.onnx"
     onnx.save(looped(), str(path), save_as_external_data=True, size_threshold=0)
-    seen = process_of_run(path, DEFAULTS, replace(OF_FOUR, as_loaded=True))
+    seen = process_of_run(path, DEFAULTS, replace(OF_FOUR, opened_by_memplan=True))
     executed = executed_graph(path, DEFAULTS, {"batch": 4})
     found = simulate_process(
         stored_model(path),
         executed,
         DEFAULTS,
-        measurements=ProcessMeasurements(as_loaded=True),
+        measurements=ProcessMeasurements(opened_by_memplan=True),
     )
     assert seen is not None
     assert found is not None
@@ -213,7 +213,10 @@ def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
     seen = process_of_load(model, DEFAULTS, OF_FOUR)
     assert seen is not None
     found = simulate_process(
-        stored_model(model), executed, DEFAULTS, measurements=ProcessMeasurements(loaded=seen)
+        stored_model(model),
+        executed,
+        DEFAULTS,
+        measurements=ProcessMeasurements(measured_load=seen),
     )
     assert found is not None
     assert found.process.load == seen.load

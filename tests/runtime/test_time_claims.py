@@ -16,7 +16,7 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
     TimeRatio,
 )
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.reporting import render
 from memplan_cli.runtime.run import timing
 from memplan_cli.runtime.run.run_model import RunRecord
@@ -93,7 +93,7 @@ def test_more_than_five_per_cent_is_a_warning(*, median: float, warned: bool) ->
 def told(sources: dict[str, str], ratio: TimeRatio | None) -> Plan:
     plan = plan_of_text("g (float[4] x) => (float[4] y) { a = Exp(x) y = Neg(a) }")
     sides = {"original": Peaks(1, 1), "optimized": Peaks(1, 1)}
-    facts = RuntimeFacts(
+    facts = RuntimeSummary(
         "onnxruntime", "1", "CPUExecutionProvider", sides, sides, SIZED,
         settings_sources=sources, time=ratio,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from onnx import parser
 from memplan_cli.api.models.model_file import read_model, source_of
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.program import Op, VarId
-from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.planning.candidates import in_best_order
 from memplan_cli.planning.planner import make_plan
@@ -58,7 +58,7 @@ def expand_again(task: PlanningTask) -> Candidate:
         was_read.update(op.inputs)
         ops.append(op._replace(inputs=tuple(copy_of.get(var, var) for var in op.inputs)))
     candidate = in_best_order(task, program.with_ops(ops, variables), sizes)
-    return replace(candidate, recompute=Recompute(nodes=len(copies)))
+    return replace(candidate, recompute=RecomputeSummary(nodes=len(copies)))
 
 
 EXTENDED = replace(REWRITES, recompute={**REWRITES.recompute, "auto": expand_again})

@@ -361,10 +361,10 @@ def _peak_as_written(program: Program, settings: Settings, provider: str) -> int
     only, and not on which tensors ONNX Runtime lets share memory.
     """
     from memplan_cli.runtime.simulate.predict import (
-        FREED_AT_ONCE,
+        ARENA_REUSE_ONLY,
         ExecutedGraph,
         predict_peaks,
     )
 
     executed = ExecutedGraph(program, settings.dims, provider=provider)
-    return predict_peaks(executed, FREED_AT_ONCE).first_run_peak
+    return predict_peaks(executed, ARENA_REUSE_ONLY).first_run_peak

@@ -312,11 +312,11 @@ class _DecoderPlanner:
 
 def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan:
     """Return a plan whose report has the settings of the written model, its buffers bound."""
-    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.runtime.installed import required_version
 
     io_binding = {cache.output: cache.input for cache in plan.report.caches.buffers}
-    facts = RuntimeFacts(
+    facts = RuntimeSummary(
         "onnxruntime",
         required_version(),
         provider,

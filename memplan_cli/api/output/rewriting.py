@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.certificate import Certificate, RecomputeProof
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
@@ -131,7 +131,7 @@ class Rewriting:
     targets: Targets
     original: Path | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
-    caches: Caches | None = None
+    caches: CacheSummary | None = None
 
     @property
     def compared_with(self) -> Path:
@@ -319,12 +319,12 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     if runtime is not None and runtime.settings is not None:
         provider, settings = runtime.provider, runtime.settings
     elif rewriting.only_as_written:
-        from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE
+        from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 
         provider = PROVIDERS.get(rewriting.settings.target, CPU)
         output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
         # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
-        settings = replace(FREED_AT_ONCE, io_binding=output_to_input)
+        settings = replace(ARENA_REUSE_ONLY, io_binding=output_to_input)
     else:
         return b""
     entry = settings_entry(RecordedSettings(provider, settings))

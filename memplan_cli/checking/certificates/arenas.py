@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from memplan_cli.checking.certificates.planned_graph import SizedTensor
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.certificate import ArenaProof, Certificate, SlotLoad
-    from memplan_cli.core.results.placements import ArenaFacts, Placement
+    from memplan_cli.core.results.placements import Placement, PlannedArena
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _COLUMNS = ("lower", "upper", "size")
 
 
 def check_arena(
-    arena: ArenaFacts, tensors: Mapping[str, SizedTensor], level: int, proof: ArenaProof
+    arena: PlannedArena, tensors: Mapping[str, SizedTensor], level: int, proof: ArenaProof
 ) -> None:
     """Check that a proof shows the lower bound of an arena.
 
@@ -65,7 +65,7 @@ def check_arena(
         _check_slots(arena, rows, level, proof)
 
 
-def _check_load(arena: ArenaFacts, rows: Mapping[str, Placement], proof: ArenaProof) -> None:
+def _check_load(arena: PlannedArena, rows: Mapping[str, Placement], proof: ArenaProof) -> None:
     """Check that the aligned bytes live at the tick of a proof reach its bound.
 
     Raises:
@@ -85,7 +85,7 @@ def _check_load(arena: ArenaFacts, rows: Mapping[str, Placement], proof: ArenaPr
 
 
 def _check_slots(
-    arena: ArenaFacts, rows: Mapping[str, Placement], level: int, proof: ArenaProof
+    arena: PlannedArena, rows: Mapping[str, Placement], level: int, proof: ArenaProof
 ) -> None:
     """Check that the slots which the entries of a proof require reach its bound.
 

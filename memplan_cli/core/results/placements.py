@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaFacts:
-    """One contiguous region of memory.
+class PlannedArena:
+    """One contiguous region of memory of a plan.
 
     Attributes:
         id: its number.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan_cli.core.json_types import Json  # noqa: TC001 - a type to read by
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read by
-    ArenaFacts,
     BlockOrder,
     Placement,
+    PlannedArena,
     Release,
 )
 from memplan_cli.core.results.report import Report  # noqa: TC001 - a type to read by
@@ -139,7 +139,7 @@ class Plan:
     graph_sha256: str
     settings: Json
     order: tuple[BlockOrder, ...]
-    arenas: tuple[ArenaFacts, ...]
+    arenas: tuple[PlannedArena, ...]
     tensors: Sequence[Placement]
     releases: Sequence[Release]
     report: Report = field(repr=False)

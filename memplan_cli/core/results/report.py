@@ -28,12 +28,12 @@ from memplan_cli.core.results.observations import (
     Validation,
 )
 from memplan_cli.core.results.rewrites import (
-    Caches,
-    Chunks,
+    CacheSummary,
+    ChunkingSummary,
     ConstantTensor,
     Fallback,
     FoldingSummary,
-    Recompute,
+    RecomputeSummary,
 )
 from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
 
@@ -47,7 +47,7 @@ TARGETS = ("portable", "cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelSummary:
     """The model that the numbers are about.
 
     Attributes:
@@ -185,7 +185,7 @@ _EMPTY_AS_NULL = json_form(
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeFacts:
+class RuntimeSummary:
     """The bytes that a runtime needs for the original and the optimized model.
 
     Attributes:
@@ -306,7 +306,7 @@ class Report:
         "warnings",
     )
 
-    model: ModelFacts
+    model: ModelSummary
     phase: Annotated[str, one_of("train", "test")]
     level: Annotated[int, one_of(0, 1, 2)]
     coverage: Share
@@ -332,13 +332,13 @@ class Report:
     foldable: tuple[ConstantTensor, ...] = field(default=(), metadata=SPARSE)
     folded: FoldingSummary = field(default_factory=FoldingSummary, metadata=SPARSE)
     external_weights: ExternalWeights = field(default_factory=ExternalWeights, metadata=SPARSE)
-    recompute: Recompute = field(default_factory=Recompute)
-    chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
-    caches: Caches = field(default_factory=Caches, metadata=SPARSE)
+    recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
+    chunked: ChunkingSummary = field(default_factory=ChunkingSummary, metadata=SPARSE)
+    caches: CacheSummary = field(default_factory=CacheSummary, metadata=SPARSE)
     donated: DonationSummary = field(default_factory=DonationSummary, metadata=OPTIONAL)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict, metadata=OPTIONAL)
     profiles: tuple[Profile, ...] = field(default=(), metadata=SPARSE)
-    runtime: RuntimeFacts | None = None
+    runtime: RuntimeSummary | None = None
     validation: Validation | None = None
     reuses: Count = 0
     unplanned: tuple[Refusal, ...] = ()
@@ -368,7 +368,7 @@ class Proof:
     """The verdict on a written model, and its memory if that was measured."""
 
     validation: Validation
-    runtime: RuntimeFacts | None = None
+    runtime: RuntimeSummary | None = None
 
     @property
     def passed(self) -> bool:

@@ -33,7 +33,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class RecomputeSummary:
     """The result of recomputation: its cost, and whether it meets the budget.
 
     Attributes:
@@ -154,7 +154,7 @@ class WholeTensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class ChunkingSummary:
     """The result of chunking: its regions, its cost, and whether it meets the budget.
 
     Attributes:
@@ -226,7 +226,7 @@ class KeptCache(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class CacheSummary:
     """The result of updating caches in place, and how the written model is run.
 
     Attributes:

@@ -13,7 +13,7 @@ from memplan_cli.core.problem import Problem, pressure
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.core.results.placements import ArenaFacts, Placement
+    from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
 
 
@@ -101,12 +101,12 @@ def occupancies(plan: Plan) -> tuple[Occupancy, ...]:
     return tuple(sorted(unsorted, key=lambda item: (item.first, item.tensor.id)))
 
 
-def main_arena(plan: Plan) -> ArenaFacts | None:
+def main_arena(plan: Plan) -> PlannedArena | None:
     """Return the arena to draw: the only one, or the largest of several; None if there is none."""
     return max(plan.arenas, key=lambda arena: (arena.height, -arena.id), default=None)
 
 
-def curve(plan: Plan, arena: ArenaFacts | None) -> tuple[tuple[int, int], ...]:
+def curve(plan: Plan, arena: PlannedArena | None) -> tuple[tuple[int, int], ...]:
     """Return the live bytes of an arena over time, in the arena's unit and without padding.
 
     Each point is ``(tick, bytes live from that tick on)``. The maximum is the live peak. There are

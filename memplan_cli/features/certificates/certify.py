@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.placements import ArenaFacts, Placement
+    from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.ordering.records import PlannedVars
@@ -94,7 +94,7 @@ def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dic
     return {var: largest_size(size, bounds) for var, size in sizes.items() if size is not None}
 
 
-def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:
+def _arena(plan: Plan, arena: PlannedArena) -> ArenaProof:
     """Return the proof of an arena's lower bound: its busiest tick, or the tensors that need slots.
 
     At level 2 tensors have offsets, and the bytes that are live at one tick are a bound. At levels 0 and

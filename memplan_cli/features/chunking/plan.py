@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
-from memplan_cli.core.results.rewrites import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.results.rewrites import ChunkedRegion, ChunkingSummary, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import symbol_names
 from memplan_cli.errors import SettingsError
@@ -62,7 +62,7 @@ def chunk(
     return Chunking(
         result.chunked.program if result.choices else program,
         result.chunked.constants,
-        Chunks(
+        ChunkingSummary(
             regions=tuple(_reported_region(choice, result) for choice in result.choices),
             nodes=len(result.chunked.program.body.ops) - len(program.body.ops),
             flops_increase=result.added_work,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import RuntimeSettings, Validation
-    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.core.results.report import RuntimeSummary
 
 _STEPS_JOB = "memplan_cli.features.donation.proof_job:run"
 
@@ -164,7 +164,7 @@ def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
     )
 
 
-def with_donated_buffers(facts: RuntimeFacts, pairs: Pairs) -> RuntimeFacts:
+def with_donated_buffers(facts: RuntimeSummary, pairs: Pairs) -> RuntimeSummary:
     """Return facts whose settings bind each donated output to the buffer of its input.
 
     Without pairs, or without settings to extend, these are the facts themselves.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.find import CacheSearch
     from memplan_cli.features.kv_cache.merged import OpenedBranch
 
@@ -50,7 +50,7 @@ class BufferedDecoder:
 
     search: CacheSearch
     rewritten: ModelProto
-    caches: Caches
+    caches: CacheSummary
     merged: OpenedBranch | None
 
     @classmethod

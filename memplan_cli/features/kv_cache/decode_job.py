@@ -11,7 +11,7 @@ import numpy as np
 
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.results.rewrites import Caches, step_dims
+from memplan_cli.core.results.rewrites import CacheSummary, step_dims
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import (
@@ -58,7 +58,7 @@ def run(job: Json) -> Json:
 
     Args:
         job: ``role``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
-            values of the user; ``caches``: the `Caches`; ``dims``: values of dims; ``lengths``:
+            values of the user; ``caches``: the `CacheSummary`; ``dims``: values of dims; ``lengths``:
             new entries of each step; ``branch_condition``: as `DecodeLoop.branch_condition`; ``folder``: for the
             outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
             the original's file, and its ``rules`` and ``start``.
@@ -115,7 +115,7 @@ class _OriginalLoop:
             job: that of `run`.
         """
         self.spec = spec
-        self.caches = from_json(Caches, job["caches"], "the job")
+        self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.requested_lengths: list[int] = list(job["lengths"])
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
@@ -277,7 +277,7 @@ class _WrittenLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        self.caches = from_json(Caches, job["caches"], "the job")
+        self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.inputs = _StepInputs(Path(job["original"]), self.caches, job)
         self.rules: Rules = dict(job["rules"])
         self.lengths: list[int] = list(job["lengths"])
@@ -330,7 +330,7 @@ class _StepInputs:
         _constant_dims: dims of constant caches only, such as the length of an encoder's output.
     """
 
-    def __init__(self, model: Path, caches: Caches, job: Json) -> None:
+    def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self.branch_condition: dict[str, bool] = dict(job["branch_condition"])

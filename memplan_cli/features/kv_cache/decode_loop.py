@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.rewrites import Caches
+    from memplan_cli.core.results.rewrites import CacheSummary
 
 
 _DECODE_JOB = "memplan_cli.features.kv_cache.decode_job:run"
@@ -118,7 +118,7 @@ class DecodeComparison:
         return not self.failure and not any(item.beyond for item in self.differences)
 
 
-def decode_original(model: Path, caches: Caches, loop: DecodeLoop) -> OriginalDecoding:
+def decode_original(model: Path, caches: CacheSummary, loop: DecodeLoop) -> OriginalDecoding:
     """Run the original's decode loop, and save its outputs in the loop's folder.
 
     Raises:
@@ -139,10 +139,10 @@ def decode_original(model: Path, caches: Caches, loop: DecodeLoop) -> OriginalDe
 
 
 def decode_written(
-    model: Path, caches: Caches, original: OriginalDecoding, loop: DecodeLoop
+    model: Path, caches: CacheSummary, original: OriginalDecoding, loop: DecodeLoop
 ) -> DecodeComparison:
     """Run the written model's decode loop, and compare it with the saved outputs."""
-    session = replace(_session(model, loop), as_loaded=True)
+    session = replace(_session(model, loop), opened_by_memplan=True)
     job = {
         **_job(session, caches, loop),
         "role": "written",
@@ -160,7 +160,7 @@ def _session(model: Path, loop: DecodeLoop) -> SessionSpec:
     return SessionSpec(model, loop.provider, loop.settings).deterministic()
 
 
-def _job(session: SessionSpec, caches: Caches, loop: DecodeLoop) -> Json:
+def _job(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
     """Return the entries that the jobs of both models have."""
     return {
         "session": to_json(session),
@@ -175,7 +175,7 @@ def _job(session: SessionSpec, caches: Caches, loop: DecodeLoop) -> Json:
 
 
 def validate_decoding(
-    models: tuple[Path, Path], caches: Caches, plan: Plan | None, check: Check
+    models: tuple[Path, Path], caches: CacheSummary, plan: Plan | None, check: Check
 ) -> Validation:
     """Decode with an original and with the model written from it; return the verdict.
 

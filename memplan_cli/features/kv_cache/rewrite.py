@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.core.results.rewrites import CacheBuffer, Caches
+from memplan_cli.core.results.rewrites import CacheBuffer, CacheSummary
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import GraphIndex, attribute
 from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
@@ -74,7 +74,7 @@ def _last_line(error: Exception) -> str:
 
 def with_cache_buffers(
     model: ModelProto, search: CacheSearch, capacity: int
-) -> tuple[ModelProto, Caches]:
+) -> tuple[ModelProto, CacheSummary]:
     """Return a copy of a model whose caches are buffers, and the description of the caches.
 
     Args:
@@ -91,7 +91,7 @@ def with_cache_buffers(
             _REWRITES[cache.form](rewriting, cache)
     rewriting.finish()
     buffers = tuple(CacheBuffer(c.input, c.output, c.axis, c.form) for c in search.matches)
-    return copy, Caches(
+    return copy, CacheSummary(
         capacity,
         rewriting.position,
         rewriting.length,

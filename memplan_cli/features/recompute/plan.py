@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import RUN_OPTION, input_shapes, sizing_options
-from memplan_cli.core.results.rewrites import CurvePoint, Recompute
+from memplan_cli.core.results.rewrites import CurvePoint, RecomputeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE, Candidate
 from memplan_cli.planning.candidates import in_best_order
@@ -37,7 +37,7 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     result = search_recomputation(
         task.program, planned_vars, task.phases, max_bytes, task.progress
     )
-    record = Recompute(
+    record = RecomputeSummary(
         nodes=len(result.copies),
         flops_increase=result.chosen.added_work,
         budget=max_bytes,
@@ -97,7 +97,7 @@ def recompute_between_checkpoints(task: PlanningTask) -> Candidate:
     added_work = sum(op_cost(op, result.program.vars).work for op in result.copies)
     return replace(
         in_best_order(task, result.program, result.sizes),
-        recompute=Recompute(
+        recompute=RecomputeSummary(
             nodes=len(result.copies), flops_increase=added_work / work if work else 0.0
         ),
         warnings=tuple(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.results.memory import DEFINITIONS, Memory
-from memplan_cli.core.results.rewrites import Recompute
+from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
@@ -59,7 +59,7 @@ class WrittenStep:
     step: TrainStep
     memory: Memory
     symbolic: Mapping[str, str]
-    recompute: Recompute = field(default_factory=Recompute)
+    recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
 
     @property
     def missed(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import Validation
-from memplan_cli.core.results.report import RuntimeFacts  # noqa: TC001 - a type to read by
+from memplan_cli.core.results.report import RuntimeSummary  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.plans.runtime import evidence
@@ -31,7 +31,7 @@ class ValidationResult(Validation):
         runtime: the memory of both models; null: not measured.
     """
 
-    runtime: RuntimeFacts | None = None
+    runtime: RuntimeSummary | None = None
 
 
 def validation_document(proof: Proof) -> doc.Document:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.placements import Placement  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.rewrites import Chunks
+from memplan_cli.core.results.rewrites import ChunkingSummary
 from memplan_cli.core.results.timeline import (
     curve,
     main_arena,
@@ -98,7 +98,7 @@ class PeakExplanation:
     unit: str
     rows: tuple[LiveBuffer, ...]
     coverage: float = 1.0
-    chunked: Chunks = field(default_factory=Chunks, metadata=SPARSE)
+    chunked: ChunkingSummary = field(default_factory=ChunkingSummary, metadata=SPARSE)
 
     @property
     def best(self) -> LiveBuffer | None:

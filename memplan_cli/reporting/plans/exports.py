@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.problem import Problem
     from memplan_cli.core.program import Dim
-    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.core.results.placements import PlannedArena
     from memplan_cli.core.results.plan import Plan
 
 
@@ -81,7 +81,7 @@ def minimalloc(plan: Plan) -> str:
     return "".join(lines)
 
 
-def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
+def fixed_arena(plan: Plan) -> tuple[PlannedArena, Problem] | None:
     """Return the plan's arena with its packing problem; None if nothing is planned.
 
     A plan has one arena per unit of its sizes. The unit ``1`` means sizes in bytes; any other

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.results.observations import Peaks
-    from memplan_cli.core.results.report import Report, RuntimeFacts
+    from memplan_cli.core.results.report import Report, RuntimeSummary
 
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
@@ -36,7 +36,7 @@ def size_or_dash(size: int | None) -> str:
     return "-" if size is None else format_size(size)
 
 
-def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
+def evidence(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     """Yield a table of predicted and observed memory of the original and the written model.
 
     Nothing is yielded if nothing was predicted or observed.
@@ -67,7 +67,7 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     )
 
 
-def _time_block(runtime: RuntimeFacts) -> doc.Block | None:
+def _time_block(runtime: RuntimeSummary) -> doc.Block | None:
     """Return the relative time of a run, if both models were timed in alternation."""
     time = runtime.time
     if time is None:
@@ -79,7 +79,7 @@ def _time_block(runtime: RuntimeFacts) -> doc.Block | None:
     return doc.Items((line,))
 
 
-def _shared_memory_block(runtime: RuntimeFacts) -> doc.Block | None:
+def _shared_memory_block(runtime: RuntimeSummary) -> doc.Block | None:
     """Return the total memory of several processes with the same model, if it was measured."""
     processes = runtime.processes
     if processes is None:
@@ -121,7 +121,7 @@ def _process_sizes(peaks: Peaks) -> Mapping[str, int | None]:
     return {f"process, {name}": size for name, size in sizes.items()}
 
 
-def settings_section(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
+def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     """Yield the runtime options of the written model as ``scope.key = value (source)``."""
     if runtime is None or runtime.settings is None:
         return

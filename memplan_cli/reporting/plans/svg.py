@@ -15,7 +15,7 @@ from memplan_cli.reporting.plans.sections import known_only
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.core.results.placements import PlannedArena
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Occupancy
 
@@ -149,7 +149,7 @@ def _omissions(plan: Plan) -> Iterator[str]:
         yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(notes))}</text>\n'
 
 
-def _address_labels(arena: ArenaFacts) -> Iterator[str]:
+def _address_labels(arena: PlannedArena) -> Iterator[str]:
     """Yield five labels beside the map, from 0 to the arena's height, and the unit if it has one."""
     unit = "" if arena.unit == "1" else f" x {shortened(arena.unit, 30)}"
     for quarter in (0, 1, 2, 3, 4):
@@ -161,7 +161,7 @@ def _address_labels(arena: ArenaFacts) -> Iterator[str]:
 
 
 def _curve(
-    points: tuple[tuple[int, int], ...], scale: _Scale, arena: ArenaFacts
+    points: tuple[tuple[int, int], ...], scale: _Scale, arena: PlannedArena
 ) -> Iterator[str]:
     """Yield the step curve of live bytes below the map, and a line through both at the peak.
 

@@ -66,14 +66,14 @@ class ProcessMeasurements:
 
     Attributes:
         workspace: bytes that kernels request besides their outputs, by node; None: by rules.
-        loaded: bytes of a process that created the session and ran nothing; None: simulated.
-        as_loaded: whether `memplan_cli.load` opens the file, which returns free memory to the
-            system afterwards.
+        measured_load: bytes of a process that created the session and ran nothing; None: simulated.
+        opened_by_memplan: whether `memplan_cli.load` opens the file, which returns free memory
+            to the system afterwards.
     """
 
     workspace: Mapping[str, int] | None = None
-    loaded: ProcessBytes | None = None
-    as_loaded: bool = False
+    measured_load: ProcessBytes | None = None
+    opened_by_memplan: bool = False
 
 
 NO_MEASUREMENTS = ProcessMeasurements()
@@ -174,19 +174,18 @@ def _load(
 ) -> SessionLoading:
     """Simulate how the session is created, which changes ``memory``, and return the simulation.
 
-    With ``measurements.as_loaded``, `memplan_cli.load` creates the session: it fixes the size from
-    which glibc maps blocks, and returns free memory afterwards. ``measurements.loaded`` are the measured
-    bytes of a process at this point: they replace the simulated totals, not the layout of the heap.
+    If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
+    free memory afterwards. A measured load replaces the simulated totals, not the layout of the heap.
     """
-    if measurements.as_loaded:
+    if measurements.opened_by_memplan:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
     loading = SessionLoading(memory, stored, program)
     loading.run()
-    if measurements.as_loaded:
+    if measurements.opened_by_memplan:
         memory.trim()
         memory.heap.fix_threshold(LOADED_THRESHOLD)
-    if measurements.loaded is not None:
-        memory.continue_from(measurements.loaded)
+    if measurements.measured_load is not None:
+        memory.continue_from(measurements.measured_load)
     return loading
 
 

@@ -95,7 +95,7 @@ class Baseline:
     ) -> RunSpec:
         """Return the spec that runs a model as this one was run, without writing its graph."""
         session = SessionSpec(
-            model, self.provider, settings, as_loaded=model != self.path
+            model, self.provider, settings, opened_by_memplan=model != self.path
         ).deterministic()
         return replace(
             self.record.spec,

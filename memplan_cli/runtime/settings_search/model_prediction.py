@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.dumps import executed_graph, observed_graph
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
-_AS_LOADED = ProcessMeasurements(as_loaded=True)
+_OPENED_BY_MEMPLAN = ProcessMeasurements(opened_by_memplan=True)
 
 
 class RunPolicy(Enum):
@@ -79,7 +79,9 @@ def predict_process(
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
     loaded = process_of_load(path, settings, conditions.run)
-    measurements = ProcessMeasurements(loaded=loaded, as_loaded=conditions.run.as_loaded)
+    measurements = ProcessMeasurements(
+        measured_load=loaded, opened_by_memplan=conditions.run.opened_by_memplan
+    )
     process = simulate_process(
         stored_model(path), executed, settings, measurements=measurements
     )
@@ -107,7 +109,7 @@ def executed_or_observed_graph(
 
 def predicted_facts(
     path: Path, program: Program, conditions: PredictionConditions, nodes: Sequence[str]
-) -> RuntimeFacts:
+) -> RuntimeSummary:
     """Return the predicted runtime block of a report for a model and its planned order.
 
     Processes are predicted by rules alone: the measured memory of a session differs by some pages
@@ -130,7 +132,7 @@ def predicted_facts(
     after = written if choice.settings.runs_as_written else optimised
     not_observed = Peaks(None, None)
     stored = stored_model(path)
-    return RuntimeFacts(
+    return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
@@ -142,7 +144,7 @@ def predicted_facts(
             "optimized": replace(
                 choice.predicted,
                 process=predict_process_bytes(
-                    stored, after, choice.settings, measurements=_AS_LOADED
+                    stored, after, choice.settings, measurements=_OPENED_BY_MEMPLAN
                 ),
             ),
         },

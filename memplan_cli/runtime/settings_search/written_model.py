@@ -309,7 +309,7 @@ def predicted_cost(
         prediction.executed(choice.settings),
         choice.settings,
         baseline.provider,
-        ProcessMeasurements(baseline.record.workspace, as_loaded=True),
+        ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
     is_unknown, arena = choice.rank
     if process is not None:

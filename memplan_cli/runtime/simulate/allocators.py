@@ -20,7 +20,7 @@ from memplan_cli.runtime.simulate.arena import (
     held_after_runs,
 )
 from memplan_cli.runtime.simulate.predict import (
-    FREED_AT_ONCE,
+    ARENA_REUSE_ONLY,
     ExecutedGraph,
     predict_peaks,
     session_traces,
@@ -108,7 +108,7 @@ def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
         raise SettingsError(f"unknown allocator {allocator!r}", hint=f"Choose one of {known}.")
     try:
         # Ops run in the order of the program, and only the allocator reuses freed bytes.
-        trace = session_traces(executed, FREED_AT_ONCE, {}).first
+        trace = session_traces(executed, ARENA_REUSE_ONLY, {}).first
     except UnknownBytesError as error:
         raise UnknownSizeError(
             f"the size of {error} is not known before the run",

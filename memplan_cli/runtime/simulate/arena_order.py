@@ -25,7 +25,11 @@ from memplan_cli.runtime.simulate.arena import (
     held_after_runs,
 )
 from memplan_cli.runtime.simulate.execution import trace_session
-from memplan_cli.runtime.simulate.predict import FREED_AT_ONCE, ExecutedGraph, simulated_model
+from memplan_cli.runtime.simulate.predict import (
+    ARENA_REUSE_ONLY,
+    ExecutedGraph,
+    simulated_model,
+)
 from memplan_cli.runtime.simulate.regions import best_arena, is_tight, refined_arena, regions
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, rounded_up
 
@@ -102,7 +106,7 @@ class _Tracer:
     def trace(self, program: Program) -> AllocationTrace:
         """Return the trace of one run."""
         executed = ExecutedGraph(program, self.dims, provider=self.provider)
-        return trace_session(simulated_model(executed, FREED_AT_ONCE), self.workspace).first
+        return trace_session(simulated_model(executed, ARENA_REUSE_ONLY), self.workspace).first
 
 
 def _bounded_height(trace: AllocationTrace) -> int:

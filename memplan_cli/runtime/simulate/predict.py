@@ -30,7 +30,7 @@ RUN_AS_WRITTEN = UNOPTIMISED.updated(
 )
 """Settings with which the runtime runs the nodes of a file in the order of the file."""
 
-FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
+ARENA_REUSE_ONLY = RUN_AS_WRITTEN.updated(
     RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
 )
 """`RUN_AS_WRITTEN` without memory pattern and buffer reuse: nodes run in the order of the file, and each

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.recorded import graph_of_run, with_recorded_order
 from memplan_cli.runtime.installed import required_version
@@ -286,21 +286,21 @@ class Confirmation:
             self._graph = record, graph
         return self._graph[1]
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> RuntimeSummary:
         """Return the runtime block of the report: predicted and observed memory, and settings."""
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
         # `memplan_cli.load` opens a written file. The original's own file is opened as it always was.
-        as_loaded = self._written.path != baseline.path
+        opened_by_memplan = self._written.path != baseline.path
         process = predict_process_bytes(
             stored_model(self._written.path),
             executed,
             run.settings,
             baseline.provider,
-            ProcessMeasurements(workspace, as_loaded=as_loaded),
+            ProcessMeasurements(workspace, opened_by_memplan=opened_by_memplan),
         )
         predicted = replace(predict_peaks(executed, run.settings, workspace), process=process)
-        return RuntimeFacts(
+        return RuntimeSummary(
             name="onnxruntime",
             version=required_version(),
             provider=baseline.provider,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.runtime.run.baseline import Baseline
     from memplan_cli.runtime.settings_search.written_model import BaselineGraph
     from memplan_cli.runtime.workers.spec import RunConditions
@@ -63,7 +63,7 @@ class Verification:
     """
 
     verdict: Validation
-    facts: RuntimeFacts | None = None
+    facts: RuntimeSummary | None = None
     warnings: tuple[str, ...] = ()
     as_written: bool = False
 
@@ -170,8 +170,8 @@ def measure_models(
 
 
 def with_time(
-    facts: RuntimeFacts, original: Path, written: Path, conditions: RunConditions
-) -> tuple[RuntimeFacts, tuple[str, ...]]:
+    facts: RuntimeSummary, original: Path, written: Path, conditions: RunConditions
+) -> tuple[RuntimeSummary, tuple[str, ...]]:
     """Return the facts with the time ratio of both models, and notes for the report.
 
     Both run with the default number of threads, not with the settings for deterministic outputs.
@@ -248,7 +248,7 @@ def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
     return Verification(verdict, as_written=True)
 
 
-def _unpredicted_peak_warning(facts: RuntimeFacts) -> Iterator[str]:
+def _unpredicted_peak_warning(facts: RuntimeSummary) -> Iterator[str]:
     """Yield a warning if the written model's observed peak is far above the predicted one."""
     predicted = facts.predicted["optimized"].first_run_peak
     observed = facts.observed["optimized"].first_run_peak

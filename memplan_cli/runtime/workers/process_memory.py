@@ -306,7 +306,9 @@ class SessionMeter:
         """Return a meter of a session that will be created next."""
         device_before = device_use(spec.provider)
         # `memplan_cli.load` returns free memory to the system.
-        return cls(spec.provider, baseline(), device_before, has_holes=not spec.as_loaded)
+        return cls(
+            spec.provider, baseline(), device_before, has_holes=not spec.opened_by_memplan
+        )
 
     def note_loaded(self) -> None:
         """Record the memory of the process when the session has been created."""

@@ -48,7 +48,7 @@ class SessionSpec:
         model: the file.
         provider: ONNX Runtime's name of the execution provider.
         settings: of the session and its runs.
-        as_loaded: create the session as `memplan_cli.load` does for files that memplan wrote.
+        opened_by_memplan: create the session as `memplan_cli.load` does for files that memplan wrote.
         weights_folder: the folder of the external weights, if not the model's own; the model is
             then passed to ONNX Runtime as bytes.
     """
@@ -56,7 +56,7 @@ class SessionSpec:
     model: Path
     provider: str = CPU
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
-    as_loaded: bool = False
+    opened_by_memplan: bool = False
     weights_folder: Path | None = None
 
     @classmethod
@@ -85,7 +85,7 @@ class SessionSpec:
             settings = settings.updated(RuntimeSettings(session_config=location))
             return make_session(self.model.read_bytes(), settings, self.provider)
         folder = self.model.resolve().parent
-        with release_after_loading(folder) if self.as_loaded else nullcontext():
+        with release_after_loading(folder) if self.opened_by_memplan else nullcontext():
             return make_session(self.model, settings, self.provider)
 
 
@@ -171,14 +171,14 @@ class RunConditions:
         provider: ONNX Runtime's name of the execution provider.
         binding: numbers for dims, and inputs that were given; other inputs are drawn.
         timeout: seconds for each worker process.
-        as_loaded: create sessions as `memplan_cli.load` does.
+        opened_by_memplan: create sessions as `memplan_cli.load` does.
         specs: how inputs are drawn; None: as the model and the binding require.
     """
 
     provider: str = CPU
     binding: Binding = field(default_factory=Binding)
     timeout: float = DEFAULT_TIMEOUT
-    as_loaded: bool = False
+    opened_by_memplan: bool = False
     specs: tuple[FeedSpec, ...] | None = None
 
     @classmethod
@@ -208,4 +208,4 @@ class RunConditions:
 
     def session(self, model: Path, settings: RuntimeSettings) -> SessionSpec:
         """Return how a session of a model is created under these conditions."""
-        return SessionSpec(model, self.provider, settings, self.as_loaded)
+        return SessionSpec(model, self.provider, settings, self.opened_by_memplan)
