@@ -108,5 +108,4 @@ def test_every_task_is_in_the_list_and_has_real_output() -> None:
     listed = (TASKS[0].parent / "index.md").read_text(encoding="utf-8")
     for page in TASKS:
         assert f"({page.name})" in listed
-        assert "mended" in page.read_text(encoding="utf-8")
         assert any(step.printed.strip() for step in steps(page))
