@@ -5,6 +5,8 @@ python -m memplan_cli.cli.reference     write the reference into docs/commands.m
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,18 +26,30 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 _VERBATIM = "\b\n"
 """The mark of click for a paragraph whose lines are kept: the examples."""
 
+_LONG_NAME = re.compile(r"--[a-z-]+")
+
+_MIN_COMMANDS = 5
+"""An option with the same text in so many commands is described once, in a section of its own."""
+
 
 def reference() -> str:
-    """Return the reference: a section for each command, with a line for each option."""
+    """Return the reference: a section for each command, and one for the options of many commands."""
     # With the help options of `main`: a command keeps the ones with which it was first called.
     context = click.Context(main, info_name="memplan", help_option_names=["-h", "--help"])
-    sections = []
+    commands = {}
     for name in COMMANDS:
         command = main.get_command(context, name)
         assert command is not None  # noqa: S101 - the table's own name
         with click.Context(command, info_name=name, parent=context) as command_context:
-            sections.append("\n".join(_section(name, command, command_context)))
-    return "\n\n".join(sections)
+            commands[name] = command, _parameters(command, command_context)
+    numbers = Counter(line for _, lines in commands.values() for line in lines)
+    shared = [line for line, number in numbers.items() if number >= _MIN_COMMANDS]
+    sections = [
+        "\n".join(_section(name, command, parameters, shared))
+        for name, (command, parameters) in commands.items()
+    ]
+    common = "\n".join(f"- {line}" for line in shared)
+    return "\n\n".join([*sections, f"## Common options\n\n{common}"])
 
 
 def with_reference(page: str) -> str:
@@ -45,8 +59,10 @@ def with_reference(page: str) -> str:
     return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
 
 
-def _section(name: str, command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yield the lines of a command's section."""
+def _section(
+    name: str, command: click.Command, parameters: list[str], shared: list[str]
+) -> Iterator[str]:
+    """Yield the lines of a command's section; common options get their names only."""
     yield f"## `memplan {name}`"
     yield ""
     for paragraph in cleandoc(command.help or "").split("\n\n"):
@@ -55,14 +71,24 @@ def _section(name: str, command: click.Command, context: click.Context) -> Itera
         else:
             yield _escaped(paragraph)
         yield ""
+    yield from (f"- {line}" for line in parameters if line not in shared)
+    names = [_LONG_NAME.findall(line)[0] for line in parameters if line in shared]
+    if names:
+        yield f"- [common options](#common-options): {', '.join(f'`{name}`' for name in names)}"
+
+
+def _parameters(command: click.Command, context: click.Context) -> list[str]:
+    """Return a line of Markdown for each argument and visible option of a command."""
+    lines = []
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Argument):
-            yield f"- `{parameter.make_metavar(context)}`"
+            lines.append(f"`{parameter.make_metavar(context)}`")
         elif isinstance(parameter, click.Option):
             record = parameter.get_help_record(context)
             if record is not None:  # None for a hidden option
                 option, text = record
-                yield f"- `{option}`" + (f": {_escaped(text)}" if text else "")
+                lines.append(f"`{option}`" + (f": {_escaped(text)}" if text else ""))
+    return lines
 
 
 def _escaped(text: str) -> str:
