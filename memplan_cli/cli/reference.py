@@ -27,6 +27,7 @@ _VERBATIM = "\b\n"
 """The mark of click for a paragraph whose lines are kept: the examples."""
 
 _LONG_NAME = re.compile(r"--[a-z-]+")
+"""The long name of an option; arguments have none."""
 
 _MIN_COMMANDS = 5
 """An option with the same text in so many commands is described once, in a section of its own."""
@@ -43,7 +44,11 @@ def reference() -> str:
         with click.Context(command, info_name=name, parent=context) as command_context:
             commands[name] = command, _parameters(command, command_context)
     numbers = Counter(line for _, lines in commands.values() for line in lines)
-    shared = [line for line, number in numbers.items() if number >= _MIN_COMMANDS]
+    shared = [
+        line
+        for line, number in numbers.items()
+        if number >= _MIN_COMMANDS and _LONG_NAME.search(line)
+    ]
     sections = [
         "\n".join(_section(name, command, parameters, shared))
         for name, (command, parameters) in commands.items()
