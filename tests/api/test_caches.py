@@ -227,6 +227,19 @@ def test_a_length_that_the_file_fixes_is_refused(tmp_path: Path) -> None:
     assert "the file fixes its length at 5" in refused(tmp_path, model)
 
 
+def test_a_merged_decoder_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1,p] past, float[1,n] new, bool use_cache) => (float[1,t] now) {
+          now = If (use_cache) <
+            then_branch = a () => (float[1,t] x) { x = Concat <axis=1> (past, new) },
+            else_branch = b () => (float[1,t] x) { x = Identity (new) }
+          >
+        }"""
+    )
+    assert "a subgraph of If 'now' extends it" in refused(tmp_path, model)
+
+
 def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { y = Relu(x) }'

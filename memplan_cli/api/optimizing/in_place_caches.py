@@ -30,7 +30,6 @@ from memplan_cli.features.kv_cache.decode_loop import (
     decode_written,
     decoding_verdict,
 )
-from memplan_cli.features.kv_cache.merged import branch_condition
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
@@ -187,7 +186,6 @@ class _DecoderPlanner:
             settings=settings,
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
-            branch_condition=branch_condition(self.decoder.merged),
         )
 
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
@@ -202,7 +200,7 @@ class _DecoderPlanner:
         from memplan_cli.onnx_io.caches_metadata import caches_note
         from memplan_cli.onnx_io.load import LazyModel, graph_digest
 
-        request, merged = self.request, self.decoder.merged
+        request = self.request
         file = ModelFile(request.file.path, LazyModel(attempt.model))
         settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
         settings = _with_assumed_provenance(settings, self.bound)
@@ -230,11 +228,6 @@ class _DecoderPlanner:
             settings={key: value for key, value in plan.settings.items() if key != "run"},
             graph_sha256=graph_digest(request.file.model),
         )
-        if merged is not None:
-            plan = plan.with_warnings(
-                f"{merged.condition!r} is no input any more: what it chooses where caches are "
-                "empty is left out, and the branch that extends them begins too"
-            )
         return Rewriting(
             file,
             replace(planned, plan=plan),
@@ -302,7 +295,7 @@ class _DecoderPlanner:
 
         model = self.request.file.model
         taken = names_taken(model)
-        axes = {c.input: c.axis for c in self.decoder.search.matches if c.form != "constant"}
+        axes = {cache.input: cache.axis for cache in self.decoder.caches.growing}
         return {
             str(tensor_dims(value, tensor_type(value)[1], taken)[axes[value.name]]): position
             for value in fed_inputs(model)

@@ -9,7 +9,6 @@ from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
-from memplan_cli.features.kv_cache.merged import open_merged_decoder
 from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.find import CacheSearch
-    from memplan_cli.features.kv_cache.merged import OpenedBranch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,12 @@ class BufferedDecoder:
     """A decoder with caches that can be updated in place.
 
     Attributes:
-        search: the caches of the original graph.
-        rewritten: the graph with these caches in buffers.
+        rewritten: the graph with its caches in buffers.
         caches: how the rewritten graph is run.
-        merged: the branch that was taken out of a merged decoder; None if the model is none.
     """
 
-    search: CacheSearch
     rewritten: ModelProto
     caches: CacheSummary
-    merged: OpenedBranch | None
 
     @classmethod
     def of(
@@ -68,15 +62,12 @@ class BufferedDecoder:
             ModelError: there is no cache, none can be updated in place, or the model cannot be
                 converted to the opset that this needs.
         """
-        merged = open_merged_decoder(model)
-        if merged is not None:
-            model = merged.model
         # Before the conversion, whose errors say less.
         _refuse_without_caches(find_caches(model, excluded))
         model = with_tensor_scatter(model)
         search = find_caches(model, excluded)
         _refuse_without_caches(search)
-        return cls(search, *with_cache_buffers(model, search, capacity), merged)
+        return cls(*with_cache_buffers(model, search, capacity))
 
     def attempts(self) -> list[CacheAttempt]:
         """Return the graphs to try, the one that needs least first.

@@ -59,8 +59,7 @@ def run(job: Json) -> Json:
     Args:
         job: ``role``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
             values of the user; ``caches``: the `CacheSummary`; ``dims``: values of dims; ``lengths``:
-            new entries of each step; ``branch_condition``: as `DecodeLoop.branch_condition`; ``folder``: for the
-            outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
+            new entries of each step; ``folder``: for the outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
             the original's file, and its ``rules`` and ``start``.
 
     Returns:
@@ -298,7 +297,7 @@ class _WrittenLoop:
     def feed(self, new_entries: int, index: int) -> dict[str, Any]:
         """Return the inputs of a step; constant caches are inputs of the first step only."""
         caches = self.caches.buffers if index else self.caches.growing
-        without = {*(cache.input for cache in caches), *self.inputs.branch_condition}
+        without = {cache.input for cache in caches}
         position = self.decoder.position
         return self.inputs.draw(self.rules, position, new_entries, seed=index, without=without)
 
@@ -319,7 +318,6 @@ class _StepInputs:
     """Draws the inputs of the original's steps, given rules for the values of its dims.
 
     Attributes:
-        branch_condition: as `DecodeLoop.branch_condition`.
         fixed_dims: values of dims that the user gave.
         past_dims: dims along which caches grow.
         free_dims: dims that need a rule.
@@ -333,7 +331,6 @@ class _StepInputs:
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
-        self.branch_condition: dict[str, bool] = dict(job["branch_condition"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self._feeder = Feeder(original)
         taken_names = names_taken(original)
@@ -391,19 +388,11 @@ class _StepInputs:
             without: names of inputs that are not drawn.
         """
         specs = self._feeder.specs(self.dim_values(rules, past, new))
-        drawn = [self._adapted(spec, past) for spec in specs if spec.name not in without]
+        drawn = [self._adapted(spec) for spec in specs if spec.name not in without]
         return draw_all(drawn, seed=seed)
 
-    def _adapted(self, spec: FeedSpec, past: int) -> FeedSpec:
-        """Return how an input is drawn in a step: with the user's value if its shape fits.
-
-        Two kinds of inputs have a value of their own: the one that selects the branch of a merged decoder,
-        which depends on whether there is a past, and masks that must be all ones.
-        """
-        if spec.name in self.branch_condition:
-            # The stated value if there is a past, else the opposite.
-            value = self.branch_condition[spec.name] == (past > 0)
-            return dataclasses.replace(spec, kind="values", values=(int(value),))
+    def _adapted(self, spec: FeedSpec) -> FeedSpec:
+        """Return how an input is drawn in a step: with the user's value if its shape fits."""
         user_spec = self._user_specs.get(spec.name)
         if user_spec is not None and user_spec.shape == spec.shape:
             return user_spec

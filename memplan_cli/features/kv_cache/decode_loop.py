@@ -21,8 +21,6 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
-from memplan_cli.features.kv_cache.merged import branch_condition, open_merged_decoder
-from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.run.run_model import differences_in, require_weights
@@ -59,8 +57,6 @@ class DecodeLoop:
         timeout: seconds for each process.
         tolerance: ``(rtol, atol)``; two zeros require the same bits.
         lengths: new entries of each step.
-        branch_condition: for a merged decoder, the input that selects a branch, and its value for
-            the branch that reads a past; with empty caches it gets the other value.
     """
 
     provider: str
@@ -71,7 +67,6 @@ class DecodeLoop:
     timeout: float = DEFAULT_TIMEOUT
     tolerance: tuple[float, float] = (0.0, 0.0)
     lengths: tuple[int, ...] = LENGTHS
-    branch_condition: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +165,6 @@ def _job(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
         "lengths": list(loop.lengths),
         "tolerance": list(loop.tolerance),
         "folder": str(loop.folder),
-        "branch_condition": dict(loop.branch_condition),
     }
 
 
@@ -205,7 +199,6 @@ def validate_decoding(
             settings=UNOPTIMISED if is_unoptimised else RuntimeSettings(),
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
-            branch_condition=branch_condition(open_merged_decoder(load_model(original))),
         )
         decoding = decode_original(original, caches, loop)
         comparison = decode_written(
