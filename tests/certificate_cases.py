@@ -13,10 +13,10 @@ from onnx import parser
 
 from memplan_cli import Settings
 from memplan_cli.api.models.model_file import plan_model, read_model
-from memplan_cli.api.output.rewriting import certificate_for
 from memplan_cli.api.verify_certificate import certified_model
 from memplan_cli.checking.certificates.verify import verify
 from memplan_cli.core.results.certificate import certificate_from_json
+from memplan_cli.features.certificates.certify import certificate_of
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import checked_plan
 
@@ -57,10 +57,9 @@ class Case:
 
 
 def case_of(model: Path, settings: Settings | None = None) -> Case:
-    file = read_model(model)
-    planned = plan_model(file, settings or Settings())
+    planned = plan_model(read_model(model), settings or Settings())
     plan = checked_plan(json.loads(planned.plan.dumps()))
-    return Case(model, plan, json.loads(certificate_for(file, planned).dumps()))
+    return Case(model, plan, json.loads(certificate_of(planned).dumps()))
 
 
 def random_text(seed: int, size: int, kinds: str = "F") -> str:

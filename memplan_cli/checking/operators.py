@@ -77,6 +77,3 @@ DROPOUT_INPUTS_WITH_TRAINING_MODE = 3
 
 BATCH_NORM_STATISTICS = ((3, 1), (4, 2))
 """BatchNormalization: (input, output) positions of the running mean and variance."""
-
-OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
-"""Operators of which a copy may compute the first output alone."""

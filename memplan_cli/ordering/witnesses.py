@@ -87,18 +87,23 @@ def nested_witness(
         facts: From `storage_facts`.
         bound: The bound that the plan states.
     """
-    step_bytes = {  # of ops with subgraphs, as if the subgraphs needed nothing
-        index: result_bytes(op, facts) if op.repeats else 0
-        for index, op in enumerate(block.ops)
-        if op.bodies
-    }
-    graph = task_graph(block, facts, step_bytes)
+    graph = graph_without_subgraphs(block, facts)
     proof = order_witness(graph, tensor_names(block, facts), bound)
-    if proof.method != NOT_CHECKABLE or not step_bytes:
+    if proof.method != NOT_CHECKABLE or not any(op.bodies for op in block.ops):
         return proof, ()
     nested = _with_proved_subgraphs(block, facts)
     proof = nested.witness(bound)
     return proof, nested.subgraph_proofs if proof.method != NOT_CHECKABLE else ()
+
+
+def graph_without_subgraphs(block: Block, facts: StorageFacts) -> TaskGraph:
+    """Return the graph of a block as if the subgraphs of its ops needed no memory of their own."""
+    step_bytes = {
+        index: result_bytes(op, facts) if op.repeats else 0
+        for index, op in enumerate(block.ops)
+        if op.bodies
+    }
+    return task_graph(block, facts, step_bytes)
 
 
 def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderProof:

@@ -29,7 +29,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         "pair": random_case(3, 8, folder),
         "search": random_case(12, 8, folder),
         "types": random_case(4, 8, folder, level=1),
-        "kept": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)),
+        "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=1.0)),
     }
 
 
@@ -43,7 +43,7 @@ def places_of(data: object) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("value", [None, 0, 99, -1, "nobody", []])
-@pytest.mark.parametrize("name", ["cut", "pair", "search", "types", "kept"])
+@pytest.mark.parametrize("name", ["cut", "pair", "search", "types", "step"])
 def test_whatever_stands_in_a_certificate_ends_in_a_verdict(
     name: str, value: object, cases: dict[str, Case]
 ) -> None:

@@ -43,7 +43,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         "search": random_case(12, 8, folder),
         "shapes": random_case(4, 8, folder, level=0),
         "types": random_case(4, 8, folder, level=1),
-        "kept": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)),
         "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=1.0)),
     }
 
@@ -218,31 +217,8 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
         "types", both(put("arenas.0.method", "load"), put("arenas.0.tick", 4)), "there are",
     ),
     # Recomputation.
-    "another value kept": ("kept", put("recompute.kept", "fc1"), "not exactly one flow|not a value"),
-    "nothing kept": ("kept", put("recompute.kept", ""), "not a value that can be kept"),
-    "no way": ("kept", put("recompute.ways", []), "not exactly one flow for each reader"),
-    "a way twice": ("kept", twice("recompute.ways"), "not exactly one flow for each reader"),
-    "a way of who does not read": (
-        "kept", put("recompute.ways.0.reader", "fc1"), "not exactly one flow for each reader",
-    ),
-    "nothing passes": ("kept", put("recompute.ways.0.passages", []), "bytes are needed"),
-    "more passes than there is": (
-        "kept", put("recompute.ways.0.passages.0.bytes", 10**6), "bytes pass",
-    ),
-    "it passes what is free": (
-        "kept", put("recompute.ways.0.passages.0.value", "fc1_mask"), "is live already",
-    ),
-    "it passes what nobody reads": (
-        "kept", put("recompute.ways.0.passages.0.value", "error"), "is not read by",
-    ),
-    "it passes to what is not computed from it": (
-        "kept", put("recompute.ways.0.passages.0.made", "error"), "is not computed from",
-    ),
-    "a step for a kept value": (
-        "kept", both(put("recompute.method", "step"), put("recompute.node", "fc1")), "needs",
-    ),
     "a step of another node": ("step", put("recompute.node", "error"), "needs"),
-    "a step of nobody": ("step", put("recompute.node", "nobody"), "not the first output"),
+    "a step of nobody": ("step", put("recompute.node", "nobody"), "not the output of a node"),
 }  # fmt: skip
 """Name -> the honest one, what is done to it, and why it is refused."""
 
@@ -251,7 +227,7 @@ HARMLESS = {"slots counted twice"}
 
 
 def test_the_corpus_is_no_smaller_than_it_was() -> None:
-    assert len(FORGED) >= 70
+    assert len(FORGED) >= 58
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -268,7 +244,7 @@ def test_a_forged_certificate_is_refused(name: str, cases: dict[str, Case]) -> N
     assert any(re.search(reason, said) for said in reasons), reasons
 
 
-@pytest.mark.parametrize("base", ["cut", "pair", "search", "shapes", "types", "kept", "step"])
+@pytest.mark.parametrize("base", ["cut", "pair", "search", "shapes", "types", "step"])
 def test_what_nobody_changed_is_accepted(base: str, cases: dict[str, Case]) -> None:
     assert cases[base].verdict().passed
 
@@ -283,7 +259,7 @@ def test_what_has_no_witness_is_not_said_to_be_shown(cases: dict[str, Case]) -> 
 
 
 @pytest.mark.parametrize("more", [1, 64, 10**6])
-@pytest.mark.parametrize("base", ["cut", "pair", "search", "kept", "step"])
+@pytest.mark.parametrize("base", ["cut", "pair", "search", "step"])
 def test_a_bound_is_refused_that_the_plan_and_its_certificate_raise_alike(
     base: str, more: int, cases: dict[str, Case]
 ) -> None:

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
-    from memplan_cli.core.program import Program
-    from memplan_cli.core.results.certificate import Certificate, RecomputeProof
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
-    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
@@ -242,7 +239,9 @@ class RewrittenFiles(OutputFiles):
             self._targets.model: [*self.data, _settings_metadata(self._rewriting, plan)],
         }
         if self._targets.certificate is not None:
-            certificate = certificate_for(self._rewriting.file, self._rewriting.planned)
+            from memplan_cli.features.certificates.certify import certificate_of
+
+            certificate = certificate_of(self._rewriting.planned)
             contents[self._targets.certificate] = certificate.dumps().encode()
         contents.update(self._settings_files(plan))
         weights = self.write(contents)
@@ -276,31 +275,6 @@ class RewrittenFiles(OutputFiles):
         for name in unused:
             if name not in needed:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
-
-
-def certificate_for(file: ModelFile, planned: PlannedProgram) -> Certificate:
-    """Return the certificate of a plan that was just made.
-
-    A bound on recomputation is about the program before nodes were copied, which is read again. With
-    folded constants, that program is not in the file, and the bound gets no proof.
-
-    Raises:
-        MemplanError: the model cannot be read again.
-    """
-    from memplan_cli.api.models.resolve_sizes import resolve_sizes
-    from memplan_cli.features.certificates.certify import certificate_of
-    from memplan_cli.features.recompute.bound import Bound
-
-    # Features do not import each other, so the function that proves this bound is an argument.
-    def prove_recompute(
-        program: Program, planned_vars: PlannedVars, bound: int
-    ) -> RecomputeProof:
-        return Bound(program, planned_vars).proof_of(bound)
-
-    report, original = planned.plan.report, None
-    if report.recompute.bound is not None and not report.folded.tensors:
-        original = resolve_sizes(file.lazy, file.path, planned.settings).loaded.program
-    return certificate_of(planned, original, prove_recompute)
 
 
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:

@@ -84,6 +84,13 @@ class GroupGraph:
         node_group = self.groups[group]
         return node_group.saved_bytes if node_group.replaceable else 0
 
+    def least_bytes_at(self, group: int) -> int:
+        """Return the bytes at the step of a group in any order: what it reads and produces."""
+        node_group = self.groups[group]
+        read = node_group.used - node_group.produced
+        read_bytes = sum(self.sizes[tensor] for tensor in read)
+        return self.pinned_bytes + read_bytes + node_group.need - self.possible_saving(group)
+
     def frees_nothing(self, group: int) -> bool:
         """Return whether no tensor can end at a group: all it reads are outputs of the block."""
         node_group = self.groups[group]

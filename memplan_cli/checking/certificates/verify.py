@@ -15,7 +15,6 @@ from memplan_cli.checking.certificates.planned_graph import (
     planned_graph,
     require,
 )
-from memplan_cli.checking.certificates.recomputation import check_recomputation
 from memplan_cli.checking.certificates.search import check_search
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
@@ -86,7 +85,7 @@ def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[
         "recompute",
         report.recompute.bound,
         certificate.recompute,
-        partial(check_recomputation, planned),
+        partial(_check_recomputation, planned),
     )
 
 
@@ -133,10 +132,7 @@ def _check_order(
     Raises:
         ProofError: with the reason.
     """
-    require(
-        all(arena.unit == "1" for arena in planned.plan.arenas),
-        "sizes of the plan depend on symbols, and orders have no one peak",
-    )
+    _require_fixed_sizes(planned)
     subgraphs = {block.path: block for block in planned.timeline.blocks[1:]}
     proven_bytes: dict[str, int] = {}
     for block_proof in block_proofs:
@@ -183,3 +179,38 @@ def _check_block(
     )
     require(not proof.states, f"a {proof.method} has no states")
     check_cuts(graph, proof.cuts, proof.tensors, proof.bound)
+
+
+def _check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
+    """Check that one node of the main graph needs the bound by itself, whatever runs again.
+
+    Raises:
+        ProofError: with the reason.
+    """
+    _require_fixed_sizes(planned)
+    main = planned.timeline.main
+    producers = {
+        value.tensor_id: node.index
+        for node in main.nodes
+        for value in node.outputs
+        if value is not None
+    }
+    name = repr(proof.node[:120])
+    require(proof.node in producers, f"{name} is not the output of a node")
+    needed = block_groups(main, planned, {}).least_bytes_at(producers[proof.node])
+    require(
+        needed >= proof.bound,
+        f"the node that computes {name} needs {needed} bytes, not {proof.bound}",
+    )
+
+
+def _require_fixed_sizes(planned: PlannedGraph) -> None:
+    """Refuse a plan of symbolic sizes, which have no one largest node or peak.
+
+    Raises:
+        ProofError: a size depends on a symbol.
+    """
+    require(
+        all(arena.unit == "1" for arena in planned.plan.arenas),
+        "sizes of the plan depend on symbols, and orders have no one peak",
+    )

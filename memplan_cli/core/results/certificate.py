@@ -191,60 +191,20 @@ class ArenaProof:
     why: str = field(default="", metadata=SPARSE)
 
 
-class FlowEdge(NamedTuple):
-    """An edge of a flow: from a value to a value that is computed from it.
-
-    Attributes:
-        value: the value.
-        made: the value that is computed from it; empty: the reader, where the flow ends.
-        bytes: the amount of the flow on this edge.
-    """
-
-    value: str
-    made: str
-    bytes: Positive
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderFlow:
-    """A flow of bytes into a reader of a kept value, from values that do not fit beside it.
-
-    No more flows through a value than its bytes. The total is a lower bound of the bytes that are
-    live for this reader while the kept value is produced.
-
-    Attributes:
-        reader: the first output of the node that reads the kept value.
-        alone: whether the kept value is produced by a copy, without optional outputs.
-        passages: the edges of the flow.
-    """
-
-    reader: str
-    alone: bool
-    passages: tuple[FlowEdge, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class RecomputeProof:
     """The proof that no order has a live peak below a bound, even if nodes are recomputed.
 
-    Methods: ``step``: the inputs and outputs of one node reach the bound. ``kept``: a value is kept
-    until a reader runs, and flows show how many bytes are live beside it. Nodes are denoted by their
-    first output.
-
     Attributes:
         bound: the bound in bytes.
-        method: how it is proved.
-        node: the node of ``step``.
-        kept: the value of ``kept``.
-        ways: a flow for each reader of the kept value.
+        method: ``step``: the inputs and outputs of one node reach the bound.
+        node: the first output of that node.
         why: the reason why there is no proof.
     """
 
     bound: Natural
-    method: Annotated[str, one_of("step", "kept", NOT_CHECKABLE)]
+    method: Annotated[str, one_of("step", NOT_CHECKABLE)]
     node: str = field(default="", metadata=SPARSE)
-    kept: str = field(default="", metadata=SPARSE)
-    ways: tuple[ReaderFlow, ...] = field(default=(), metadata=SPARSE)
     why: str = field(default="", metadata=SPARSE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,29 +29,18 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
-    from memplan_cli.ordering.records import PlannedVars
+    from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.planning.planner import PlannedProgram
-
-ProveRecompute = Callable[["Program", "PlannedVars", int], RecomputeProof]
-"""The proof that no order of a program, with any copies, has a live peak below a bound."""
 
 _MAX_COUNTS = 50_000_000
 """Slots are counted for each size and start tick of a kind, if there are at most so many."""
 
 
-def certificate_of(
-    planned: PlannedProgram, original: Program | None, prove_recompute: ProveRecompute
-) -> Certificate:
-    """Return the certificate of a plan.
-
-    Args:
-        planned: The plan, and the program in its order.
-        original: The program before nodes were copied, which a bound on recomputation is
-            about; None: it is not available, and that bound stays without a proof.
-        prove_recompute: Returns the proof of a bound on recomputation.
-    """
-    plan, bounds = planned.plan, planned.settings.bounds
-    order, blocks = _order(planned, bounds)
+def certificate_of(planned: PlannedProgram) -> Certificate:
+    """Return the certificate of a plan that was just made."""
+    plan = planned.plan
+    facts = _storage_facts(planned)
+    order, blocks = _order(planned, facts)
     return Certificate(
         version=VERSION,
         graph_sha256=plan.graph_sha256,
@@ -60,31 +48,58 @@ def certificate_of(
         order=order,
         blocks=blocks,
         arenas=tuple(_arena(plan, arena) for arena in plan.arenas),
-        recompute=_recompute(planned, bounds, original, prove_recompute),
+        recompute=_recompute(planned, facts),
     )
 
 
+def _storage_facts(planned: PlannedProgram) -> StorageFacts:
+    """Return the views and sizes of the planned tensors, for the graphs of `ordering`."""
+    from memplan_cli.ordering.block_graph import storage_facts
+    from memplan_cli.ordering.records import PlannedVars
+
+    plan, program = planned.plan, planned.program
+    tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
+    sizes = _sizes(program, tensor_bytes, planned.settings.bounds)
+    pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
+    planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
+    return storage_facts(program, planned_vars, tensor_bytes)
+
+
 def _order(
-    planned: PlannedProgram, bounds: Bounds
+    planned: PlannedProgram, facts: StorageFacts
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
     """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs.
 
     None and no blocks if the plan states no bound of its order.
     """
-    from memplan_cli.ordering.block_graph import storage_facts
-    from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.ordering.witnesses import nested_witness
 
-    plan, program = planned.plan, planned.program
-    bound = plan.report.memory.order_bound
+    bound = planned.plan.report.memory.order_bound
     if bound is None:
         return None, ()
-    tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
-    sizes = _sizes(program, tensor_bytes, bounds)
-    pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
-    planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
-    facts = storage_facts(program, planned_vars, tensor_bytes)
-    return nested_witness(program.body, facts, bound)
+    return nested_witness(planned.program.body, facts, bound)
+
+
+def _recompute(planned: PlannedProgram, facts: StorageFacts) -> RecomputeProof | None:
+    """Return the proof of the bound on recomputation: the op that needs as much by itself.
+
+    None if the plan states no such bound. A higher bound, which the search for copies found by a
+    minimum cut, is not checkable.
+    """
+    from memplan_cli.ordering.cut_bounds import local_bounds
+    from memplan_cli.ordering.witnesses import graph_without_subgraphs
+
+    bound = planned.plan.report.recompute.bound
+    if bound is None:
+        return None
+    body = planned.program.body
+    needs = local_bounds(graph_without_subgraphs(body, facts))
+    index = max(range(len(needs)), key=needs.__getitem__, default=None)
+    if index is None or needs[index] < bound:
+        why = "no node needs as much by itself"
+        return RecomputeProof(bound, NOT_CHECKABLE, why=why)
+    node = next((str(var) for var in body.ops[index].outputs if var), "")
+    return RecomputeProof(bound, "step", node)
 
 
 def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:
@@ -192,28 +207,3 @@ def _loads_of_kind(
         if maximum.value > slot_count:
             slot_count = maximum.value
             yield SlotLoad(members[0].dtype, shape, slot_count, size, maximum.tick)
-
-
-def _recompute(
-    planned: PlannedProgram,
-    bounds: Bounds,
-    original: Program | None,
-    prove_recompute: ProveRecompute,
-) -> RecomputeProof | None:
-    """Return the proof of the bound on recomputation; None if the plan states no such bound.
-
-    Without the original program, the result says that the bound is not checkable, and why.
-    """
-    bound = planned.plan.report.recompute.bound
-    if bound is None:
-        return None
-    if original is None:
-        why = "the program without copies is not at hand"
-        return RecomputeProof(bound, NOT_CHECKABLE, why=why)
-    from memplan_cli.ordering.records import PlannedVars
-
-    tensors = [tensor for tensor in planned.plan.tensors if tensor.id in original.vars]
-    pinned = frozenset(VarId(tensor.id) for tensor in tensors if tensor.pinned is not None)
-    sizes = _sizes(original, (VarId(tensor.id) for tensor in tensors), bounds)
-    planned_vars = PlannedVars(sizes, pinned, aliasing_of(planned.plan.report.level))
-    return prove_recompute(original, planned_vars, bound)

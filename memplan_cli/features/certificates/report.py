@@ -19,7 +19,6 @@ _PROOF_METHODS: Mapping[str, str] = {
     "load": "what is live at one tick",
     "slots": "tensors of a kind that are live together",
     "step": "what one node touches",
-    "kept": "what a kept value keeps out",
 }
 """What proves a bound, by the method in the certificate."""
 

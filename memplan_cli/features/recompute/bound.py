@@ -16,17 +16,11 @@ the ops that fit, to the values that Z reads. The capacity of a value is its siz
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.operators import operator
-from memplan_cli.core.results.certificate import (
-    NOT_CHECKABLE,
-    FlowEdge,
-    ReaderFlow,
-    RecomputeProof,
-)
 from memplan_cli.features.recompute.values import bytes_of, find_values
 
 if TYPE_CHECKING:
@@ -42,9 +36,6 @@ _MAX_KEPT_VALUES = 16
 
 _MAX_HALVINGS = 24
 """Budgets that are tried for the largest one that no order meets."""
-
-_FINAL_CONSUMER = -1
-"""Stands for Z, the op that reads y, where the number of a value that is made is expected."""
 
 _FLOW_WORK = 100_000
 """Edges that are visited for one cut. A flow that stops early is smaller, so a bound too."""
@@ -124,53 +115,6 @@ class Bound:
         room = budget - self._pinned_bytes
         return any(self._keeping_exceeds(value, room) for value in self._candidate_values())
 
-    def proof_of(self, bound: int) -> RecomputeProof:
-        """Return a proof that no order with any copies has a peak below ``bound``.
-
-        Its method is `NOT_CHECKABLE` if there is no proof.
-        """
-        if bound <= self.simple_bound:
-            places = range(len(self.ops))
-            largest = max(places, key=self.bytes_at, default=None)
-            node = "" if largest is None else _first_output(self.ops[largest])
-            return RecomputeProof(bound, "step", node)
-        room = bound - 1 - self._pinned_bytes
-        for value in self._candidate_values():
-            if self._keeping_exceeds(value, room):
-                return RecomputeProof(
-                    bound, "kept", kept=self._name(value), ways=self._proof_ways(value, room)
-                )
-        why = "the search that proved it cannot be found again"
-        return RecomputeProof(bound, NOT_CHECKABLE, why=why)
-
-    def _proof_ways(self, value: int, room: int) -> tuple[ReaderFlow, ...]:
-        """Return for each producer and each consumer of a value the flow that proves the bound.
-
-        These are the cuts of which `_keeping_exceeds` computes the capacity.
-        """
-        ways = []
-        for producer in self._producers(value):
-            for consumer in self._consumers(value):
-                cut = self._cut(value, self._inputs_at(consumer), producer.touched, room)
-                cut.network.flow(_FLOW_WORK)
-                passages = tuple(
-                    FlowEdge(
-                        self._name(flow.value),
-                        "" if flow.made == _FINAL_CONSUMER else self._name(flow.made),
-                        flow.bytes,
-                    )
-                    for flow in cut.flows()
-                )
-                reader = _first_output(self.ops[consumer])
-                ways.append(ReaderFlow(reader, producer.is_copy, passages))
-        return tuple(ways)
-
-    def _name(self, value: int) -> str:
-        """Return the first var of a value."""
-        return next(
-            str(var) for var, number in self._values.value_of.items() if number == value
-        )
-
     def _candidate_values(self) -> Sequence[int]:
         """Return the values whose producers touch the most bytes."""
         made_at = self._values.made_at
@@ -188,14 +132,11 @@ class Bound:
             if value not in map(values.value_of.get, values.dataflow.ops[place].outputs)
         ]
 
-    def _producers(self, value: int) -> Sequence[_Producer]:
-        """Return the ops that may make a value: the original, and a copy if that touches less."""
+    def _touched_by_producers(self, value: int) -> Sequence[set[int]]:
+        """Return what each op touches that may make a value: the original, and a copy if less."""
         by_original = self._touched[self._values.made_at[value]]
         by_copy = self._touched_by_copy[value]
-        producers = [_Producer(by_original, is_copy=False)]
-        if by_copy != by_original:
-            producers.append(_Producer(by_copy, is_copy=True))
-        return producers
+        return [by_original] if by_copy == by_original else [by_original, by_copy]
 
     def _keeping_exceeds(self, value: int, room: int) -> bool:
         """Whether making a value and keeping it for a consumer takes more than ``room`` bytes.
@@ -209,10 +150,10 @@ class Bound:
             return False
         consumers = self._consumers(value)
         return bool(consumers) and all(
-            self._bytes_touched(place, producer.touched)
-            + self._cut(value, self._inputs_at(consumer), producer.touched, room).capacity()
+            self._bytes_touched(place, touched)
+            + self._cut(value, self._inputs_at(consumer), touched, room).capacity()
             > room
-            for producer in self._producers(value)
+            for touched in self._touched_by_producers(value)
             for consumer in consumers
         )
 
@@ -253,32 +194,6 @@ class Bound:
         return cut
 
 
-class _Producer(NamedTuple):
-    """An op that makes a value.
-
-    Attributes:
-        touched: the values that it reads and makes.
-        is_copy: whether it is a copy, which makes no other optional output.
-    """
-
-    touched: set[int]
-    is_copy: bool
-
-
-class _Flow(NamedTuple):
-    """Bytes of a value that must be live for what is made of it.
-
-    Attributes:
-        value: the value.
-        made: a value that is made of it, or `_FINAL_CONSUMER`.
-        bytes: the flow along this edge.
-    """
-
-    value: int
-    made: int
-    bytes: int
-
-
 @dataclass(slots=True)
 class _Gate:
     """The two network nodes of a value, joined by an edge with the value's size as capacity.
@@ -303,8 +218,6 @@ class _Cut:
         unresolved: values that were added, but for which it is not decided yet whether they
         can be made.
         _gates: the gate of each value that was added.
-        _edges: ``(edge, value, value made of it or _FINAL_CONSUMER)`` of each edge between
-        gates or to the sink.
     """
 
     def __init__(self, values: Values) -> None:
@@ -312,32 +225,19 @@ class _Cut:
         self._gates: dict[int, _Gate] = {}
         self.network = Network()
         self.unresolved: list[int] = []
-        self._edges: list[tuple[int, int, int]] = []
 
     def capacity(self) -> int:
         """Return the fewest bytes that separate source and sink."""
         flow, _ = self.network.flow(_FLOW_WORK)
         return flow
 
-    def flows(self) -> Iterable[_Flow]:
-        """Yield the flow along each edge between gates or to the sink, if there is any."""
-        residual = self.network.residual
-        for edge, value, made in self._edges:
-            # What flows along an edge is the residual capacity of its reverse.
-            flow = residual[edge ^ 1]
-            if flow:
-                yield _Flow(value, made, flow)
-
     def add_wanted(self, value: int) -> None:
         """Add an edge from a value to the sink: the final consumer reads it."""
-        leaves = self._gate(value).leaves
-        self._edges.append((len(self.network.heads), value, _FINAL_CONSUMER))
-        self.network.edge(leaves, SINK, INFINITE)
+        self.network.edge(self._gate(value).leaves, SINK, INFINITE)
 
     def add_input(self, value: int, needed: int) -> None:
         """Add an edge from ``needed`` to ``value``: the producer of ``value`` reads it."""
         leaves, enters = self._gate(needed).leaves, self._gate(value).enters
-        self._edges.append((len(self.network.heads), needed, value))
         self.network.edge(leaves, enters, INFINITE)
 
     def add_unmakeable(self, value: int) -> None:
@@ -394,11 +294,6 @@ def _overwritten_bytes(values: Values, op: Op, planned_vars: PlannedVars) -> int
         for position in planned_vars.aliasing.in_place_inputs(op)
     )
     return bytes_of(sizes, output) if is_in_place else 0
-
-
-def _first_output(op: Op) -> str:
-    """Return the first output of an op, by which certificates name it."""
-    return next((str(var) for var in op.outputs if var), "")
 
 
 def resident_bound(interior: Bound, planned_vars: PlannedVars) -> int:
