@@ -80,7 +80,7 @@ def _few_imports(_warm: WarmWorkers | None) -> Iterator[None]:
 def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions of the jobs that the test has started, in order.
 
-    ``run in a new process`` is a run whose process has done nothing before.
+    ``measured run`` is a run that measures the memory of its process, or its time.
     """
     from memplan_cli.runtime.workers import worker
 
@@ -88,10 +88,10 @@ def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class RecordedJob(worker.Job):
         def __init__(self, arguments: list[str], content: Json, **options: Any) -> None:  # noqa: ANN401
-            choice = options["worker"]
-            is_new = choice is not None and choice.kind == "new"
+            collected = content.get("spec", {}).get("collect", ())
+            is_measured = not {"process", "time"}.isdisjoint(collected)
             name = arguments[-1].rpartition(":")[2]
-            names.append(f"{name} in a new process" if is_new else name)
+            names.append(f"measured {name}" if is_measured else name)
             super().__init__(arguments, content, **options)
 
     monkeypatch.setattr(worker, "Job", RecordedJob)

@@ -187,10 +187,8 @@ def test_what_is_measured_is_compared_in_the_same_runs(
     started_jobs.clear()
     found = validate(out, original, Check("cpu"), ["measure"])
     assert found.passed
-    assert started_jobs[:2] == ["run in a new process", "run in a new process"]
-    assert started_jobs[2:] == 2 * ROUNDS * ["run in a new process"], (
-        "the time of both, in turn"
-    )
+    assert started_jobs[:2] == ["measured run", "measured run"]
+    assert started_jobs[2:] == 2 * ROUNDS * ["measured run"], "the time of both, in turn"
     assert found.runtime is not None
     assert before is not None
     assert found.runtime.settings == before.settings

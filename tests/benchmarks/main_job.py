@@ -99,14 +99,14 @@ started = []
 class Counted(worker.Job):
     def __init__(self, arguments, *words, **options):
         super().__init__(arguments, *words, **options)
-        started.append((arguments[-1].rpartition(":")[2], self))
+        started.append(arguments[-1].rpartition(":")[2])
 worker.Job = Counted
 from memplan_cli.__main__ import main
 try:
     main()
 finally:
     with open(__file__ + ".started", "w") as file:
-        json.dump([(job.pid, kind) for kind, job in started], file)
+        json.dump(started, file)
 """
 
 COUNTED_WAYS = ("optimize", "--target cpu")
@@ -209,12 +209,10 @@ def saved(model: Path) -> Json:
     seen = runtime["observed"]
     before, after = seen["original"], seen["optimized"]
     predicted = runtime["predicted"]["optimized"]["first_run_peak"]
-    purposes: dict[int, list[str]] = {}
-    for process, kind in json.loads(model.with_name("counted.py.started").read_text()):
-        purposes.setdefault(process, []).append(kind)
+    purposes = json.loads(model.with_name("counted.py.started").read_text())
     return {
         "processes": len(purposes),
-        "purposes": list(purposes.values()),
+        "purposes": purposes,
         "first run": ratio(after["first_run_peak"], before["first_run_peak"]),
         "held": ratio(after["held"], before["held"]),
         "held-w": ratio(*(each["held"] - each["weights"] for each in (after, before))),

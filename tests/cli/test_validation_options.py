@@ -41,7 +41,7 @@ def test_a_model_is_proved_as_far_as_asked(
         validated,
         measured,
     )
-    assert started_jobs == ["run in a new process" if measured else "run"] * started
+    assert started_jobs == ["measured run" if measured else "run"] * started
 
 
 def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> None:
@@ -51,7 +51,7 @@ def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> No
     assert len(started_jobs) > 5
     started_jobs.clear()
     assert memplan("settings", "a.onnx", "--measure", "--provider", "cpu").exit_code == 0
-    assert started_jobs == ["run in a new process", "run in a new process"]
+    assert started_jobs == ["measured run", "measured run"]
     started_jobs.clear()
     assert memplan("settings", "a.onnx", "--tune", "--provider", "cpu").exit_code == 0
     assert len(started_jobs) > 2

@@ -49,8 +49,8 @@ def test_a_model_that_runs_at_the_least_sizes_is_not_run_for_them(
     assert done.passed
     assert assumed(done) == {"b": 1, "n": 1}
     assert started_jobs == ["write_offline_graphs"] * (target == "cpu") + [
-        "run in a new process",
-        "run in a new process",
+        "measured run",
+        "measured run",
     ]
 
 

@@ -7,32 +7,28 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.random_inputs import feed_specs
-from memplan_cli.runtime.run.run_model import process_of_run, start_run
+from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.workers import fork_client, worker
 from memplan_cli.runtime.workers.fork_client import (
     Request,
     Server,
     ServerGoneError,
-    WorkerChoice,
     worker_environment,
 )
-from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, SessionSpec
+from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.runtime.workers.fork_client import WorkerKind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
@@ -182,89 +178,22 @@ def test_a_library_that_would_read_another_variable_is_loaded_anew(
     assert not server.accepts(worker_environment())
 
 
-def named(note: Path, code: str, worker: str, kind: WorkerKind = "waiting") -> Request:
-    return replace(asked(note, code), worker=WorkerChoice(worker, kind))
-
-
-def test_a_process_with_a_name_does_what_comes_next_under_it(
-    server: Server, tmp_path: Path
+def test_two_jobs_never_run_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def process(name: str, request: Request) -> int:
-        assert server.start_job(request).wait(60) == 0
-        return processes(tmp_path / name)[0]
-
-    first = process("a", named(tmp_path / "a", "pass", "model"))
-    assert process("b", named(tmp_path / "b", "pass", "model")) == first
-    other = process("c", named(tmp_path / "c", "pass", "other"))
-    assert other != first
-    assert process("d", named(tmp_path / "d", "pass", "model")) == first
-    fresh = process("e", named(tmp_path / "e", "pass", "model", "new"))
-    assert fresh not in {first, other}
-    assert gone(first), "one process for a model"
-    assert process("f", named(tmp_path / "f", "pass", "model")) == fresh
-    process("g", named(tmp_path / "g", "pass", "third"))
-    assert gone(other), "the one that was asked longest ago"
-
-
-@pytest.mark.parametrize(("code", "ended"), [("os.abort()", -6), ("sys.exit(3)", 3)])
-def test_a_waiting_process_may_fail_and_the_next_job_is_done(
-    code: str, ended: int, server: Server, tmp_path: Path
-) -> None:
-    for name, wanted, words in (("a", 0, "pass"), ("b", ended, code), ("c", 0, "pass")):
-        assert server.start_job(named(tmp_path / name, words, "model")).wait(60) == wanted
-    found = [processes(tmp_path / name)[0] for name in "abc"]
-    assert found[0] == found[1]
-    assert (found[2] == found[1]) == (ended > 0)
-
-
-def test_a_process_that_dies_while_it_waits_is_replaced(
-    server: Server, tmp_path: Path
-) -> None:
-    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
-    process, _ = processes(tmp_path / "a")
-    os.kill(process, signal.SIGKILL)
-    assert gone(process)
-    assert server.start_job(named(tmp_path / "b", "pass", "model")).wait(60) == 0
-    assert processes(tmp_path / "b")[0] != process
-
-
-def test_a_job_that_hangs_takes_its_waiting_process_along(
-    server: Server, tmp_path: Path
-) -> None:
-    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
-    job = server.start_job(named(tmp_path / "b", "time.sleep(60)", "model"))
-    process, _ = processes(tmp_path / "b")
-    job.end()
-    assert gone(process)
-    assert server.start_job(named(tmp_path / "c", "pass", "model")).wait(60) == 0
-
-
-def test_waiting_processes_go_with_their_server(server: Server, tmp_path: Path) -> None:
-    assert server.start_job(named(tmp_path / "a", "pass", "model")).wait(60) == 0
-    process, _ = processes(tmp_path / "a")
-    server.close()
-    assert gone(process)
-
-
-def test_what_is_measured_begins_in_a_new_process_and_is_asked_again_there(
-    samples: Path,
-) -> None:
-    model, numbers = samples / "branchy_cnn.onnx", []
-    inputs = InputSet(feed_specs(load_model(model), {}))
-    once = RunSpec(SessionSpec(model), (inputs,), ())
-    process = replace(once, collect=("process",))
-    with fork_client.warm_workers():
-        for spec in (process, once, process):
-            with start_run(spec) as job:
-                assert job.outcome().ok
-                numbers.append(job.pid)
-    assert numbers[0] == numbers[1] != numbers[2]
-
-
-def test_two_jobs_never_run_at_the_same_time() -> None:
-    probe = {"provider": CPU}
-    with fork_client.warm_workers(), start_job(PROBE, probe) as first, start_job(PROBE, probe):
-        assert first.pid, "the first has ended"
+    (tmp_path / "alone.py").write_text(
+        "import os, time\n"
+        "def run(job):\n    os.mkdir(job['folder'])\n    time.sleep(0.2)\n    os.rmdir(job['folder'])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = {"folder": str(tmp_path / "running")}
+    with (
+        fork_client.warm_workers(),
+        start_job("alone:run", job) as first,
+        start_job("alone:run", job) as second,
+    ):
+        assert first.outcome().ok
+        assert second.outcome().ok
 
 
 def process_bytes(model: Path) -> ProcessBytes:

@@ -115,19 +115,13 @@ def donated_steps(
         }
         fed_job = {**job, "session": to_json(original_session), "buffers": "separate"}
         baseline = run_job(
-            _STEPS_JOB,
-            {**fed_job, "task": "save"},
-            timeout=check.timeout,
-            worker_model=original,
+            _STEPS_JOB, {**fed_job, "task": "save"}, timeout=check.timeout
         ).require(f"{run_paths[0]} takes no two steps")
         tolerance = check.tolerance
         if check.provider != CPU:
             # Two runs of the original may differ there: these differences are tolerated.
             repetition = run_job(
-                _STEPS_JOB,
-                {**fed_job, "task": "compare"},
-                timeout=check.timeout,
-                worker_model=original,
+                _STEPS_JOB, {**fed_job, "task": "compare"}, timeout=check.timeout
             )
             tolerance = widened(tolerance, differences_in(repetition.result))
         donated_job = {
@@ -137,7 +131,7 @@ def donated_steps(
             "task": "compare",
             "tolerance": [tolerance.rtol, tolerance.atol],
         }
-        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout, worker_model=written)
+        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout)
     return DonatedSteps(
         differences_in(outcome.result),
         outcome.reason,

@@ -87,7 +87,7 @@ def observed_graph(
         graph = _whole_graph(session, dump, conditions.dims)
         if not needs_run(graph):
             return graph
-        observation = observe(dump, graph.program, conditions, worker_model=model)
+        observation = observe(dump, graph.program, conditions)
         return replace(graph, observed=observation)
 
 
@@ -96,7 +96,7 @@ def _light_graph(
 ) -> ExecutedGraph | None:
     """Write and read a light dump; None if the runtime infers no shapes without weights."""
     job = {"session": to_json(session), "out": str(dump)}
-    outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job, worker_model=session.model)
+    outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job)
     shapes = shapes_of_types(outcome.require(_does_not_load(session.model))["types"])
     return read_dump(dump, shapes, session, dims) if shapes else None
 
@@ -104,7 +104,7 @@ def _light_graph(
 def _whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
     """Write and read a dump with weights."""
     write_dump(session, dump)
-    shapes = runtime_shapes(dump, session.provider, worker_model=session.model)
+    shapes = runtime_shapes(dump, session.provider)
     return read_dump(dump, shapes, session, dims)
 
 
@@ -115,7 +115,7 @@ def write_dump(session: SessionSpec, out: Path) -> None:
         RuntimeUnavailableError: the model does not load.
     """
     job = {"session": to_json(session), "out": str(out)}
-    outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job, worker_model=session.model)
+    outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job)
     outcome.require(_does_not_load(session.model))
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
@@ -153,9 +153,7 @@ def read_dump(
     )
 
 
-def runtime_shapes(
-    model: Path, provider: str = CPU, worker_model: Path | None = None
-) -> RuntimeShapes:
+def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value of the main graph.
 
     A session loads a temporary copy in which every value is an output. The copy is beside the
@@ -164,7 +162,6 @@ def runtime_shapes(
     Args:
         model: the file.
         provider: the session's execution provider.
-        worker_model: the model whose waiting worker may do the job; None for ``model`` itself.
 
     Raises:
         RuntimeUnavailableError: the model does not load.
@@ -175,9 +172,7 @@ def runtime_shapes(
         give_every_output(loaded.graph)
         copy.write_bytes(loaded.SerializeToString())
         job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMISED))}
-        outcome = run_job(
-            f"{_DUMP_JOBS}:session_types", job, worker_model=worker_model or model
-        )
+        outcome = run_job(f"{_DUMP_JOBS}:session_types", job)
     finally:
         copy.unlink(missing_ok=True)
     return shapes_of_types(outcome.require(_does_not_load(model))["types"])

@@ -129,7 +129,7 @@ class DumpJob:
             in_pieces=packing is Packing.IN_PIECES,
         )
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job(_OFFLINE_JOB, {"dump": to_json(request)}, worker_model=model)
+        self._job = start_job(_OFFLINE_JOB, {"dump": to_json(request)})
 
     def __enter__(self) -> Self:
         """Return the job itself."""

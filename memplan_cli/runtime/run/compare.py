@@ -161,14 +161,12 @@ def compare_unrepeatable(
         inputs = _saved_in(folder, "outputs", baseline.inputs)
         spec = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
         # This run saves the outputs with which the next two are compared.
-        run_model(spec, timeout=baseline.check.timeout, worker_model=baseline.path).require(
-            f"{baseline.path}: the original's first run"
-        )
+        record = run_model(spec, timeout=baseline.check.timeout)
+        record.require(f"{baseline.path}: the original's first run")
         repeated, written = (
             run_model(
                 _outputs_only(compared_spec(baseline, model, model_settings, inputs), 1),
                 timeout=baseline.check.timeout,
-                worker_model=baseline.path if baseline.random else model,
             )
             for model, model_settings in (
                 (models[0], original_settings),
@@ -234,7 +232,7 @@ def run_original_unoptimised(baseline: Baseline) -> UnoptimisedRun | None:
     folder = Path(tempfile.mkdtemp(dir=baseline.folder))
     inputs = _saved_in(folder, "unoptimised", baseline.inputs)
     spec = baseline.run_spec(baseline.path, UNOPTIMISED, inputs)
-    record = run_model(_for_waiting_process(spec), timeout=baseline.check.timeout)
+    record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
     if record.failure is not None or record.differences:
         return None
     return UnoptimisedRun(inputs, record.workspace or {})
@@ -252,7 +250,7 @@ def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validat
         if result.differences
     ]
     spec = compared_spec(baseline, baseline.path, UNOPTIMISED, kept)
-    record = run_model(_for_waiting_process(spec), timeout=baseline.check.timeout)
+    record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 
 
@@ -268,8 +266,8 @@ def unoptimised_note(verdict: Validation) -> str:
     )
 
 
-def _for_waiting_process(spec: RunSpec) -> RunSpec:
-    """Return a spec that a waiting process may run, because it measures no process memory or time."""
+def _without_memory_and_time(spec: RunSpec) -> RunSpec:
+    """Return a spec that only compares outputs and counts the arena, in as few runs as that needs."""
     collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
     return replace(spec, collect=collect, runs=spec.compared_runs)
 

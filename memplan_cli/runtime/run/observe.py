@@ -23,22 +23,19 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
-def observe(
-    model: Path, program: Program, conditions: RunConditions, worker_model: Path | None = None
-) -> RunObservation:
+def observe(model: Path, program: Program, conditions: RunConditions) -> RunObservation:
     """Run a model once, without optimisation, and return its branches, iteration counts and sizes.
 
     Args:
         model: the file, with all its weights.
         program: the program that was read from this file.
         conditions: where it runs, and on which inputs.
-        worker_model: the model whose waiting worker may do the run; None for ``model`` itself.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
     input_sets = (conditions.input_set(model).specs,)
-    (observation,) = observe_many(model, program, input_sets, conditions, worker_model)
+    (observation,) = observe_many(model, program, input_sets, conditions)
     return observation
 
 
@@ -47,7 +44,6 @@ def observe_many(
     program: Program,
     input_sets: Sequence[Sequence[FeedSpec]],
     conditions: RunConditions,
-    worker_model: Path | None = None,
 ) -> tuple[RunObservation, ...]:
     """Run a model once on each input set, in one session; return an observation for each.
 
@@ -65,9 +61,7 @@ def observe_many(
         )
         inputs = tuple(InputSet(tuple(specs)) for specs in input_sets)
         spec = RunSpec(session, inputs, ("kernels",), runs=1)
-        record = run_model(
-            spec, timeout=conditions.timeout, worker_model=worker_model or model
-        )
+        record = run_model(spec, timeout=conditions.timeout)
     what = f"{model} could not be run for its sizes{given_text(conditions.binding.feeds)}"
     outputs = copy.writes
     return tuple(

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.runtime.workers.fork_client import WorkerKind
     from memplan_cli.runtime.workers.spec import RunConditions
     from memplan_cli.runtime.workers.worker import Job, Outcome
 
@@ -150,41 +149,18 @@ def shapes_of_types(types: object) -> RuntimeShapes:
 _RUN_JOB = "memplan_cli.runtime.workers.model_run:run"
 
 
-def run_model(
-    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, worker_model: Path | None = None
-) -> RunRecord:
-    """Run a model in a worker process and wait for it.
+def run_model(spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT) -> RunRecord:
+    """Run a model in a worker process and wait for it, for ``timeout`` seconds at most.
 
-    Args:
-        spec: what is run and recorded.
-        timeout: seconds for the process.
-        worker_model: the model whose waiting worker may do the run; None for the model that is
-            run. A copy of a model may use the worker of the original.
-
-    Returns:
-        The record; a run that fails is a record with a ``failure``, not an exception.
+    A run that fails is a record with a ``failure``, not an exception.
     """
-    with start_run(spec, timeout=timeout, worker_model=worker_model) as job:
+    with start_run(spec, timeout=timeout) as job:
         return record_of(spec, job.outcome())
 
 
-def start_run(
-    spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT, worker_model: Path | None = None
-) -> Job:
-    """Start a run in a worker process and return its job; `record_of` reads the outcome.
-
-    A new process is used if process memory or time is measured, or if the run registers an arena,
-    which lasts as long as its process. Other runs may use a process that waits for work.
-    """
-    is_measured = spec.collects("process") or spec.collects("time")
-    worker_kind: WorkerKind = (
-        "new" if is_measured or spec.session.settings.arena else "waiting"
-    )
-    job = {"spec": to_json(spec)}
-    worker_model = worker_model or spec.session.model
-    return start_job(
-        _RUN_JOB, job, timeout=timeout, worker_model=worker_model, worker_kind=worker_kind
-    )
+def start_run(spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
+    """Start a run in a worker process and return its job; `record_of` reads the outcome."""
+    return start_job(_RUN_JOB, {"spec": to_json(spec)}, timeout=timeout)
 
 
 def require_weights(

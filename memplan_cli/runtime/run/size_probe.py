@@ -125,7 +125,7 @@ def _with_shapes(
         file.write_bytes(copy.data)
         session = _session(file, model.absolute().parent)
         spec = RunSpec(session, (InputSet(tuple(specs)),), ("kernels",), runs=1)
-        record = run_model(spec, timeout=_TIMEOUT, worker_model=model)
+        record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
     (kernels,) = record.kernels or ((),)

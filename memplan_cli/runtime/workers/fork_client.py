@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.children import Child
 from memplan_cli.core.interrupts import deferred
@@ -48,25 +48,6 @@ temporary folder (see its Privacy.md). A value that the user sets is kept."""
 _CANCEL_SECONDS = 5.0
 """How long a server may take to end a job, or to start, before it is killed itself."""
 
-WorkerKind = Literal["waiting", "new"]
-"""Whether a process that waits does the next job, or a new process that replaces it."""
-
-Answer = tuple[int, int | None]
-"""The process id of a job and its exit code; None: the job was cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerChoice:
-    """The forked process that does a job, and then waits for further jobs of the same model.
-
-    Attributes:
-        name: the path of the model.
-        kind: whether the process that waits for jobs of this model does the job.
-    """
-
-    name: str
-    kind: WorkerKind = "waiting"
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -78,7 +59,6 @@ class Request:
         folder: the current folder of the job.
         log: the file to which stdout and stderr are appended.
         environment: all variables of the job.
-        worker: the process that does the job; None: a new one, which ends with the job.
     """
 
     function: str
@@ -86,7 +66,6 @@ class Request:
     folder: str
     log: str
     environment: Mapping[str, str]
-    worker: WorkerChoice | None = None
 
 
 class ServerGoneError(Exception):
@@ -146,8 +125,8 @@ class Server:
             raise ServerGoneError from error
         return ForkedJob(self)
 
-    def answer(self, timeout: float) -> Answer:
-        """Wait for the end of the job that runs.
+    def answer(self, timeout: float) -> int | None:
+        """Wait for the end of the job that runs, and return its exit code; None: it was cancelled.
 
         Raises:
             TimeoutExpired: the job still runs after ``timeout`` seconds.
@@ -157,11 +136,11 @@ class Server:
             if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired(SERVER, timeout)
             with deferred():  # a signal must not come in the middle of a message
-                answer: Answer = self._connection.recv()
+                exit_code: int | None = self._connection.recv()
         except (EOFError, OSError) as error:
             self.close()
             raise ServerGoneError from error
-        return answer
+        return exit_code
 
     def cancel(self) -> None:
         """Kill the job that runs and wait until it has ended; kill the server if it hangs."""
@@ -184,8 +163,6 @@ class ForkedJob:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._is_over = False
-        self.pid = 0
-        """The process id of the job, known when it has ended."""
 
     def wait(self, timeout: float) -> int:
         """Return the exit code of the job, negative for a signal.
@@ -195,7 +172,7 @@ class ForkedJob:
             ServerGoneError: the server has ended, and the job with it.
         """
         try:
-            self.pid, code = self._server.answer(timeout)
+            code = self._server.answer(timeout)
         except ServerGoneError:
             self._is_over = True
             raise

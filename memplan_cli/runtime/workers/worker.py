@@ -31,14 +31,12 @@ from memplan_cli.runtime.workers.fork_client import (
     ForkedJob,
     Request,
     ServerGoneError,
-    WorkerChoice,
     fork_job,
     worker_environment,
 )
 
 if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
-    from memplan_cli.runtime.workers.fork_client import WorkerKind
 
 _MODULE = "memplan_cli.runtime.workers.worker"
 
@@ -100,26 +98,18 @@ class Job:
     A thread runs one job at a time, because two sessions at once would need the memory of both.
     """
 
-    def __init__(
-        self,
-        arguments: list[str],
-        content: Json,
-        *,
-        timeout: float,
-        worker: WorkerChoice | None = None,
-    ) -> None:
+    def __init__(self, arguments: list[str], content: Json, *, timeout: float) -> None:
         """Start a job, after the job that this thread started before has ended.
 
         Args:
             arguments: of Python; the job's folder is appended.
             content: the JSON object in ``job.json``.
             timeout: seconds that the job may take.
-            worker: which forked process does the job; None: one that ends with the job.
 
         Raises:
             RuntimeUnavailableError: the temporary files of the job cannot be written.
         """
-        self._arguments, self._timeout, self._worker = arguments, timeout, worker
+        self._arguments, self._timeout = arguments, timeout
         self._known_outcome: Outcome | None = None
         self._process: Child | ForkedJob | None = None
         if _running.job is not None:
@@ -143,11 +133,6 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    @property
-    def pid(self) -> int:
-        """The id of the process that did the job; 0 while a forked job runs."""
-        return 0 if self._process is None else self._process.pid
 
     def outcome(self) -> Outcome:
         """Wait for the job to end, and return its result or failure."""
@@ -191,7 +176,6 @@ class Job:
                     folder=_current_folder(),
                     log=str(log),
                     environment=environment,
-                    worker=self._worker,
                 )
                 self._process = fork_job(request)
             if self._process is None:
@@ -231,43 +215,24 @@ class _RunningJob(threading.local):
 _running = _RunningJob()
 
 
-def run_job(
-    function: str,
-    content: Json,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    worker_model: Path | None = None,
-) -> Outcome:
+def run_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Outcome:
     """Run a job in a child process, as `start_job` does, and wait for its outcome."""
-    with start_job(function, content, timeout=timeout, worker_model=worker_model) as job:
+    with start_job(function, content, timeout=timeout) as job:
         return job.outcome()
 
 
-def start_job(
-    function: str,
-    content: Json,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    worker_model: Path | None = None,
-    worker_kind: WorkerKind = "waiting",
-) -> Job:
+def start_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
     """Start a job in a child process, after the previous job of this thread has ended.
 
     Args:
         function: ``module:function``; the module is imported in the child only.
         content: the argument of the function.
         timeout: seconds that the job may take.
-        worker_model: within `warm_workers`, the process then waits for further jobs with this
-            model; None: it ends with the job.
-        worker_kind: whether a waiting process may do the job; a job that measures the memory or
-            time of a process needs a new one.
 
     Raises:
         RuntimeUnavailableError: the temporary files of the job cannot be written.
     """
-    name = None if worker_model is None else str(worker_model.absolute())
-    worker = None if name is None else WorkerChoice(name, worker_kind)
-    return Job([*WORKER, function], content, timeout=timeout, worker=worker)
+    return Job([*WORKER, function], content, timeout=timeout)
 
 
 def _current_folder() -> str:
