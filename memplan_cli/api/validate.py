@@ -17,7 +17,6 @@ from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
     UNOPTIMISED,
-    ConcurrentMemory,
     RuntimeSettings,
     Validation,
 )
@@ -61,7 +60,7 @@ def validate(
         original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas; ``measure`` measures
-            both models' memory in ONNX Runtime, and in ``check.processes`` processes at once.
+            both models' memory and run time in ONNX Runtime.
         inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
@@ -194,7 +193,12 @@ def _compared(
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
-    from memplan_cli.runtime.verification.verify import compare_models, measure_models
+    from memplan_cli.runtime.verification.verify import (
+        compare_models,
+        measure_models,
+        with_time,
+    )
+    from memplan_cli.runtime.workers.spec import RunConditions
 
     binding = _binding(ModelFile.of(planned, model), plan, inputs)
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
@@ -209,9 +213,9 @@ def _compared(
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
             as_written = replace(written, as_written=offline or needs_order)
             result = measure_models(original, as_written, check, binding)
-            if result.facts is not None:
-                facts, notes = _with_processes_and_time(
-                    result.facts, original, planned, check, binding
+            if result.facts is not None and result.facts.settings is not None:
+                facts, notes = with_time(
+                    result.facts, original, planned, RunConditions.of_check(check, binding)
                 )
         else:
             result = compare_models(original, written, check, binding)
@@ -229,34 +233,6 @@ def _compared(
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, planned, plan, check, binding)
     return Proof(verdict, facts and with_donated_buffers(facts, pairs))
-
-
-def _with_processes_and_time(
-    facts: RuntimeSummary, original: Path, planned: Path, check: Check, binding: Binding
-) -> tuple[RuntimeSummary, tuple[str, ...]]:
-    """Return facts with the memory of several processes and the time of a run, and notes on them.
-
-    Facts without settings are returned unchanged.
-
-    Raises:
-        RuntimeUnavailableError: one of several processes cannot hold a model.
-    """
-    from memplan_cli.runtime.run.baseline import DEFAULTS
-    from memplan_cli.runtime.several_processes import memory_of_processes
-    from memplan_cli.runtime.verification.verify import with_time
-    from memplan_cli.runtime.workers.spec import RunConditions
-
-    if facts.settings is None:
-        return facts, ()
-    conditions = RunConditions.of_check(check, binding)
-    if check.processes:
-        before = memory_of_processes(original, DEFAULTS, conditions, check.processes)
-        memplan_conditions = replace(conditions, opened_by_memplan=True)
-        after = memory_of_processes(
-            planned, facts.settings, memplan_conditions, check.processes
-        )
-        facts = replace(facts, processes=ConcurrentMemory(check.processes, before, after))
-    return with_time(facts, original, planned, conditions)
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:

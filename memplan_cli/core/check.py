@@ -41,8 +41,6 @@ class Check:
         timeout: the time limit in seconds of each process that runs a model.
         depth: see `Depth`.
         search: see `Search`.
-        processes: measure the memory of this number of processes that hold the model at the same
-            time; 0: do not measure that.
     """
 
     provider: str = "auto"
@@ -52,7 +50,6 @@ class Check:
     timeout: float = DEFAULT_TIMEOUT
     depth: Depth = "full"
     search: Search = "foreseen"
-    processes: int = 0
 
     @property
     def tolerance(self) -> Tolerance:

@@ -143,7 +143,7 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    with options_of_file_ignored(), release_after_loading(path.resolve().parent):
+    with options_of_file_ignored(), release_after_loading():
         session = PlannedSession(path, options, recorded, **more_arguments)
     session.caches = recorded_caches(metadata)
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,14 +12,12 @@ from memplan_cli.api import validate
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import (
     CPU,
-    ConcurrentMemory,
     RuntimeSettings,
     TimeRatio,
     Validation,
 )
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
-from memplan_cli.runtime import several_processes
 from memplan_cli.runtime.run.timing import ROUNDS
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
 from memplan_cli.runtime.verification import verify
@@ -196,25 +194,3 @@ def test_what_is_measured_is_compared_in_the_same_runs(
         found.runtime.observed.values(), before.observed.values(), strict=True
     ):
         assert (now.first_run_peak, now.held) == (then.first_run_peak, then.held)
-
-
-def test_several_processes_are_measured_where_they_are_asked_for(
-    tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = samples / "branchy_cnn.onnx"
-    done = optimize(original, out=tmp_path / "out.onnx", check=None)
-    assert done.model is not None
-    asked: list[tuple[str, int]] = []
-
-    def together(model: Path, settings: object, trial: object, processes: int) -> int:
-        del settings, trial
-        asked.append((model.name, processes))
-        return 1000 - len(asked)
-
-    monkeypatch.setattr(several_processes, "memory_of_processes", together)
-    check = Check(provider="cpu", processes=2)
-    extras: tuple[Literal["measure"]] = ("measure",)
-    proof = validate(done.model, original, check, extras)
-    assert proof.runtime is not None
-    assert proof.runtime.processes == ConcurrentMemory(2, 999, 998)
-    assert asked == [("branchy_cnn.onnx", 2), ("out.onnx", 2)]

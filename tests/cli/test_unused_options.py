@@ -26,10 +26,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("optimize a.onnx --no-validate --settings-out s.py", "--settings-out needs the"),
         ("optimize a.onnx --target cpu --provider cuda", "not on cuda"),
         (
-            "validate a.memplan.onnx --processes 4",
-            "needs the memory of the models to be measured",
-        ),
-        (
             "optimize a.onnx --target cpu --external-weights keep",
             "is for --target portable, not cpu",
         ),

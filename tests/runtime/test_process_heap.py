@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.runtime.process.parts import HEAP_SLACK, MAPPED_WEIGHTS
+from memplan_cli.runtime.process.parts import HEAP_SLACK
 from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, SimulatedMemory
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
         live.append(process.allocate("weights", size, seed.choice((16, 64))))
         if seed.random() < 0.4:
             process.free(live.pop(seed.randrange(len(live))))
-    process.map_file(MAPPED_WEIGHTS, 5 * PAGE)
     process.trim()
     on_heap = {block.address: block for block in live if block.address is not None}
     used = {
@@ -138,7 +137,6 @@ def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
     left = (process.anonymous - mapped) // PAGE
     # A free chunk keeps the page that says how large it is, and small objects what was cut off.
     assert len(used) <= left <= len(used) + 2 * len(sizes) + 2
-    assert process.file[MAPPED_WEIGHTS] == 0
     again = process.anonymous
     for block in on_heap.values():
         process.touch(block, 0, block.size)

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
-from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.run.run_model import process_of_run
-from memplan_cli.runtime.several_processes import measure_processes, memory_of_processes
 from memplan_cli.runtime.workers import process_memory
 from memplan_cli.runtime.workers.memory_release import map_large_blocks, trim_heap
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
     baseline,
     bytes_beyond,
-    proportional_bytes,
     resident,
 )
-from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
+from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -81,16 +78,6 @@ def test_what_the_c_library_keeps_is_given_back() -> None:
     assert kept.anonymous - left.anonymous > 24 * MIB
 
 
-@linux
-def test_the_proportional_size_is_below_the_resident_one() -> None:
-    found, now = proportional_bytes(None), resident()
-    assert found is not None
-    assert now is not None
-    assert 0 < found < now.now + MIB
-    assert proportional_bytes(os.getpid()) == pytest.approx(found, rel=0.02)
-    assert proportional_bytes(2**22 + 1) is None
-
-
 def test_where_nobody_says_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     without_proc(monkeypatch, None)
     assert resident() is None
@@ -112,35 +99,6 @@ def test_a_psutil_that_may_not_look_says_nothing(monkeypatch: pytest.MonkeyPatch
     other = SimpleNamespace(Process=lambda: process, Error=RuntimeError)
     without_proc(monkeypatch, other)  # type: ignore[arg-type]
     assert resident() is None
-
-
-@linux
-def test_several_processes_share_what_is_mapped() -> None:
-    model = SAMPLES / "branchy_cnn.onnx"
-    conditions = RunConditions(timeout=120)
-    # A page's share is less while other tests have it too: what one takes is asked on both sides.
-    before, three, after = (
-        memory_of_processes(model, RuntimeSettings(), conditions, n) for n in (1, 3, 1)
-    )
-    assert before is not None
-    assert three is not None
-    assert after is not None
-    assert min(before, after) < three < 3 * max(before, after)
-
-
-@linux
-def test_a_process_that_cannot_run_the_model_is_a_failure() -> None:
-    unfed = RunConditions(timeout=60, specs=())
-    with pytest.raises(RuntimeUnavailableError, match="could not be held by 2 processes"):
-        memory_of_processes(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), unfed, 2)
-
-
-def test_where_the_system_does_not_say_no_process_is_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_memory, "proportional_bytes", lambda _: None)
-    session = SessionSpec(SAMPLES / "branchy_cnn.onnx")
-    assert measure_processes({"processes": 2, "session": session}) == {"bytes": None}
 
 
 @linux

@@ -11,7 +11,6 @@ from memplan_cli.cli.options import (
     format_option,
     output_options,
     provider_option,
-    reject_unused,
     timeout_option,
 )
 from memplan_cli.cli.output import say
@@ -38,15 +37,6 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--measure", is_flag=True, help="Also measure the memory of both models in the runtime."
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help=(
-        "With --measure, also measure N processes that hold the same model at once. Memory "
-        "that they share is divided among them (PSS)."
-    ),
 )
 @click.option(
     "--runs",
@@ -81,7 +71,6 @@ def validate(
     provider: str,
     replay: bool,
     measure: bool,
-    processes: int | None,
     runs: int,
     rtol: float,
     atol: float,
@@ -105,10 +94,7 @@ def validate(
     from memplan_cli.reporting.commands.validate import VALIDATE
 
     output.progress("running both models")
-    if not measure:
-        reason = "needs the memory of the models to be measured"
-        reject_unused(("processes",), reason, "add --measure")
-    check = api.Check(provider, runs, rtol, atol, timeout, processes=processes or 0)
+    check = api.Check(provider, runs, rtol, atol, timeout)
     flags: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, is_set in flags.items() if is_set)
     validation = api.validate(

@@ -101,22 +101,6 @@ class ProcessBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrentMemory:
-    """The memory of several processes that hold the same model at the same time.
-
-    Attributes:
-        count: the number of processes.
-        original: their proportional bytes (PSS) with the original model, Python and the runtime
-            included; None: unknown.
-        optimized: the same with the written model.
-    """
-
-    count: Annotated[int, Range(1)]
-    original: Count | None = None
-    optimized: Count | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Peaks:
     """Bytes and times of a model's runs; None: not measured, or not predictable.
 

@@ -20,7 +20,6 @@ from memplan_cli.core.results.memory import (
     Profile,
 )
 from memplan_cli.core.results.observations import (
-    ConcurrentMemory,
     Peaks,
     ProcessBytes,
     RuntimeSettings,
@@ -195,7 +194,6 @@ class RuntimeSummary:
         predicted: predicted bytes by side: ``original``, ``optimized``.
         observed: measured bytes by side.
         settings: the options of the runtime for the optimized model.
-        processes: the memory of several processes with the same model.
         settings_sources: the settings, as ``scope.key``, that were derived from a recorded run.
         time: the time ratio of both models, if they were run alternately.
     """
@@ -206,7 +204,6 @@ class RuntimeSummary:
     predicted: Mapping[str, Peaks] = field(default_factory=dict, metadata=_PREDICTED)
     observed: Mapping[str, Peaks] = field(default_factory=dict, metadata=_OBSERVED)
     settings: RuntimeSettings | None = None
-    processes: ConcurrentMemory | None = field(default=None, metadata=SPARSE)
     settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
         default_factory=dict, metadata=SPARSE
     )

@@ -63,7 +63,6 @@ def evidence(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
         doc.Table(doc.columns(*_HEADS), rows),
         doc.Meanings(meanings),
         _time_block(runtime),
-        _shared_memory_block(runtime),
     )
 
 
@@ -77,18 +76,6 @@ def _time_block(runtime: RuntimeSummary) -> doc.Block | None:
         f"and {time.high:.2f} of {time.rounds} alternating rounds)"
     )
     return doc.Items((line,))
-
-
-def _shared_memory_block(runtime: RuntimeSummary) -> doc.Block | None:
-    """Return the total memory of several processes with the same model, if it was measured."""
-    processes = runtime.processes
-    if processes is None:
-        return None
-    before, after = size_or_dash(processes.original), size_or_dash(processes.optimized)
-    return doc.Paragraph(
-        f"{processes.count} processes with the model loaded: {before} -> {after} together (PSS, "
-        "including Python and the runtime)"
-    )
 
 
 def _predicted_sizes(peaks: Peaks) -> Mapping[str, int | None]:

@@ -305,12 +305,11 @@ class SimulatedMemory:
         self.file[purpose] -= size
 
     def trim(self) -> None:
-        """Return whole free pages of the heap, and the pages of weight files, to the system."""
+        """Return whole free pages of the heap to the system."""
         for first, end in self.heap.trim():
             self._heap_bytes -= self._heap_pages.count(1, first, end) * PAGE
             count = max(min(end, len(self._heap_pages)) - first, 0)
             self._heap_pages[first : first + count] = bytes(count)
-        self.file[MAPPED_WEIGHTS] = 0
 
     def continue_from(self, observed: ProcessBytes) -> None:
         """Replace the simulated resident bytes by those of a real process at the same point.

@@ -9,8 +9,10 @@ the exit code of the job, or None if the job was cancelled.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
+import mmap
 import os
 import signal
 import sys
@@ -18,13 +20,15 @@ import tempfile
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from memplan_cli.core.children import end_with_parent
 from memplan_cli.runtime.workers.fork_client import CANCEL
-from memplan_cli.runtime.workers.memory_release import FilePages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from memplan_cli.runtime.workers.fork_client import Request
 
 _PRELOADED = (
@@ -36,6 +40,9 @@ _PRELOADED = (
     "memplan_cli.runtime.workers.model_run",
 )
 """Modules that are imported once, before any fork."""
+
+_MADV_POPULATE_READ = 22
+"""Reads pages into memory; since Linux 5.14. Older systems refuse it."""
 
 _TERMINAL_SIGNALS = ("SIGINT", "SIGHUP")
 """Signals that a terminal sends to all its processes; the parent handles them for the server."""
@@ -51,7 +58,7 @@ def serve() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     for name in _PRELOADED:
         importlib.import_module(name)
-    parent, imported_pages = Connection(int(sys.argv[-1])), FilePages.resident()
+    parent, imported_pages = Connection(int(sys.argv[-1])), _resident_file_pages()
     # Objects of the server are exempt from collection, which would copy their pages in a fork.
     gc.freeze()
     with suppress(EOFError, OSError):  # the parent has ended
@@ -62,7 +69,7 @@ def serve() -> None:
 
 
 def _fork_and_wait(
-    request: Request, parent: Connection, imported_pages: FilePages
+    request: Request, parent: Connection, imported_pages: Sequence[tuple[int, int]]
 ) -> int | None:
     """Do a job in a forked process, and return its exit code, negative for a signal.
 
@@ -89,7 +96,9 @@ def _fork_and_wait(
     return None if is_cancelled else code
 
 
-def _work(request: Request, server_pid: int, imported_pages: FilePages) -> NoReturn:
+def _work(
+    request: Request, server_pid: int, imported_pages: Sequence[tuple[int, int]]
+) -> NoReturn:
     """In the forked process: do a job with its folder, variables and log, and end the process.
 
     A fork must never return into the server's code, whatever the job raises.
@@ -99,7 +108,11 @@ def _work(request: Request, server_pid: int, imported_pages: FilePages) -> NoRet
         end_with_parent(server_pid)
         for name in _TERMINAL_SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-        imported_pages.load()
+        # A fork starts without the file pages of its parent: the job would seem to need the pages
+        # of the libraries.
+        library = ctypes.CDLL(None)
+        for start, size in imported_pages:
+            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_READ)
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -121,6 +134,44 @@ def _work(request: Request, server_pid: int, imported_pages: FilePages) -> NoRet
             sys.stderr.flush()
         finally:
             os._exit(code)
+
+
+def _resident_file_pages() -> list[tuple[int, int]]:
+    """Return address and bytes of each run of pages of mapped files that are in memory now.
+
+    Empty if the system does not list them.
+    """
+    import numpy as np
+
+    runs = []
+    try:
+        with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+            for start, end in _file_mappings():
+                # Eight bytes for each page; the highest bit is set if the page is in memory.
+                first, count = start // mmap.PAGESIZE, (end - start) // mmap.PAGESIZE
+                entries = os.pread(pagemap.fileno(), 8 * count, 8 * first)
+                is_present = np.frombuffer(entries, np.uint64) >> np.uint64(63) == 1
+                changes = np.flatnonzero(np.diff(is_present, prepend=False, append=False))
+                runs += [
+                    (start + begin * mmap.PAGESIZE, (after - begin) * mmap.PAGESIZE)
+                    for begin, after in changes.reshape(-1, 2).tolist()
+                ]
+    except OSError:
+        return []
+    return runs
+
+
+def _file_mappings() -> Iterator[tuple[int, int]]:
+    """Yield start and end address of each readable mapping of a file.
+
+    Raises:
+        OSError: the system does not list them.
+    """
+    for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines():
+        addresses, permissions, _, _, inode = line.split(maxsplit=5)[:5]
+        if inode != "0" and permissions.startswith("r"):
+            start, end = addresses.split("-")
+            yield int(start, 16), int(end, 16)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,19 @@
-"""Return memory of this process to the system: free heap memory, and pages of mapped files.
+"""Return free heap memory of this process to the system.
 
-Memory that was freed stays resident while the C library keeps it, and pages of a mapped file
-stay resident after they were read once. Both would count as memory of a session.
+Memory that was freed stays resident while the C library keeps it, and would count as memory of a
+session.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
 import os
-import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import FileIO
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt``."""
@@ -34,37 +29,6 @@ LOADED_THRESHOLD = 32 << 20
 _THRESHOLD_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 """Environment variables with which users set the same parameters."""
 
-_PAGEMAP = Path("/proc/self/pagemap")
-"""Eight bytes for each page of the address space, in native byte order."""
-
-_PRESENT = 1 << 63
-"""The bit of a pagemap entry that is set if the page is in memory."""
-
-_IN_MEMORY_OR_SWAPPED, _UNCHANGED_FILE_PAGE = 0xC0, 0x20
-"""Bits of the highest byte of a pagemap entry."""
-
-_MADV_POPULATE_READ = 22
-"""Reads pages into memory; since Linux 5.14. Older systems refuse it."""
-
-
-class FileMapping(NamedTuple):
-    """A part of a file that is mapped into this process.
-
-    Attributes:
-        start: the first address.
-        end: the address behind the last byte.
-        permissions: ``r``, ``w`` and ``x`` as in ``/proc/self/maps``.
-        path: the file.
-    """
-
-    start: int
-    end: int
-    permissions: str
-    path: str
-
-
-# ---- free memory of the heap ----
-
 
 def release_free_memory() -> None:
     """Collect garbage, and return the free memory of the heap to the system."""
@@ -79,16 +43,12 @@ def trim_heap() -> None:
 
 
 @contextmanager
-def release_after_loading(folder: Path) -> Iterator[None]:
+def release_after_loading() -> Iterator[None]:
     """Return the memory to the system that a session, created in this block, no longer needs.
 
-    Packing weights and folding constants leave up to a quarter of the size of the session free,
-    and pages of weights resident that were read once, to be packed.
-
-    Args:
-        folder: the folder of the model and its external weights.
+    Packing weights and folding constants leave up to a quarter of the size of the session free.
     """
-    with drop_new_file_pages(folder), map_large_blocks():
+    with map_large_blocks():
         yield
     trim_heap()
 
@@ -120,134 +80,3 @@ def _set_mapping_threshold(size: int) -> None:
         if hasattr(library, "gnu_get_libc_version"):
             library.mallopt(_M_MMAP_THRESHOLD, size)
             library.mallopt(_M_TRIM_THRESHOLD, 2 * size)
-
-
-# ---- pages of mapped files ----
-
-_open_blocks: set[object] = set()
-"""An object for each block of `drop_new_file_pages` that is entered, in any thread."""
-
-
-@contextmanager
-def drop_new_file_pages(folder: Path) -> Iterator[None]:
-    """Drop the pages of files in a folder that are mapped while the block lasts.
-
-    Reading a dropped page again loads it from the file. These pages are not dropped:
-
-    - of a mapping with a page that this process has changed: the change would be lost;
-    - of files that are mapped as code: the folder may lie above all libraries;
-    - if another thread is in such a block too: that thread may end a mapping at any time, and
-      get other memory at the same address.
-    """
-    before, this_block = _mappings_or_none(), object()
-    _open_blocks.add(this_block)
-    try:
-        yield
-        after = _mappings_or_none()
-        is_alone = {this_block} == _open_blocks
-    finally:
-        _open_blocks.discard(this_block)
-    if is_alone:
-        code = {mapping.path for mapping in after if "x" in mapping.permissions}
-        _drop_unchanged(
-            mapping
-            for mapping in sorted(after - before)
-            if mapping.path not in code and Path(mapping.path).is_relative_to(folder)
-        )
-
-
-def _drop_unchanged(mappings: Iterator[FileMapping]) -> None:
-    """Drop the pages of mappings in which this process has changed no page."""
-    with suppress(OSError, AttributeError, TypeError):  # no Linux, or pagemap is not readable
-        library = ctypes.CDLL(None)
-        with _PAGEMAP.open("rb", buffering=0) as pagemap:
-            for mapping in mappings:
-                if not _has_changed_page(pagemap, mapping):
-                    size = ctypes.c_size_t(mapping.end - mapping.start)
-                    library.madvise(ctypes.c_void_p(mapping.start), size, mmap.MADV_DONTNEED)
-
-
-def _has_changed_page(pagemap: FileIO, mapping: FileMapping) -> bool:
-    """Return whether a page of a mapping is this process's own copy, in memory or swapped."""
-    # Without numpy, whose code would add a third of a megabyte to the mapped files.
-    highest_byte = 7 if sys.byteorder == "little" else 0
-    flags = set(_pagemap_entries(pagemap, mapping)[highest_byte::8])
-    return any(
-        flag & _IN_MEMORY_OR_SWAPPED and not flag & _UNCHANGED_FILE_PAGE for flag in flags
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class FilePages:
-    """Pages of mapped files, as runs of pages: the address of each run and its bytes.
-
-    A forked process starts without the file pages of its parent. Its first job would seem to
-    need the pages of the libraries.
-    """
-
-    runs: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def resident(cls) -> Self:
-        """Return the pages that are in memory now; none if the system does not list them."""
-        try:
-            return cls(tuple(_resident_runs()))
-        except OSError:
-            return cls()
-
-    def load(self) -> None:
-        """Read these pages into memory, in a fork of the process that had them."""
-        if not self.runs:
-            return
-        library = ctypes.CDLL(None)
-        for start, size in self.runs:
-            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_READ)
-
-
-def _resident_runs() -> Iterator[tuple[int, int]]:
-    """Yield address and bytes of each run of file pages that are in memory.
-
-    Raises:
-        OSError: the system does not list them.
-    """
-    import numpy as np
-
-    page = mmap.PAGESIZE
-    with _PAGEMAP.open("rb", buffering=0) as pagemap:
-        for mapping in _mappings():
-            entries = np.frombuffer(_pagemap_entries(pagemap, mapping), np.uint64)
-            present = np.flatnonzero(entries & np.uint64(_PRESENT))
-            if not present.size:
-                continue
-            breaks = np.flatnonzero(np.diff(present) > 1)
-            firsts = present[np.concatenate(([0], breaks + 1))]
-            lasts = present[np.concatenate((breaks, [present.size - 1]))]
-            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-                yield mapping.start + first * page, (last - first + 1) * page
-
-
-def _pagemap_entries(pagemap: FileIO, mapping: FileMapping) -> bytes:
-    """Return the pagemap entries of a mapping, eight bytes for each page."""
-    size = 8 * ((mapping.end - mapping.start) // mmap.PAGESIZE)
-    return os.pread(pagemap.fileno(), size, 8 * (mapping.start // mmap.PAGESIZE))
-
-
-def _mappings_or_none() -> frozenset[FileMapping]:
-    """Return the readable mappings of files; none if the system does not list them."""
-    try:
-        return frozenset(_mappings())
-    except OSError:
-        return frozenset()
-
-
-def _mappings() -> Iterator[FileMapping]:
-    """Yield the readable mappings of files.
-
-    Raises:
-        OSError: the system does not list them.
-    """
-    for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).split("\n")[:-1]:
-        addresses, permissions, _, _, inode, *path = line.split(maxsplit=5)
-        if inode != "0" and permissions.startswith("r"):
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            yield FileMapping(start, end, permissions, "".join(path))

@@ -94,24 +94,6 @@ def _highest_by_getrusage() -> int:
     return highest if sys.platform == "darwin" else highest * 1024
 
 
-def proportional_bytes(pid: int | None) -> int | None:
-    """Return the proportional set size of a process: a page in n processes counts as 1/n.
-
-    Args:
-        pid: the process id; None: this process.
-
-    Returns:
-        Bytes; None on other systems than Linux, and if there is no such process.
-    """
-    process = "self" if pid is None else pid
-    try:
-        text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("Pss:")), None)
-    return int(line.split()[1]) * 1024 if line else None
-
-
 def baseline() -> Resident | None:
     """Import ONNX Runtime, reset the highest resident size, and return the resident bytes.
 

@@ -84,8 +84,7 @@ class SessionSpec:
             location = {_WEIGHTS_FOLDER: str(self.weights_folder)}
             settings = settings.updated(RuntimeSettings(session_config=location))
             return make_session(self.model.read_bytes(), settings, self.provider)
-        folder = self.model.resolve().parent
-        with release_after_loading(folder) if self.opened_by_memplan else nullcontext():
+        with release_after_loading() if self.opened_by_memplan else nullcontext():
             return make_session(self.model, settings, self.provider)
 
 
