@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report, RuntimeSummary
+    from memplan_cli.core.results.report import Report
     from memplan_cli.core.results.rewrites import CacheSummary
 
 Extra = Literal["replay", "measure"]

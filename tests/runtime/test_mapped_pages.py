@@ -68,9 +68,7 @@ def recurrent(depth: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_subgraphs_weights_are_mapped_once(
-    tmp_path: Path, depth: int
-) -> None:
+def test_a_subgraphs_weights_are_mapped_once(tmp_path: Path, depth: int) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(recurrent(depth), model)
     done = api.optimize(model, Settings(target="cpu"), out=out, check=Check("cpu"))
