@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 
@@ -34,31 +34,35 @@ def one_by_one(jobs: Sequence[Job]) -> IndexedRows:
 def in_processes(jobs: Sequence[Job], *, count: int) -> IndexedRows:
     """Do the jobs in worker processes. A job that kills its process gets a row of failure.
 
-    A broken pool does not tell which job broke it. The jobs that were running are therefore done
-    again, each alone in a process, and the others in a new pool.
+    A pool whose process dies does not tell which of its jobs was running. Each process is therefore
+    a pool of its own, which has one job at a time.
     """
-    remaining = list(enumerate(jobs))
-    while remaining:
-        done: set[int] = set()
-        with _pool(min(count, len(remaining))) as pool:
-            running: dict[Future[Row], int] = {}
-            for index, row in _rows_until_broken(pool, remaining, running, count):
-                done.add(index)
+    waiting = iter(enumerate(jobs))
+    running: dict[Future[Row], tuple[int, ProcessPoolExecutor]] = {}
+    with ExitStack() as stack:
+        for index, job in islice(waiting, count):
+            pool = stack.enter_context(_one_process())
+            running[pool.submit(do_job, job)] = index, pool
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                index, pool = running.pop(future)
+                try:
+                    row = future.result()
+                except BrokenProcessPool:
+                    row = failed_row(jobs[index], "the process that planned it died")
+                    pool = stack.enter_context(_one_process())
                 yield index, row
-        # What still runs when a pool ends may have broken it; otherwise nothing runs.
-        suspects = sorted(set(running.values()) - done)
-        yield from ((index, _alone(jobs[index])) for index in suspects)
-        done.update(suspects)
-        remaining = [(index, job) for index, job in remaining if index not in done]
+                for next_index, job in islice(waiting, 1):
+                    running[pool.submit(do_job, job)] = next_index, pool
 
 
 @contextmanager
-def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Provide a pool whose processes end with the block, even if they are not done."""
+def _one_process() -> Iterator[ProcessPoolExecutor]:
+    """Provide a pool of one process, which ends with the block even if it is not done."""
     # Forking a process with threads (numpy's, ONNX Runtime's) may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
-        count, mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
+        1, mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
     )
     try:
         yield pool
@@ -69,40 +73,3 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown()
-
-
-def _rows_until_broken(
-    pool: ProcessPoolExecutor,
-    jobs: Sequence[tuple[int, Job]],
-    running: dict[Future[Row], int],
-    count: int,
-) -> IndexedRows:
-    """Yield the rows of jobs as they are completed; stop if the pool breaks.
-
-    At most ``count`` jobs are submitted at a time. ``running`` is updated: if the pool breaks, it
-    has the jobs that may have broken it.
-    """
-    waiting = iter(jobs)
-    while True:
-        try:
-            for index, job in islice(waiting, count - len(running)):
-                running[pool.submit(do_job, job)] = index
-        except BrokenProcessPool:
-            return
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            try:
-                row = future.result()
-            except BrokenProcessPool:
-                return
-            yield running.pop(future), row
-
-
-def _alone(job: Job) -> Row:
-    """Do a job in a process of its own. If this process dies, the row says so."""
-    with _pool(1) as pool:
-        try:
-            return pool.submit(do_job, job).result()
-        except BrokenProcessPool:
-            return failed_row(job, "the process that planned it died")
