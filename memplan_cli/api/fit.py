@@ -83,7 +83,7 @@ def fit(
             overhead_bytes = usual
         else:
             overhead_bytes = _bytes(overhead)
-        question = Question(names[0], {}, memory_bytes - overhead_bytes)
+        question = Question(names[0], {}, memory_bytes, overhead_bytes)
         points = tuple(frontier(needs.at, question, names[1:], needs.guess))
         confirmation = None
         if provider is not None and points:
@@ -171,6 +171,7 @@ def _confirmed(
     if value == point.dims[question.symbol]:
         return point
     dims = {**point.dims, question.symbol: value}
-    beyond = needs.at({**dims, question.symbol: value + 1})
+    next_need = needs.at({**dims, question.symbol: value + 1})
+    beyond = None if next_need is None else next_need.total + question.overhead
     # Where the smaller value has no need of its own, that of the larger one is an upper bound.
-    return Point(dims, needs.at(dims) or point.need, beyond)
+    return Point.of(needs.at(dims) or point, dims, beyond)

@@ -459,7 +459,7 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
     It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
 
     Args:
-        question: the dim, and the memory size without overhead.
+        question: the dim and the memory size.
         point: the predicted answer.
         runs: of the model.
 
@@ -467,15 +467,15 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
         RuntimeUnavailableError: a run fails for another reason than its size.
     """
     value = point.dims[question.symbol]
-    input_bytes_per_value = point.need.inputs / value
+    input_bytes_per_value = point.inputs / value
     for number in range(1, _MAX_CONFIRMING_RUNS + 1):
         dims = {**runs.settings.dims, **point.dims, question.symbol: value}
         taken, of = runs.taken(dims)
         inputs = int(input_bytes_per_value * value)
-        confirmation = Confirmation(dims, runs.provider, taken, inputs, of, number)
-        total = taken + inputs
-        if total <= question.limit or value == 1:
+        total = taken + inputs + question.overhead
+        confirmation = Confirmation(dims, runs.provider, taken, inputs, of, number, total)
+        if total <= question.memory or value == 1:
             break
-        # As if the bytes were proportional to the value.
-        value = max(1, min(value - 1, value * question.limit // total))
+        # As if the bytes without the overhead were proportional to the value.
+        value = max(1, min(value - 1, value * question.limit // (taken + inputs)))
     return confirmation

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -72,40 +72,33 @@ Evaluate = Callable[[Mapping[str, int]], Need | None]
 """Returns the bytes that a binding needs; None: more than any machine has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A binding that fits, while the next value of its first symbol does not.
-
-    Attributes:
-        dims: the binding.
-        need: the bytes that it needs.
-        beyond: the bytes that the next value needs; None: more than any machine has.
-    """
-
-    dims: Mapping[str, int]
-    need: Need
-    beyond: Need | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittingPoint:
-    """A `Point` as it is written in JSON.
+class Point(Need):
+    """The need of a binding that fits, while the next value of its first symbol does not.
 
     Attributes:
         dims: the binding.
-        weights, inputs, outputs, planned, process, total: the bytes that it needs.
-        beyond: the bytes that the next value needs, with the overhead; null: more than any
+        beyond: the bytes that the next value needs, with the overhead; None: more than any
             machine has.
     """
 
+    json_keys: ClassVar[Keys] = ("dims", *Need.json_keys, "beyond")
+
     dims: Mapping[str, int]
-    weights: int
-    inputs: int
-    outputs: int
-    planned: int
-    process: int | None = field(default=None, metadata=SPARSE)
-    total: int
     beyond: int | None
+
+    @classmethod
+    def of(cls, need: Need, dims: Mapping[str, int], beyond: int | None) -> Point:
+        """Return a binding with its need."""
+        return cls(
+            weights=need.weights,
+            inputs=need.inputs,
+            outputs=need.outputs,
+            planned=need.planned,
+            process=need.process,
+            dims=dims,
+            beyond=beyond,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +110,6 @@ class Confirmation:
         provider: ONNX Runtime's name of the execution provider.
         taken: the highest resident bytes of the process, or, if these are unknown, the bytes
             that the arena reserved, with the weights in it.
-        inputs: the bytes of the inputs.
-        of: ``process`` or ``arena``: whose bytes ``taken`` are.
-        runs: how many values were run until this one.
-    """
-
-    dims: Mapping[str, int]
-    provider: str
-    taken: int
-    inputs: int
-    of: str = "process"
-    runs: int = 1
-
-    def total(self, overhead: int) -> int:
-        """Return the bytes to compare with the memory size."""
-        return self.taken + self.inputs + overhead
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmedRun:
-    """A `Confirmation` as it is written in JSON.
-
-    Attributes:
-        dims: the binding.
-        provider: ONNX Runtime's name of the execution provider.
-        taken: the bytes of the process or of the arena.
         inputs: the bytes of the inputs.
         of: ``process`` or ``arena``: whose bytes ``taken`` are.
         runs: how many values were run until this one.
@@ -184,11 +152,11 @@ class Fit:
         "unknown",
         "dims",
         "passed",
-        ("points", "rows"),
+        "points",
         "least",
         "expressions",
         "plans",
-        ("confirmed", "run"),
+        "confirmed",
         "warnings",
     )
 
@@ -210,36 +178,7 @@ class Fit:
         """Whether a binding fits, and did so when it was run."""
         if not self.points:
             return False
-        run = self.confirmed
-        return run is None or run.total(self.overhead) <= self.memory
-
-    @property
-    def rows(self) -> tuple[FittingPoint, ...]:
-        """The points as they are written in JSON."""
-        return tuple(
-            FittingPoint(
-                dims=point.dims,
-                weights=point.need.weights,
-                inputs=point.need.inputs,
-                outputs=point.need.outputs,
-                planned=point.need.planned,
-                process=point.need.process,
-                total=point.need.total,
-                beyond=None if point.beyond is None else point.beyond.total + self.overhead,
-            )
-            for point in self.points
-        )
-
-    @property
-    def run(self) -> ConfirmedRun | None:
-        """The confirmation as it is written in JSON."""
-        run = self.confirmed
-        if run is None:
-            return None
-        total = run.total(self.overhead)
-        return ConfirmedRun(
-            run.dims, run.provider, run.taken, run.inputs, run.of, run.runs, total
-        )
+        return self.confirmed is None or self.confirmed.total <= self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +188,19 @@ class Question:
     Attributes:
         symbol: the dim that is searched for.
         others: the values of the other dims.
-        limit: the memory size in bytes.
+        memory: the memory size in bytes.
+        overhead: bytes of the process that no need includes.
     """
 
     symbol: str
     others: Mapping[str, int]
-    limit: int
+    memory: int
+    overhead: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The bytes that a need may have."""
+        return self.memory - self.overhead
 
 
 def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
@@ -289,9 +235,10 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    low_need = need_of(low)
-    assert low_need is not None  # noqa: S101 - it fits
-    return Point({**question.others, question.symbol: low}, low_need, need_of(high))
+    need, next_need = need_of(low), need_of(high)
+    assert need is not None  # noqa: S101 - it fits
+    beyond = None if next_need is None else next_need.total + question.overhead
+    return Point.of(need, {**question.others, question.symbol: low}, beyond)
 
 
 def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
@@ -317,12 +264,11 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
     return 0, 1
 
 
-Guess = Callable[[Question], int]
-"""Returns a value near the answer of a question."""
-
-
 def frontier(
-    evaluate: Evaluate, question: Question, other_symbols: tuple[str, ...], guess: Guess
+    evaluate: Evaluate,
+    question: Question,
+    other_symbols: tuple[str, ...],
+    guess: Callable[[Question], int],
 ) -> Iterator[Point]:
     """Yield the largest value of a symbol for each power of two of other symbols that fits.
 
@@ -333,7 +279,7 @@ def frontier(
         evaluate: Returns the need of a binding.
         question: The symbol that is searched for.
         other_symbols: Further symbols without a value; without any there is one point.
-        guess: Returns a value near the answer, for values of the other symbols.
+        guess: Returns a value near the answer of a question.
     """
     if not other_symbols:
         point = largest(evaluate, question, guess(question))
@@ -343,8 +289,7 @@ def frontier(
     first, *rest = other_symbols
     value = 1
     while value <= LARGEST_DIM:
-        others = {**question.others, first: value}
-        inner = Question(question.symbol, others, question.limit)
+        inner = replace(question, others={**question.others, first: value})
         points = tuple(frontier(evaluate, inner, tuple(rest), guess))
         if not points:
             return

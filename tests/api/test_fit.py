@@ -1,4 +1,4 @@
-"""The largest dim that fits: the search alone, on models, and as a command."""
+"""The largest dim that fits: on models, and as a command."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builders import parse
 from memplan_cli import api
@@ -16,15 +14,7 @@ from memplan_cli.api.fit import fit
 from memplan_cli.api.fit_needs import ConfirmationRuns, bind_program, confirm
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
 from memplan_cli.planning import fit as planning_fit
-from memplan_cli.planning.fit import (
-    Need,
-    Point,
-    Question,
-    frontier,
-    largest,
-    on_expressions,
-)
-from memplan_cli.planning.totals import LARGEST_DIM
+from memplan_cli.planning.fit import Need, Point, Question
 from memplan_cli.settings.settings import Settings
 from story import memplan
 
@@ -34,68 +24,6 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE = REPOSITORY / "sample_models" / "dynamic_batch.onnx"
 SHARED = REPOSITORY.parent / "shared" / "models"
-
-
-def linear(dims: Mapping[str, int]) -> Need:
-    return Need(1000, dims["batch"], 0, 9 * dims["batch"])
-
-
-@given(limit=st.integers(0, 10**9), guess=st.integers(-5, 10**9))
-def test_the_answer_fits_and_the_next_value_does_not(limit: int, guess: int) -> None:
-    point = largest(linear, Question("batch", {}, limit), guess)
-    if limit < 1010:
-        assert point is None
-        return
-    assert point is not None
-    assert point.dims == {"batch": (limit - 1000) // 10}
-    assert point.need.total <= limit
-    assert point.beyond is not None
-    assert point.beyond.total > limit
-
-
-def test_a_good_guess_needs_two_plans() -> None:
-    asked = []
-
-    def need(dims: Mapping[str, int]) -> Need:
-        asked.append(dims["batch"])
-        return linear(dims)
-
-    largest(need, Question("batch", {}, 10_000), guess=900)
-    assert set(asked) == {900, 901}
-
-
-def test_a_need_that_does_not_grow_is_an_error() -> None:
-    with pytest.raises(SettingsError, match="does not depend on 'batch'"):
-        largest(lambda _: Need(1, 1, 1, 1), Question("batch", {}, 100))
-
-
-def test_what_no_machine_has_does_not_fit() -> None:
-    point = largest(
-        lambda dims: None if dims["batch"] > 7 else Need(0, 0, 0, 1),
-        Question("batch", {}, 100),
-    )
-    assert point is not None
-    assert point.dims == {"batch": 7}
-    assert point.beyond is None
-
-
-def test_a_frontier_has_a_point_for_each_power_of_two_that_fits() -> None:
-    def need(dims: Mapping[str, int]) -> Need:
-        return Need(0, 0, 0, dims["batch"] * dims["seq"])
-
-    points = list(frontier(need, Question("batch", {}, 20), ("seq",), lambda _: 1))
-    assert [(p.dims["seq"], p.dims["batch"]) for p in points] == [
-        (1, 20), (2, 10), (4, 5), (8, 2), (16, 1),
-    ]  # fmt: skip
-
-
-def test_expressions_are_solved_without_a_plan() -> None:
-    totals = {"1": 100, "batch": 10, "(new + past)*batch": 2}
-    question = Question("batch", {"new": 1, "past": 4}, 300)
-    assert on_expressions(totals, question) == 10
-    assert on_expressions(totals, Question("batch", {"new": 1, "past": 4}, 119)) == 0
-    assert on_expressions({"1": 5}, Question("batch", {}, 300)) == 1
-    assert on_expressions({"batch": 1}, Question("batch", {}, 1 << 62)) in (1, LARGEST_DIM)
 
 
 def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
@@ -108,8 +36,8 @@ def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
         assert report.memory.total is not None
         return report.memory.total
 
-    assert point.need.total == total(point.dims["batch"])
-    assert point.need.total <= memory < total(point.dims["batch"] + 1)
+    assert point.total == total(point.dims["batch"])
+    assert point.total <= memory < total(point.dims["batch"] + 1)
     assert found.passed
 
 
@@ -117,7 +45,7 @@ def test_overhead_is_taken_off_the_memory() -> None:
     whole = fit(SAMPLE, 1 << 20, ("batch",), overhead=0, of="tensors")
     less = fit(SAMPLE, 1 << 20, ("batch",), overhead=1 << 19, of="tensors")
     assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
-    assert less.points[0].need.total <= 1 << 19
+    assert less.points[0].total <= 1 << 19
 
 
 def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
@@ -165,10 +93,9 @@ def test_sizes_that_data_decides_are_those_of_a_run_as_a_report_has_them(
     found = fit(decided, 10_000, "batch", settings, overhead=0, of="tensors")
     (answer,) = found.points
     batch = answer.dims["batch"]
-    for need, value in ((answer.need, batch), (answer.beyond, batch + 1)):
+    for total, value in ((answer.total, batch), (answer.beyond, batch + 1)):
         report = api.report(decided, Settings(dims={"batch": value, **at})).report
-        assert need is not None
-        assert need.total == report.memory.total
+        assert total == report.memory.total
     assert any("learned from one run on drawn inputs" in each for each in found.warnings)
     assert not found.expressions
 
@@ -179,7 +106,7 @@ def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Pat
     text = text.replace("=> (float y)", "=> (float[found] y) <bool[3] c = {1, 0, 1}>")
     path.write_bytes(parse(text).SerializeToString())
     found = fit(path, 1000, ("batch",), overhead=0, of="tensors")
-    assert found.points[0].need.outputs == 8
+    assert found.points[0].outputs == 8
 
 
 def test_values_too_large_to_run_follow_from_those_that_were(
@@ -196,7 +123,7 @@ def test_values_too_large_to_run_follow_from_those_that_were(
 
 def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
     found = fit(decided, 64 << 20, ("seq",), of="process")
-    assert found.points[0].need.process
+    assert found.points[0].process
     assert found.points[0].dims == {"seq": 4}
     assert any("taken not to fit: seq=5" in each for each in found.warnings)
 
@@ -229,22 +156,23 @@ class Taken(ConfirmationRuns):
 
 def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() -> None:
     Taken.asked.clear()
-    point = Point({"batch": 100}, Need(0, 100, 0, 900, process=900), None)
+    need = Need(0, 100, 0, 900, process=900)
+    point = Point.of(need, {"batch": 100}, None)
     runs = Taken(SAMPLE, "CPUExecutionProvider", Settings())
     seen = confirm(Question("batch", {}, 1000), point, runs)
     assert Taken.asked == [100, 76]
     assert (seen.dims, seen.runs) == ({"batch": 76}, 2)
-    assert seen.total(0) <= 1000
+    assert seen.total <= 1000
 
 
 def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:
     found = fit(SAMPLE, 80 << 20, ("batch",))
     (point,) = found.points
     assert found.of == "process"
-    assert point.need.process is not None
-    assert point.need.total + found.overhead <= 80 << 20
+    assert point.process is not None
+    assert point.total + found.overhead <= 80 << 20
     assert point.beyond is not None
-    assert point.beyond.total + found.overhead > 80 << 20
+    assert point.beyond > 80 << 20
 
 
 def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) -> None:
@@ -342,4 +270,4 @@ def test_several_dims_make_a_frontier_of_a_real_model() -> None:
     batches = [point.dims["batch"] for point in found.points]
     assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]
     assert batches == sorted(batches, reverse=True)
-    assert all(point.need.total <= 460 << 20 for point in found.points)
+    assert all(point.total <= 460 << 20 for point in found.points)

@@ -15,6 +15,7 @@ from memplan_cli.planning.fit import (
     Need,
     Point,
     Question,
+    frontier,
     largest,
     on_expressions,
 )
@@ -52,9 +53,9 @@ def test_the_largest_that_fits_is_found_from_any_guess(
         return
     assert found is not None
     assert found.dims == {"n": fitting[-1], "m": 2}
-    assert found.need.total <= limit
+    assert found.total <= limit
     assert found.beyond is not None
-    assert found.beyond.total > limit
+    assert found.beyond > limit
     steps = abs(fitting[-1].bit_length() - guess.bit_length())
     assert len(asked) <= 30 + 4 * steps
 
@@ -86,11 +87,30 @@ def test_the_largest_dim_of_all_is_not_exceeded() -> None:
     assert found.dims["n"] == LARGEST_DIM - 1
 
 
+def test_what_no_machine_has_does_not_fit() -> None:
+    point = largest(
+        lambda dims: None if dims["n"] > 7 else Need(0, 0, 0, 1), Question("n", {}, 100)
+    )
+    assert point is not None
+    assert point.dims == {"n": 7}
+    assert point.beyond is None
+
+
+def test_a_frontier_has_a_point_for_each_power_of_two_that_fits() -> None:
+    def need(dims: Mapping[str, int]) -> Need:
+        return Need(0, 0, 0, dims["batch"] * dims["seq"])
+
+    points = list(frontier(need, Question("batch", {}, 20), ("seq",), lambda _: 1))
+    assert [(p.dims["seq"], p.dims["batch"]) for p in points] == [
+        (1, 20), (2, 10), (4, 5), (8, 2), (16, 1),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("totals", "limit", "expected"),
     [
         ({"n": 10}, 95, 9), ({"n": 10, "1": 20}, 95, 7), ({"n": 10}, 9, 0),
-        ({"1": 5}, 9, 1), ({"m*n": 2}, 60, 10), ({"n*n": 1}, 80, 8),
+        ({"1": 5}, 9, 1), ({"m*n": 2}, 60, 10), ({"n*n": 1}, 80, 8), ({"(m + 1)*n": 2}, 60, 7),
     ],
 )  # fmt: skip
 def test_a_sum_by_unit_is_solved_without_a_plan(
@@ -100,21 +120,17 @@ def test_a_sum_by_unit_is_solved_without_a_plan(
 
 
 def fit(confirmed: Confirmation | None, memory: int = 100) -> Fit:
-    point = Point({"n": 4}, Need(1, 2, 3, 4), Need(1, 2, 3, 5))
+    point = Point.of(Need(1, 2, 3, 4), {"n": 4}, 21)
     return Fit("a.onnx", memory, 10, ("n",), {}, (point,), None, confirmed=confirmed)
 
 
-def test_a_run_takes_its_arena_its_inputs_and_the_overhead() -> None:
-    run = Confirmation({"n": 4}, "cpu", 60, 30)
-    assert run.total(10) == 100
+def test_a_run_that_takes_more_than_the_memory_fails_the_fit() -> None:
+    run = Confirmation({"n": 4}, "cpu", 60, 30, "process", 1, total=100)
     assert fit(run).passed
     assert not fit(run, 99).passed
-    told = fit(run).run
-    assert told is not None
-    assert (told.taken, told.inputs, told.total) == (60, 30, 100)
 
 
-def test_what_is_beyond_holds_the_overhead_too() -> None:
-    (row,) = fit(None).rows
-    assert row.total == 10
-    assert row.beyond == 21
+def test_the_overhead_counts_in_the_limit_and_in_what_is_beyond() -> None:
+    point = largest(needs(lambda n: n, []), Question("n", {}, memory=100, overhead=10))
+    assert point is not None
+    assert (point.total, point.beyond) == (90, 101)

@@ -34,25 +34,26 @@ def fit_document(fit: Fit) -> doc.Document:
 def _largest_values(fit: Fit) -> Iterator[doc.Block]:
     """Yield a row for each point of the answer, or what the smallest values need if none fits.
 
-    A point has a value for each unknown dim. If there is only one point, the table's caption gives
+    A point has a value for each unknown dim; its next value is a dash if no machine has so much. If there is only one point, the table's caption gives
     the terms of its need.
     """
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
         (
             *(str(point.dims[name]) for name in fit.unknown),
-            _total(point.need, fit),
-            _total(point.beyond, fit),
+            format_size(point.total + fit.overhead),
+            "-" if point.beyond is None else format_size(point.beyond),
         )
         for point in fit.points
     )
     if rows:
-        caption = _breakdown(fit.points[0].need) if len(rows) == 1 else ""
+        caption = _breakdown(fit.points[0]) if len(rows) == 1 else ""
         yield doc.Table(doc.columns(*heads), rows, caption)
     elif fit.least is not None:
         smallest = binding_text(dict.fromkeys(fit.unknown, 1))
         yield doc.Paragraph(
-            f"nothing fits: {smallest} needs {_total(fit.least, fit)}", "verdict"
+            f"nothing fits: {smallest} needs {format_size(fit.least.total + fit.overhead)}",
+            "verdict",
         )
         yield doc.Paragraph(_breakdown(fit.least), "soft")
     else:
@@ -73,19 +74,13 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
     run = fit.confirmed
     if run is None:
         return
-    total = run.total(fit.overhead)
-    verdict = "fits" if total <= fit.memory else "does not fit"
+    verdict = "fits" if run.total <= fit.memory else "does not fit"
     larger = f" (after {run.runs - 1} larger values that did not fit)" if run.runs > 1 else ""
     yield doc.Paragraph(
         f"confirmed by a run on {run.provider} with {binding_text(run.dims)}{larger}: "
-        f"{format_size(total)}, {verdict}"
+        f"{format_size(run.total)}, {verdict}"
     )
     yield doc.Paragraph(f"{format_size(run.taken)} {_MEASURED[run.of]}", "soft")
-
-
-def _total(need: Need | None, fit: Fit) -> str:
-    """Return the bytes of a need with the overhead; a dash if no machine has so much."""
-    return "-" if need is None else format_size(need.total + fit.overhead)
 
 
 def _breakdown(need: Need) -> str:
