@@ -28,12 +28,10 @@ from memplan_cli.ordering.block_graph import (
     storage_facts,
     task_graph,
 )
-from memplan_cli.ordering.block_search import RESTORE_WORK, BlockOrder, order_block
+from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.cut_bounds import cut_bound
-from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.records import Ordering, PlannedVars
-from memplan_cli.ordering.source_order import relax_order
 from memplan_cli.ordering.task_graph import displacement
 from memplan_cli.ordering.work_budget import WorkBudget
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.ordering.list_orders import Scheduler
-    from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.task_graph import TaskGraph
 
 DEFAULT_WORK = 4_000_000
 """Units of work of all searches together: up to six seconds for 1,000 ops."""
@@ -53,9 +51,6 @@ SAMPLE = 64
 
 _FULL_WORK = 1000
 """Programs with more ops get a smaller part of the work, down to a twentieth."""
-
-_DIVISION_WORK = 50_000
-"""Units of work for dividing an order op by op: a twentieth of a second."""
 
 _OTHER_SAMPLES = (1, 1024)
 """Other values of symbols, for which a new order must not need more than the file's either."""
@@ -89,7 +84,7 @@ def best_order(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     programs = {"file": program}
-    if is_nested := any(op.bodies for op in program.body.ops):
+    if any(op.bodies for op in program.body.ops):
         # A `TaskGraph` may count too much for an If, so whole programs are compared.
         programs |= _scheduled_programs(program, facts, SCHEDULERS)
         programs["searched"] = replace(program, body=main_graph.block)
@@ -114,10 +109,6 @@ def best_order(
     if meter.is_symbolic:
         # Peaks and bounds hold for one value of the symbols only, so none is returned.
         return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=measurement)
-    looser = None
-    if chosen != "file" and not is_nested:
-        search = main_graph.search
-        looser = partial(_relaxed, program, search.graph, search.unrestored, search.bound)
     return Ordering(
         programs[chosen],
         candidates=peaks,
@@ -125,7 +116,6 @@ def best_order(
         bound=main_graph.bound,
         proved=peaks[chosen] <= main_graph.bound,
         measured=measurement,
-        looser=looser,
     )
 
 
@@ -143,17 +133,6 @@ def simple_orders(
     """
     meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))
     return _scheduled_programs(program, meter.facts(program), schedulers)
-
-
-def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
-    """Return a program in a relaxed order, which leaves more room beside its fullest steps.
-
-    The order is divided before, because the search has moved clusters of ops as a whole.
-    """
-    divided = divide(graph, order, bound, WorkBudget(_DIVISION_WORK))
-    relaxed = relax_order(graph, divided.order, WorkBudget(RESTORE_WORK))
-    ops = tuple([program.body.ops[op] for op in relaxed])
-    return program.with_ops(ops)
 
 
 def _scaled_work(work: int, program: Program) -> int:

@@ -62,7 +62,7 @@ _LEAST_PERCENT = 15
 _IDLE_ROUNDS = 2
 """Division ends after so many rounds without a lower peak."""
 
-RESTORE_WORK = 300_000
+_RESTORE_WORK = 300_000
 """Units of work for moving ops back to their places in the file."""
 
 
@@ -77,8 +77,6 @@ class BlockOrder:
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
         cluster_orders: (peak, order of clusters) of all orders that may be improved.
-        unrestored: the best order before ops were moved back towards the file's order; empty if
-            the file's order is the best.
     """
 
     graph: TaskGraph
@@ -87,7 +85,6 @@ class BlockOrder:
     order: Order = field(default_factory=list)
     chosen: str = ""
     cluster_orders: list[tuple[int, Order]] = field(default_factory=list)
-    unrestored: Order = field(default_factory=list)
 
     def offer(self, method: str, order: Order) -> None:
         """Record an order of ops, and keep it if it is the best."""
@@ -161,9 +158,8 @@ def order_block(
         method(budget)
         progress(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
     if best.chosen != "file":
-        best.unrestored = best.order
         best.order = restore_source_order(
-            graph, best.order, best.peak, WorkBudget(RESTORE_WORK)
+            graph, best.order, best.peak, WorkBudget(_RESTORE_WORK)
         )
         best.peaks[best.chosen] = peak(graph, best.order)  # may have fallen
     return best

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, SHARE_VIEWS, Aliasing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from memplan_cli.analysis.storage import Measured
     from memplan_cli.core.program import Program, VarId
@@ -57,8 +57,6 @@ class Ordering:
         proved: Whether the live peak of the chosen order is ``bound``.
         measured: Storage and live bytes of the chosen order; None if the search has not measured
             them.
-        looser: Returns the program in an order that is further from the file's and leaves more
-            room beside the fullest steps, mostly with the same peak; None if there is none.
     """
 
     program: Program
@@ -67,4 +65,3 @@ class Ordering:
     bound: int | None
     proved: bool
     measured: Measured | None = field(default=None, repr=False, compare=False)
-    looser: Callable[[], Program] | None = field(default=None, repr=False, compare=False)

@@ -4,19 +4,15 @@ The ops of any span of an order may be sorted by their places in the file: the f
 respects every edge, and the live bytes after the span do not change. Spans are halved until
 they can be sorted, from the first to the last, or until the budget is spent.
 
-`restore_source_order` allows each step as many bytes as the peak, so the order gets as close to
-the file's as possible. `relax_order` allows each step only the most that its span has needed so
-far. That leaves more room beside the fullest steps, which makes tensors easier to pack.
+Each step may need as many bytes as the peak, so the order gets as close to the file's as possible.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.ordering.task_graph import trace
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.ordering.task_graph import Order, TaskGraph
     from memplan_cli.ordering.work_budget import WorkBudget
@@ -25,25 +21,12 @@ if TYPE_CHECKING:
 def restore_source_order(
     graph: TaskGraph, order: Order, peak: int, budget: WorkBudget
 ) -> Order:
-    """Return the order with spans sorted as in the file where no step exceeds ``peak`` bytes."""
-    return _sort_spans(graph, order, lambda _, __: peak, budget)
-
-
-def relax_order(graph: TaskGraph, order: Order, budget: WorkBudget) -> Order:
-    """Return the order with spans sorted as in the file where the span's own peak does not rise."""
-    steps = trace(graph, order).steps
-    return _sort_spans(graph, order, lambda begin, end: max(steps[begin:end]), budget)
-
-
-def _sort_spans(
-    graph: TaskGraph, order: Order, limit: Callable[[int, int], int], budget: WorkBudget
-) -> Order:
-    """Return the order with all spans sorted that stay within their limit of live bytes.
+    """Return the order with all spans sorted in which no step then exceeds ``peak`` bytes.
 
     Args:
         graph: The ops.
         order: The order to sort.
-        limit: From the begin and end of a span to the most bytes that may be live in it.
+        peak: The most bytes that may be live at a step.
         budget: Spent by the length of each span that is tried.
     """
     execution = _Execution(graph)
@@ -59,7 +42,7 @@ def _sort_spans(
             continue
         has_work = budget.remaining > 0 and budget.in_time
         budget.spend(end - begin)
-        if has_work and execution.run_within(by_file, limit(begin, end)):
+        if has_work and execution.run_within(by_file, peak):
             result += by_file
         elif has_work and end - begin > 2:  # halves of one op cannot be sorted
             middle = (begin + end) // 2

@@ -99,10 +99,8 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     yield best
     if best.program is not program:
         yield _in_order(task, best, FILE, program)
-    # No search was made, or sizes are symbolic, so that peaks cannot be compared.
-    if settings.order == "keep" or not ordering.candidates:
-        return
-    if settings.level < 2:
+    # Without live peaks, no search was made, or sizes are symbolic and cannot be compared.
+    if settings.level < 2 and settings.order == "auto" and ordering.candidates:
         # Slots are reused whole: an order of a higher peak may need fewer of them.
         from memplan_cli.ordering.best_order import simple_orders
 
@@ -111,11 +109,6 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
             if ordered.body not in bodies:
                 bodies.append(ordered.body)
                 yield _in_order(task, best, name, ordered)
-        return
-    # An order that leaves more room beside the fullest steps may be packed lower. Not after outputs
-    # were moved, which it would produce early again; and a time limit is for one search only.
-    if ordering.looser is not None and not best.resident and settings.time_limit is None:
-        yield replace(best, program=ordering.looser(), measured=None)
 
 
 def _in_order(task: PlanningTask, best: Candidate, order: str, program: Program) -> Candidate:

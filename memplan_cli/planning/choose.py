@@ -2,8 +2,8 @@
 
 The cost is what the level of the settings plans. Among equals it is the live peak, then the
 resident peak if the order was searched by it, then the order of the file before others.
-The arenas of level 2 are packed in rounds of growing work. A candidate whose lower bound is not
-below the cost of another one is not packed further.
+The arenas of level 2 are packed by fast heuristics first. Then a layout is searched for, but not
+for a candidate whose lower bound is not below the cost of another one.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
-
-LITTLE_WORK = DEFAULT_WORK // 6
-"""Work of the first search. Of twelve generated training steps with one order that is packed at
-its bound, all but two needed no more; an arena that is not at its bound by then fails within a
-second. ResNet-18's training step, in the order of the lowest live peak, needs an eighth."""
-
-ROUNDS = (0, LITTLE_WORK, DEFAULT_WORK)
-"""The work for each arena of a candidate, round by round."""
 
 SYMBOL_VALUE = 64
 """The value of every symbol when candidates with symbolic sizes are compared."""
@@ -87,25 +79,27 @@ class Limits:
         return cls(settings.level, pinned, settings.alignment, settings.time_limit, allocator)
 
     @property
-    def rounds(self) -> Sequence[int]:
-        """The work of each round. Only the portfolio without a time limit works in rounds."""
-        in_rounds = self.level == 2 and self.time_limit is None and self.allocator is None
-        return ROUNDS if in_rounds else ROUNDS[-1:]
+    def is_search_deferred(self) -> bool:
+        """Whether candidates are compared by fast heuristics before a layout is searched for.
+
+        Slots, the caller's allocator and a search with a time limit have no such heuristics.
+        """
+        return self.level == 2 and self.time_limit is None and self.allocator is None
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCandidate:
-    """A candidate, its allocation, and the work that was spent on packing it.
+    """A candidate and its allocation.
 
     Attributes:
         needs: What is allocated for the candidate, and how.
-        work: The steps that the search was allowed in each arena, one of `ROUNDS`.
+        is_searched: Whether a layout was searched for, beyond the fast heuristics.
     """
 
     candidate: Candidate
     needs: Needs
     allocation: Allocation
-    work: int
+    is_searched: bool
 
     @property
     def cost(self) -> Cost:
@@ -114,7 +108,7 @@ class EvaluatedCandidate:
 
     @property
     def bound(self) -> Cost:
-        """A cost that no more work goes below."""
+        """A cost that no search goes below."""
         return self._cost_of({arena.unit: arena.bound for arena in self.allocation.arenas})
 
     def _cost_of(self, heights: Heights) -> Cost:
@@ -125,15 +119,15 @@ class EvaluatedCandidate:
 
     @property
     def is_settled(self) -> bool:
-        """Whether more work would change nothing: it was all spent, or a search has proved the layout."""
-        return self.work == DEFAULT_WORK or (self.is_aligned and self.allocation.is_minimal)
+        """Whether a search would change nothing: it was made, or the layout is proved."""
+        return self.is_searched or (self.is_aligned and self.allocation.is_minimal)
 
     @property
     def is_aligned(self) -> bool:
         """Whether every arena has the alignment of the settings, or the default one.
 
         `allocate` halves the default where an arena would be taller than the pool of level 1: because
-        padding costs too much, or because a search with little work found no lower layout.
+        padding costs too much, or because the heuristics found no lower layout.
         """
         alignment = self.needs.alignment or DEFAULT_ALIGNMENT
         return all(arena.problem.alignment == alignment for arena in self.allocation.arenas)
@@ -143,28 +137,18 @@ class EvaluatedCandidate:
         """Whether the allocation needs no more than the live peak of this order."""
         return self.cost <= self.bound and self.is_aligned and self.allocation.is_minimal
 
-    def searched(self, work: int) -> EvaluatedCandidate:
-        """Return the same candidate after more work, with the better of both allocations.
+    def searched(self) -> EvaluatedCandidate:
+        """Return the same candidate after a search, with the better of both allocations.
 
-        Work grows at level 2 only: at the others all is settled.
+        Only candidates of level 2 are not settled.
         """
         if self.is_settled:
             return self
-        # The default alignment is preferred even if it costs more, so costs are not compared. All the
-        # work at once decides whether it was reduced for its padding or for too little work.
-        if not self.is_aligned:
-            return evaluate(self.candidate, self.needs, 2, DEFAULT_WORK)
-        result = evaluate(self.candidate, self.needs, 2, work)
-        return result if result.cost <= self.cost else replace(self, work=work)
-
-
-def evaluate(candidate: Candidate, needs: Needs, level: int, work: int) -> EvaluatedCandidate:
-    """Allocate a candidate at one level.
-
-    Raises:
-        InvalidLayoutError: an allocator returned a layout that is not safe.
-    """
-    return EvaluatedCandidate(candidate, needs, allocate(needs, level, work), work)
+        result = replace(self, allocation=allocate(self.needs, 2), is_searched=True)
+        # The default alignment is preferred even if it costs more: then costs are not compared.
+        if result.cost <= self.cost or not self.is_aligned:
+            return result
+        return replace(self, is_searched=True)
 
 
 def choose(
@@ -189,9 +173,13 @@ def choose(
             allocator=limits.allocator,
             measured=candidate.measured,
         )
-        contenders.append(evaluate(candidate, needs, limits.level, limits.rounds[0]))
-        if len(limits.rounds) == 1:
-            # No more work follows: free the memory of all but the best and the file's order.
+        work = 0 if limits.is_search_deferred else DEFAULT_WORK
+        allocation = allocate(needs, limits.level, work)
+        contenders.append(
+            EvaluatedCandidate(candidate, needs, allocation, not limits.is_search_deferred)
+        )
+        if not limits.is_search_deferred:
+            # No search follows: free the memory of all but the best and the file's order.
             best = min(contenders, key=_cost)
             contenders = [
                 contender
@@ -200,11 +188,11 @@ def choose(
             ]
         if candidate.order == FILE and _is_enough(contenders, limits.level):
             break
-    for work in limits.rounds[1:]:
+    if limits.is_search_deferred:
         progress("packing")
-        for index, contender in enumerate(contenders):
-            if _may_win(contender, contenders):
-                contenders[index] = contender.searched(work)
+    for index, contender in enumerate(contenders):
+        if _may_win(contender, contenders):
+            contenders[index] = contender.searched()
     return tuple(sorted(contenders, key=_cost))
 
 
@@ -225,7 +213,7 @@ def _is_enough(contenders: Sequence[EvaluatedCandidate], level: int) -> bool:
 
 
 def _may_win(contender: EvaluatedCandidate, contenders: Sequence[EvaluatedCandidate]) -> bool:
-    """Whether more work on a contender may make it the best, or prove that it is."""
+    """Whether a search may make a contender the best, or prove that it is."""
     if contender.is_settled:
         return False
     best = min(contenders, key=_cost)

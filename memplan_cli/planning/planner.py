@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.plan import check
-from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, allocate_apart, heights_by_level
 from memplan_cli.planning.allocation import allocate as allocate_level
 from memplan_cli.planning.candidate import Candidate, PlanningTask
@@ -266,13 +265,13 @@ def _original_allocation(
 ) -> Allocation:
     """Return the allocation in the order of the file, from a candidate if one has that order.
 
-    A candidate that lost may not have been packed with all the work, which is done now.
+    A candidate that lost may have been packed by heuristics only: it is searched now.
     """
     best = evaluated[0]
     if best.candidate.program is task.program:
         return best.allocation
     for contender in evaluated:
         if contender.candidate.program is task.program:
-            return contender.searched(DEFAULT_WORK).allocation
+            return contender.searched().allocation
     needs = replace(best.needs, program=task.program, sizes=scope.sizes, measured=None)
     return allocate_level(needs, task.settings.level)

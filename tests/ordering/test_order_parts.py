@@ -9,7 +9,7 @@ from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.exact_search import beam, best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
-from memplan_cli.ordering.source_order import relax_order, restore_source_order
+from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import Schedule, TaskGraph, displacement, peak, trace
 from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
@@ -242,31 +242,6 @@ def test_restoring_the_source_order_keeps_the_peak_and_moves_nothing_without_nee
                 graph, every[-1], peak(graph, every[-1]), WorkBudget(10_000)
             )
             assert straight == list(range(graph.size))
-
-
-def test_relaxing_an_order_sorts_only_where_nothing_gets_heavier() -> None:
-    # Two large results, one at a time, then two smaller ones, for which there is room at once.
-    reads: list[list[int]] = [[], [], [0], [1], [2, 3], [4], [4], [5], [6], [7, 8]]
-    reads += [[9], [9], [10, 11]]
-    graph = graph_of(reads, [9, 9, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1])
-    order = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11, 12]
-    straight = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert restore_source_order(graph, order, peak(graph, order), WorkBudget(100)) == straight
-    assert relax_order(graph, order, WorkBudget(100)) == order
-    other = [*order[:10], 11, 10, 12]
-    assert relax_order(graph, other, WorkBudget(100)) == order, (
-        "what costs nothing is put back"
-    )
-    assert relax_order(graph, other, WorkBudget(0)) == other
-
-
-def test_relaxing_an_order_keeps_the_peak_and_moves_nothing_without_need() -> None:
-    for graph in GRAPHS:
-        every = orders(graph)
-        for order in (every[-1], every[len(every) // 2]):
-            relaxed = relax_order(graph, order, WorkBudget(10_000))
-            assert peak(graph, relaxed) <= peak(graph, order)
-            assert displacement(relaxed) <= displacement(order)
 
 
 def test_a_flow_fills_the_narrowest_cut() -> None:

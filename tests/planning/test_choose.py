@@ -7,25 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders import block, op, plan_program, program, var_sizes
-from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.division import DividedOrder
+from builders import block, op, program, var_sizes
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning import allocation
 from memplan_cli.planning.allocation import Needs
 from memplan_cli.planning.candidate import FILE, Candidate
-from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
+from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
-from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.core.program import Program
-    from memplan_cli.ordering.task_graph import Order, TaskGraph
-    from memplan_cli.ordering.work_budget import WorkBudget
     from memplan_cli.planning.choose import EvaluatedCandidate
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
@@ -119,10 +114,10 @@ def test_the_files_order_is_taken_where_another_needs_as_much() -> None:
 def test_the_files_order_is_searched_where_it_may_need_as_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=0, loose=LITTLE_WORK)
+    packed = packer(monkeypatch, straight=0, loose=DEFAULT_WORK)
     files = replace(LOOSE_ONE, order=FILE)
     assert chosen(STRAIGHT_ONE, files).candidate is files
-    assert packed.tries == [("straight", 0), ("loose", 0), ("loose", LITTLE_WORK)]
+    assert packed.tries == [("straight", 0), ("loose", 0), ("loose", DEFAULT_WORK)]
 
 
 def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
@@ -135,21 +130,12 @@ def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
     assert packed.tries == [("straight", 0), ("loose", 0)]
 
 
-@pytest.mark.parametrize(("straight", "loose"), [(LITTLE_WORK, 1), (1, DEFAULT_WORK)])
 def test_the_candidate_that_came_first_is_searched_first(
-    monkeypatch: pytest.MonkeyPatch, straight: int, loose: int
-) -> None:
-    packed = packer(monkeypatch, straight, loose)
-    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
-    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", LITTLE_WORK)]
-
-
-def test_a_little_work_is_done_for_both_before_much_is_done_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=LITTLE_WORK)
-    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is LOOSE_ONE
-    assert packed.tries[2:] == [("straight", LITTLE_WORK), ("loose", LITTLE_WORK)]
+    packed = packer(monkeypatch, straight=1, loose=1)
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
+    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", DEFAULT_WORK)]
 
 
 def test_where_neither_is_at_the_bound_the_first_stays_unless_it_is_taller(
@@ -158,7 +144,7 @@ def test_where_neither_is_at_the_bound_the_first_stays_unless_it_is_taller(
     packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
     assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
     assert [work for _, work in packed.tries] == [
-        work for work in (0, LITTLE_WORK, DEFAULT_WORK) for _ in range(2)
+        work for work in (0, DEFAULT_WORK) for _ in range(2)
     ]
     packed.gap[False] = 128
     assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is LOOSE_ONE
@@ -187,16 +173,16 @@ def test_what_cannot_become_the_least_is_not_searched_further(
 def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=DEFAULT_WORK)
+    packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=DEFAULT_WORK)
     packed.gap[False] = 0
     found = chosen(STRAIGHT_ONE, LOOSE_ONE)
     assert found.candidate is STRAIGHT_ONE
     assert found.allocation.is_minimal
-    assert packed.tries[-1] == ("straight", LITTLE_WORK)
+    assert packed.tries[-1] == ("straight", DEFAULT_WORK)
 
 
 def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=LITTLE_WORK)
+    packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=DEFAULT_WORK)
     packed.gap = {False: 1 << 20, True: 1 << 20}  # above any pool: the alignment is halved
     found = chosen(STRAIGHT_ONE, alignment=None)
     assert [a.problem.alignment for a in found.allocation.arenas] == [DEFAULT_ALIGNMENT]
@@ -219,52 +205,3 @@ def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> 
     bound = level1(STRAIGHT_ONE)
     met = replace(STRAIGHT_ONE, bound=bound)
     assert choose(then_fail(met, FILES), Limits(1, {}))[0].candidate is met
-
-
-def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def divide(_: TaskGraph, order: Order, bound: int, __: WorkBudget) -> DividedOrder:
-        assert sorted(order) == sorted(LOOSE)
-        return DividedOrder(LOOSE, 0, bound)
-
-    made = in_order(list(range(10)))
-    found = best_order(made, var_sizes(made))
-    monkeypatch.setattr("memplan_cli.ordering.best_order.divide", divide)
-    assert found.looser is not None
-    assert found.looser().body.ops == in_order(LOOSE).body.ops
-
-
-@pytest.fixture
-def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
-    """The order that is chosen is never packed at its bound, the looser one by sweeps."""
-
-    def relax_order(_: TaskGraph, order: Order, __: WorkBudget) -> Order:
-        assert sorted(order) == sorted(LOOSE)
-        return LOOSE
-
-    monkeypatch.setattr("memplan_cli.ordering.best_order.relax_order", relax_order)
-    return packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
-
-
-def test_a_plan_is_in_the_order_that_is_packed_lower(hard: Packer) -> None:
-    plan = plan_program(in_order(list(range(10))), Settings(alignment=64))
-    names = [STORED.ops[at].name for at in LOOSE]
-    assert [*plan.order[0].nodes] == names
-    assert [arena.height for arena in plan.arenas] == [plan.arenas[0].lower_bound]
-    assert plan.report.memory.live_peak == plan.report.memory.order_bound
-    assert plan.report.memory.order_proved
-    assert hard.tries[:3] == [("straight", 0), ("straight", 0), ("loose", 0)]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [Settings(time_limit=60.0), Settings(donate={"x": "z"})],
-    ids=["limit", "donate"],
-)
-def test_no_other_order_is_tried_where_that_is_not_free(
-    hard: Packer, settings: Settings
-) -> None:
-    plan = plan_program(in_order(list(range(10))), settings)
-    assert [*plan.order[0].nodes] == [STORED.ops[at].name for at in STRAIGHT]
-    assert ("loose", 0) not in hard.tries
