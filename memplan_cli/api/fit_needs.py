@@ -69,9 +69,7 @@ class ModelNeeds:
         program: the model in its planned order, symbolic in these dims.
         settings: of the plans, which keep that order.
         totals: bytes by product of dims (``"1"``, ``"batch"``, ...); empty if unknown.
-        warnings: what the needs depend on.
         limit: the memory size in bytes. Needs above it may lack what only a run or a prediction tells.
-        progress: called for each binding.
         process: predicts the process; None: the planned tensors are counted.
         by_run: plans at the sizes of runs, if data decides sizes.
         growth: extrapolates from runs at small values; None: no value takes a run.
@@ -149,14 +147,8 @@ def read_needs(
 ) -> ModelNeeds:
     """Read and order a model, and prepare what computes its needs.
 
-    Args:
-        file: the model. The caller should not keep its `ModelProto`, which may be large.
-        settings: bound to the model.
-        unknown: the dims that stay symbolic, at least one; the first is the dim that grows.
-        limit: as in `ModelNeeds`.
-        of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
-            predicted.
-        progress: called for each binding.
+    The dims of ``unknown``, at least one, stay symbolic; the first is the dim that grows. ``of`` is
+    what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be predicted.
 
     Raises:
         SettingsError: the model has no such dim, or another dim has no number.
@@ -256,8 +248,6 @@ class NeedsByRun:
     """The needs of a model whose sizes depend on data: planned at the sizes of runs.
 
     Attributes:
-        source: the model.
-        path: its file.
         settings: what binds its other dims.
         run_warnings: warnings of the first run.
         failed: the last binding whose run did not tell all sizes, and why; empty if none failed.
@@ -420,7 +410,6 @@ class ConfirmationRuns:
     """Runs of the unchanged model with ONNX Runtime's defaults.
 
     Attributes:
-        model: its file.
         provider: ONNX Runtime's name of the provider.
         settings: numbers of the other dims, and inputs.
     """
@@ -457,11 +446,6 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
     """Run the predicted answer, then smaller values until one fits; return the last run.
 
     It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
-
-    Args:
-        question: the dim and the memory size.
-        point: the predicted answer.
-        runs: of the model.
 
     Raises:
         RuntimeUnavailableError: a run fails for another reason than its size.

@@ -89,7 +89,6 @@ class _Call:
         rules: rules that apply to every model, whatever the settings files contain.
         baseline: the baseline's file; None: that of the settings files, or the default.
         updates: whether baselines are written.
-        files: files for verdicts.
     """
 
     rules: Mapping[str, Any]
@@ -104,7 +103,6 @@ class _FolderRules:
 
     Attributes:
         book: the rules of each model.
-        baseline: the baseline's file.
         is_named: whether the call or a settings file names the baseline.
     """
 
@@ -130,13 +128,7 @@ class _FolderRules:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One model or plan to judge.
-
-    Attributes:
-        model: its file.
-        key: its name in a baseline.
-        folder_rules: those of its folder.
-    """
+    """The file of one model or plan to judge, and its name in a baseline."""
 
     model: Path
     key: str
@@ -343,13 +335,9 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 def _verdict(
     snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, call: _Call
 ) -> Verdict:
-    """Judge a model; if its entry is updated, by its budget only.
+    """Judge a model; if its entry in the baseline is updated, by its budget only.
 
-    Args:
-        snapshot: the model's numbers.
-        earlier: its entry in the baseline; None if there is none.
-        rules: the rules in force.
-        call: whether baselines are updated.
+    ``earlier`` is its entry so far, None if there is none.
     """
     if not call.updates or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
@@ -386,12 +374,7 @@ def with_metrics(
 ) -> Snapshot:
     """Return a snapshot with further metrics: from the plan's report, or predicted for the model.
 
-    Args:
-        snapshot: the numbers of a plan.
-        plan: the plan.
-        model: its model, or the plan's file, for which nothing is predicted.
-        metrics: the names of metrics; those that have no value are left out.
-        request: the settings of the call.
+    Nothing is predicted if ``model`` is the plan's own file. Metrics without a value are left out.
 
     Raises:
         UnknownSizeError: the process cannot be predicted.

@@ -58,6 +58,9 @@ def optimize(
 ) -> Optimized:
     """Plan a model, write it in its new order with its plan, and verify its outputs.
 
+    The story: `_write_best_candidate` plans candidates while the original runs in the background, and
+    `_write_best_of` runs them and publishes the best one whose outputs are the original's.
+
     Args:
         model: The ONNX file, its bytes or a ``ModelProto``; it is never changed.
         settings: What decides the plan.
@@ -96,10 +99,10 @@ def optimize(
 
 
 def _optimize_file(request: OptimizeRequest) -> Optimized:
-    """Optimize a model that was read.
+    """Optimize a model that was read. For a provider, the check runs on it.
 
     The original is run in any case, so assumed sizes are not tried first. If it does not run with
-    them, everything is done again with sizes that were tried. For a provider, the check runs on it.
+    them, everything is done again with sizes that were tried.
     """
     settings, check = request.settings, request.check
     if settings.kv_cache == "in-place":
@@ -122,18 +125,17 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
 def _write_best_candidate(request: OptimizeRequest) -> Optimized:
     """Plan candidates while the original runs in the background; write the best of them.
 
-    For a provider, a second round of candidates follows if ONNX Runtime fails with the first.
+    For a provider, further rounds of candidates follow if ONNX Runtime fails with those before.
 
     Raises:
         SizesRefusedError: the original does not run at sizes that were assumed.
-        MemplanError: something else could not work.
     """
     with BackgroundBaseline(request.check) as baseline:
         if request.settings.target == "portable":
             return _write_best_of([plan_portable(request, baseline)], request, baseline)
         with TargetCandidates(request, baseline) as rounds:
             result = _write_best_of(rounds.next_round(None), request, baseline)
-            while request.check and (candidates := rounds.next_round(result)):
+            while candidates := rounds.next_round(result):
                 result = _write_best_of(candidates, request, baseline)
             return result
 

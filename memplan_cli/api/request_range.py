@@ -41,10 +41,9 @@ _REQUIRED_IF_UNOPTIMISED = ("graph_optimization_level", "execution_order")
 
 @dataclass(frozen=True, slots=True)
 class RangeSettings:
-    """Settings for all sizes within bounds.
+    """Settings for all sizes within bounds, and what the arena holds with them.
 
     Attributes:
-        serving: the chosen settings, and what the arena holds with them.
         bounds: the lowest and the highest number of each dim.
         notes: what was assumed, and which sizes were simulated.
     """
@@ -110,10 +109,7 @@ def service_of(
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a model with the sizes of its requests, and notes on dims that were assumed.
 
-    Args:
-        path: the model.
-        settings: bounds of the dims of requests, and what binds the other dims.
-        timeout: seconds for each process that runs the model.
+    The settings give bounds of the dims of requests, and what binds the other dims.
 
     Raises:
         SettingsError: there are no bounds, or the model has no free dim of a name.
@@ -190,14 +186,9 @@ def with_range_settings(
 ) -> Plan:
     """Return a plan whose runtime settings suit every request within its bounds.
 
-    Plans without bounds are returned unchanged. If such settings cannot be found, a warning says why.
-
-    Args:
-        plan: the plan of a written model, with runtime settings for the one size that was run.
-        settings: the settings of the plan, with its bounds.
-        path: the written model, which may have a temporary name.
-        timeout: seconds for each run that confirms the settings.
-        progress: called when the choice begins.
+    The plan has settings for the one size that was run. Without bounds it is returned unchanged. If
+    settings for the range cannot be found, a warning says why. ``path`` is the written model, which
+    may have a temporary name.
     """
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:

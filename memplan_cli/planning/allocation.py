@@ -106,6 +106,32 @@ class Needs:
             return self.measured.storage
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
+    @cached_property
+    def pools(self) -> tuple[Allocation, Allocation]:
+        """The allocations of levels 0 and 1."""
+        return _allocate_pools(self)
+
+    def fits_pool(self, unit: str, height: int) -> bool:
+        """Whether a height is at most that of the unit's pool at level 1.
+
+        What is not above a cheap lower bound of the pool's height is not above the height either:
+        most candidates need no pools.
+        """
+        return height <= self._pool_bounds[unit] or height <= self.pools[1].heights[unit]
+
+    @cached_property
+    def _pool_bounds(self) -> Heights:
+        """The most bytes live at one tick without sharing, by unit: no pool is smaller."""
+        units: dict[str, list[Buffer]] = {}
+        for var, size in self.sizes.items():
+            buffer = Buffer(BufferId(var), size.coefficient, self.live[var])
+            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
+        alignment = self.alignment or 1
+        return {
+            unit: lower_bound(Problem(tuple(buffers), alignment))
+            for unit, buffers in units.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Arena:
@@ -185,8 +211,8 @@ def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     if level == 2:
-        return _allocate_offsets(needs, _PoolHeights(needs), work)
-    return _allocate_pools(needs)[level]
+        return _allocate_offsets(needs, work)
+    return needs.pools[level]
 
 
 def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[Heights, ...]:
@@ -197,11 +223,8 @@ def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
-    level0, level1 = (pools.heights for pools in _allocate_pools(needs))
-    if level == 2:
-        return level0, level1, allocation.heights
-    level2 = _allocate_offsets(needs, _PoolHeights(needs, level1), DEFAULT_WORK)
-    return level0, level1, level2.heights
+    level2 = allocation if level == 2 else allocate(needs, 2)
+    return (*(pools.heights for pools in needs.pools), level2.heights)
 
 
 def allocate_apart(needs: Needs, level: int) -> Allocation:
@@ -282,61 +305,21 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
     return arenas
 
 
-@dataclass(frozen=True)
-class _PoolHeights:
-    """The heights of level 1, which no arena of level 2 may exceed.
-
-    Level 1 is allocated only if a cheap lower bound of its height does not decide: what is not above
-    the bound is not above the height either.
-
-    Attributes:
-        needs: What is allocated.
-        heights: The heights of level 1, if it is allocated already.
-    """
-
-    needs: Needs
-    heights: Heights | None = None
-
-    @cached_property
-    def pools(self) -> Allocation:
-        """The allocation of level 1."""
-        return _allocate_pools(self.needs)[1]
-
-    @cached_property
-    def _lower_bounds(self) -> Heights:
-        """The most bytes live at one tick without sharing, by unit: no pool is smaller."""
-        units: dict[str, list[Buffer]] = {}
-        for var, size in self.needs.sizes.items():
-            buffer = Buffer(BufferId(var), size.coefficient, self.needs.live[var])
-            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
-        alignment = self.needs.alignment or 1
-        return {
-            unit: lower_bound(Problem(tuple(buffers), alignment))
-            for unit, buffers in units.items()
-        }
-
-    def allow(self, unit: str, height: int) -> bool:
-        """Whether a height is at most that of the unit's pool at level 1."""
-        if self.heights is not None:
-            return height <= self.heights[unit]
-        return height <= self._lower_bounds[unit] or height <= self.pools.heights[unit]
-
-
-def _allocate_offsets(needs: Needs, limit: _PoolHeights, work: int) -> Allocation:
+def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower."""
     storage = buffers, units = needs.storage(2)
     arenas, pooled_units = [], set()
     for unit, unit_buffers in sorted(units.items()):
-        arena = _pack_arena(Problem(unit_buffers), unit, needs, limit, work)
-        if not limit.allow(unit, arena.layout.height):
-            (pool,) = (pool for pool in limit.pools.arenas if pool.unit == unit)
+        arena = _pack_arena(Problem(unit_buffers), unit, needs, work)
+        if not needs.fits_pool(unit, arena.layout.height):
+            (pool,) = (pool for pool in needs.pools[1].arenas if pool.unit == unit)
             # The pool's bound holds for slots; offsets may go lower.
             arena = replace(pool, bound=lower_bound(pool.problem))
             pooled_units.add(unit)
         arenas.append(arena)
     if pooled_units:
         pool_buffers = {
-            var: limit.pools.buffers[var]
+            var: needs.pools[1].buffers[var]
             for var, size in needs.sizes.items()
             if size.unit in pooled_units
         }
@@ -344,9 +327,7 @@ def _allocate_offsets(needs: Needs, limit: _PoolHeights, work: int) -> Allocatio
     return _finished_allocation(storage, buffers, arenas)
 
 
-def _pack_arena(
-    unaligned: Problem, unit: str, needs: Needs, limit: _PoolHeights, work: int
-) -> Arena:
+def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
     """Pack the buffers of one unit.
 
     In a model of a few small tensors, padding each to the default alignment can take more than
@@ -359,12 +340,12 @@ def _pack_arena(
     while True:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
-        # If the lower bound exceeds the limit, so does every layout: the search is left out.
-        if alignment <= min_alignment or limit.allow(unit, bound):
+        # If the lower bound exceeds the pool, so does every layout: the search is left out.
+        if alignment <= min_alignment or needs.fits_pool(unit, bound):
             start = monotonic()
             layout = _pack(problem, bound, needs, work)
             is_late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
-            if alignment <= min_alignment or limit.allow(unit, layout.height):
+            if alignment <= min_alignment or needs.fits_pool(unit, layout.height):
                 timed_out = is_late and not layout.proved
                 arena = Arena(unit, problem, layout, bound, timed_out=timed_out)
                 return _require_safe(arena)

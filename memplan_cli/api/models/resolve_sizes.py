@@ -188,8 +188,6 @@ class _SizeSearch:
     A candidate is a number for each free dim.
 
     Attributes:
-        source: the model.
-        path: its file.
         settings: bound to the model.
         bindings: what the settings give: dims, shapes, small input values.
         fixed: dims with a number, or the lower one of their bounds.
@@ -244,10 +242,9 @@ class _SizeSearch:
             assumed: the only candidate; None: all candidates are tried.
 
         Returns:
-            If no candidate runs: the program as inferred, with a warning, and the smallest dims that
-            satisfy its constraints as assumed ones. If one runs and no sizes were observed:
-            the program as inferred, with the dims of the candidate, or lower ones, as assumed ones.
+            The program as inferred, with the dims of the candidate, or lower ones, as assumed ones.
             If sizes were observed in its run: the program with these, its dims bound to the candidate.
+            If no candidate runs: as `_assume_smallest`.
 
         Raises:
             RuntimeUnavailableError: the model does not run on input data of the user's, which
@@ -406,7 +403,7 @@ class _SizeSearch:
             loaded: the program as inferred.
             constraints: those of its ops.
             result: of the runs that failed.
-            unresolved: the results whose sizes should have been observed.
+            unresolved: the values whose sizes should have been observed.
 
         Raises:
             RuntimeUnavailableError: it does not run on input data of the caller's, which decides

@@ -60,11 +60,7 @@ class OptimizeRequest:
     """A model that was read, and how it is to be optimized.
 
     Attributes:
-        file: the model.
-        settings: of the plan.
-        targets: the files to write.
         check: how the written model is verified; None runs nothing.
-        progress: called with the name of each stage.
         profiles: several values of dims, for which one plan is made.
         probing: whether assumed sizes are tried before planning, or only by the original's run.
     """
@@ -107,9 +103,9 @@ class TargetCandidates:
     model's own graph if that may need less. A further round follows if the outputs change because
     operands were cut, or if ONNX Runtime cannot run a file with packed weights.
 
-    Used as a context manager, which removes the dumped graphs at its end. `next_round` depends on
-    the rounds before it: the object keeps how weights were packed, whether operands were cut, and the
-    plan of the model's own graph, which is made once.
+    Used as a context manager, which removes the dumped graphs at its end. The object keeps the
+    state of the rounds: how weights were packed, whether operands were cut, and the plan of the
+    model's own graph, which is made once.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -232,17 +228,14 @@ class TargetCandidates:
         return DumpJob(self._file.path, paths, self._provider, packing, self._settings.dims)
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
-        """Plan a dumped graph.
+        """Plan a dumped graph, with Shape nodes as consumers of its large unused outputs.
 
-        If that may need less, Shape nodes are added as consumers of large unused outputs: ONNX Runtime
-        frees a tensor only after a consumer.
+        ONNX Runtime frees a tensor only after a consumer.
         """
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
-        from memplan_cli.onnx_io.writing.verify import graph_differences
 
-        path = dump.path
-        file = ModelFile.of(path, load_model(path))
+        file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
         sizes = {
             v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
@@ -254,19 +247,11 @@ class TargetCandidates:
         ]
         if not large_unused:
             return self._plan_program(dump, file, program)
-        changed_path = path.with_name(f"{path.stem}.read{path.suffix}")
-        changed = with_readers(file.model, large_unused)
-        changed_path.write_bytes(changed.SerializeToString())
-        changed_file = ModelFile.of(changed_path, load_model(changed_path))
-        changed_program = self._program(dump, changed_file)
-        before = _peak_as_written(program, self._settings, self._provider)
-        after = _peak_as_written(changed_program, self._settings, self._provider)
-        # Even with the same peak in this order, another one may use the freed memory.
-        added = _SHAPE_OUTPUT_BYTES * len(large_unused)
-        is_worse = before is not None and after is not None and after > before + added
-        if is_worse or graph_differences(file.model, changed_file.model):
-            return self._plan_program(dump, file, program)
-        rewriting = self._plan_program(dump, changed_file, changed_program)
+        path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
+        model = with_readers(file.model, large_unused)
+        path.write_bytes(model.SerializeToString())
+        file = ModelFile.of(path, model)
+        rewriting = self._plan_program(dump, file, self._program(dump, file))
         warning = f"{len(large_unused)} outputs that nobody reads are read by a Shape node, which frees them"
         plan = rewriting.planned.plan.with_warnings(warning)
         return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
@@ -314,7 +299,7 @@ class TargetCandidates:
 
 
 def runtime_aliasing(provider: str) -> Aliasing:
-    """Return the operators whose outputs ONNX Runtime puts into the memory of an input."""
+    """Return which outputs ONNX Runtime puts into the memory of an input, by operator."""
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.runtime.profile.in_place import load_table
 

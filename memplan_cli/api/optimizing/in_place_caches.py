@@ -105,11 +105,7 @@ def _write_first_that_decodes(
     """Plan, write and run one attempt after the other; publish the first with equal outputs.
 
     If none has equal outputs, nothing is written, and the result has the plan of the first attempt.
-
-    Args:
-        planner: of the decoder.
-        check: where to run, and what counts as equal.
-        folder: for the original's outputs.
+    The original's outputs go to ``folder``.
 
     Raises:
         RuntimeUnavailableError: no step of the original runs here.

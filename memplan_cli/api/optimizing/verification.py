@@ -126,9 +126,6 @@ class Verifier:
     """Verifies candidates against the run of their original.
 
     Attributes:
-        baseline: the original's run.
-        check: what is compared and measured.
-        progress: called when a run begins.
         graph: the graph that the original ran; None: only outputs are compared.
         failure: why there is no graph although memory was to be measured.
     """
