@@ -107,9 +107,10 @@ class Needs:
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
     @cached_property
-    def pools(self) -> tuple[Allocation, Allocation]:
-        """The allocations of levels 0 and 1."""
-        return _allocate_pools(self)
+    def pool_heights(self) -> tuple[Heights, Heights]:
+        """The heights at levels 0 and 1."""
+        level0, level1 = _allocate_pools(self)
+        return level0.heights, level1.heights
 
     def fits_pool(self, unit: str, height: int) -> bool:
         """Whether a height is at most that of the unit's pool at level 1.
@@ -117,7 +118,7 @@ class Needs:
         What is not above a cheap lower bound of the pool's height is not above the height either:
         most candidates need no pools.
         """
-        return height <= self._pool_bounds[unit] or height <= self.pools[1].heights[unit]
+        return height <= self._pool_bounds[unit] or height <= self.pool_heights[1][unit]
 
     @cached_property
     def _pool_bounds(self) -> Heights:
@@ -212,7 +213,7 @@ def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
     """
     if level == 2:
         return _allocate_offsets(needs, work)
-    return needs.pools[level]
+    return _allocate_pools(needs)[level]
 
 
 def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[Heights, ...]:
@@ -224,7 +225,7 @@ def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     level2 = allocation if level == 2 else allocate(needs, 2)
-    return (*(pools.heights for pools in needs.pools), level2.heights)
+    return (*needs.pool_heights, level2.heights)
 
 
 def allocate_apart(needs: Needs, level: int) -> Allocation:
@@ -308,20 +309,26 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower."""
     storage = buffers, units = needs.storage(2)
-    arenas, pooled_units = [], set()
-    for unit, unit_buffers in sorted(units.items()):
-        arena = _pack_arena(Problem(unit_buffers), unit, needs, work)
-        if not needs.fits_pool(unit, arena.layout.height):
-            (pool,) = (pool for pool in needs.pools[1].arenas if pool.unit == unit)
-            # The pool's bound holds for slots; offsets may go lower.
-            arena = replace(pool, bound=lower_bound(pool.problem))
-            pooled_units.add(unit)
-        arenas.append(arena)
-    if pooled_units:
+    arenas = [
+        _pack_arena(Problem(unit_buffers), unit, needs, work)
+        for unit, unit_buffers in sorted(units.items())
+    ]
+    tall_units = {
+        arena.unit for arena in arenas if not needs.fits_pool(arena.unit, arena.layout.height)
+    }
+    if tall_units:
+        level1 = _allocate_pools(needs)[1]
+        # A pool's bound holds for slots; offsets may go lower.
+        pools = {
+            pool.unit: replace(pool, bound=lower_bound(pool.problem))
+            for pool in level1.arenas
+            if pool.unit in tall_units
+        }
+        arenas = [pools.get(arena.unit, arena) for arena in arenas]
         pool_buffers = {
-            var: needs.pools[1].buffers[var]
+            var: level1.buffers[var]
             for var, size in needs.sizes.items()
-            if size.unit in pooled_units
+            if size.unit in tall_units
         }
         buffers = {**buffers, **pool_buffers}
     return _finished_allocation(storage, buffers, arenas)

@@ -8,11 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import islice
-from operator import lt
+from operator import attrgetter
 from typing import TYPE_CHECKING
-
-from memplan_cli.core.program import var_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -115,18 +112,9 @@ def _slot_pools(tensors: Sequence[Placement], level: int) -> dict[int, _SlotPool
     return pools
 
 
-def _by_start(tensors: Sequence[Placement]) -> Iterable[Placement]:
+def _by_start(tensors: Iterable[Placement]) -> list[Placement]:
     """Return tensors by start tick, then by id."""
-    starts = [tensor.first for tensor in tensors]
-    if all(map(lt, starts, islice(starts, 1, None))):
-        return tensors  # sorted already, as most plans are that keep the order of the file
-    return sorted(tensors, key=_start_and_id)
-
-
-def _start_and_id(tensor: Placement) -> tuple[int, str]:
-    # Unpacking a named tuple is faster than reading its fields by name.
-    name, block, _, _, _, _, _, _, first, _, _, _ = tensor
-    return first, var_id(block, name)
+    return sorted(tensors, key=attrgetter("first", "id"))
 
 
 def _why_new_addresses(tensor: Placement) -> str:
@@ -254,8 +242,7 @@ class _UsedAddresses:
 
     def add(self, tensor: Placement) -> bool:
         """Add a tensor's addresses, and return whether none of them was used before."""
-        _, _, _, _, size, _, low, _, _, _, _, _ = tensor
-        high = low + size
+        low, high = tensor.offset, tensor.offset + tensor.bytes
         if low == high:
             return True
         starts, ends = self._starts, self._ends
