@@ -51,43 +51,6 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How candidates are evaluated.
-
-    Attributes:
-        level: The level whose allocation is compared.
-        pinned: The vars that keep storage of their own for the whole run, with the reason.
-        alignment: Bytes, or None for the default, which tiny models may go below.
-        time_limit: Seconds after which each search for a layout stops; None: no limit.
-        allocator: Packs the arenas of level 2; None searches with the portfolio.
-    """
-
-    level: int
-    pinned: Mapping[VarId, str]
-    alignment: int | None = None
-    time_limit: float | None = None
-    allocator: Allocator | None = None
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        pinned: Mapping[VarId, str],
-        allocator: Allocator | None = None,
-    ) -> Limits:
-        """Return the limits of the settings."""
-        return cls(settings.level, pinned, settings.alignment, settings.time_limit, allocator)
-
-    @property
-    def is_search_deferred(self) -> bool:
-        """Whether candidates are compared by fast heuristics before a layout is searched for.
-
-        Slots, the caller's allocator and a search with a time limit have no such heuristics.
-        """
-        return self.level == 2 and self.time_limit is None and self.allocator is None
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluatedCandidate:
     """A candidate and its allocation.
 
@@ -152,33 +115,46 @@ class EvaluatedCandidate:
 
 
 def choose(
-    candidates: Iterable[Candidate], limits: Limits, progress: Progress = silent
+    candidates: Iterable[Candidate],
+    settings: Settings,
+    pinned: Mapping[VarId, str],
+    allocator: Allocator | None = None,
+    progress: Progress = silent,
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
     Candidates are drawn from the iterable until one is known to be the best, which can be known only
     after the order of the file, with which every plan is compared.
 
+    Args:
+        candidates: Programs that may be planned.
+        settings: The level, the alignment and the time limit of each search for a layout.
+        pinned: The vars that keep storage of their own for the whole run, with the reason.
+        allocator: Packs the arenas of level 2; None searches with the portfolio.
+        progress: Called before the searches.
+
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
+    # Slots, the caller's allocator and a search with a time limit have no fast heuristics.
+    is_deferred = settings.level == 2 and settings.time_limit is None and allocator is None
+    work = 0 if is_deferred else DEFAULT_WORK
     contenders: list[EvaluatedCandidate] = []
     for candidate in candidates:
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
-            pinned=limits.pinned,
-            alignment=limits.alignment,
-            time_limit=limits.time_limit,
-            allocator=limits.allocator,
+            pinned=pinned,
+            alignment=settings.alignment,
+            time_limit=settings.time_limit,
+            allocator=allocator,
             measured=candidate.measured,
         )
-        work = 0 if limits.is_search_deferred else DEFAULT_WORK
-        allocation = allocate(needs, limits.level, work)
+        allocation = allocate(needs, settings.level, work)
         contenders.append(
-            EvaluatedCandidate(candidate, needs, allocation, not limits.is_search_deferred)
+            EvaluatedCandidate(candidate, needs, allocation, is_searched=not is_deferred)
         )
-        if not limits.is_search_deferred:
+        if not is_deferred:
             # No search follows: free the memory of all but the best and the file's order.
             best = min(contenders, key=_cost)
             contenders = [
@@ -186,9 +162,9 @@ def choose(
                 for contender in contenders
                 if contender is best or contender.candidate.order == FILE
             ]
-        if candidate.order == FILE and _is_enough(contenders, limits.level):
+        if candidate.order == FILE and _is_enough(contenders, settings.level):
             break
-    if limits.is_search_deferred:
+    if is_deferred:
         progress("packing")
     for index, contender in enumerate(contenders):
         if _may_win(contender, contenders):

@@ -21,7 +21,7 @@ from memplan_cli.planning.allocation import Needs, allocate_apart, heights_by_le
 from memplan_cli.planning.allocation import allocate as allocate_level
 from memplan_cli.planning.candidate import Candidate, PlanningTask
 from memplan_cli.planning.candidates import candidates
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choose import choose
 from memplan_cli.planning.notes import (
     budget_notes,
     fallbacks,
@@ -242,8 +242,13 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
     scope = find_scope(program, settings, phases)
     terms = context.terms(program, scope)
     task = PlanningTask(program, terms, phases, settings, context.runtime, context.progress)
-    limits = Limits.of(settings, scope.pinned, context.allocator)
-    evaluated = choose(candidates(task, context.rewrites), limits, task.tell)
+    evaluated = choose(
+        candidates(task, context.rewrites),
+        settings,
+        scope.pinned,
+        context.allocator,
+        task.tell,
+    )
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:  # those of the methods, which may lack the order that was chosen

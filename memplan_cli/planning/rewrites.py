@@ -47,7 +47,7 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """The features' functions that planning calls. Each default leaves the program as it is.
+    """The features' functions that planning calls.
 
     Attributes:
         fold_constants: Turns constant expressions into weights. Arguments: the program, the
@@ -64,17 +64,11 @@ class Rewrites:
         donate: Returns a candidate in an order in which outputs may be written over inputs.
     """
 
-    fold_constants: Callable[[Program, Settings, VarId | None], Folding] = (
-        lambda program, _settings, _loss: Folding(program)
-    )
+    fold_constants: Callable[[Program, Settings, VarId | None], Folding]
     foldable_tensors: Callable[
         [Program, Settings, VarId | None, Sequence[LiveTensor]], tuple[ConstantTensor, ...]
-    ] = lambda _program, _settings, _loss, _tensors: ()
-    chunk: Callable[[Program, PlannedVars, Settings, Source, Progress], Chunking] = (
-        lambda program, _terms, _settings, _source, _progress: Chunking(program)
-    )
-    recompute: Mapping[str, Callable[[PlanningTask], Candidate]] = field(default_factory=dict)
-    donated_outputs: Callable[[Program, Mapping[str, str]], Collection[VarId]] = (
-        lambda _program, _patterns: ()
-    )
-    donate: Callable[[Candidate, PlanningTask], Candidate] = lambda candidate, _task: candidate
+    ]
+    chunk: Callable[[Program, PlannedVars, Settings, Source, Progress], Chunking]
+    recompute: Mapping[str, Callable[[PlanningTask], Candidate]]
+    donated_outputs: Callable[[Program, Mapping[str, str]], Collection[VarId]]
+    donate: Callable[[Candidate, PlanningTask], Candidate]

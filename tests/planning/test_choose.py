@@ -13,8 +13,9 @@ from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning import allocation
 from memplan_cli.planning.allocation import Needs
 from memplan_cli.planning.candidate import FILE, Candidate
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choose import choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
+from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ FILES = candidate(list(range(10)), FILE)
 
 
 def chosen(*found: Candidate, alignment: int | None = 64) -> EvaluatedCandidate:
-    return choose(found, Limits(2, {}, alignment))[0]
+    return choose(found, Settings(alignment=alignment), {})[0]
 
 
 def then_fail(*found: Candidate) -> Iterator[Candidate]:
@@ -101,7 +102,7 @@ def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer
 
 
 def test_nothing_is_asked_for_once_the_best_is_packed_at_its_bound() -> None:
-    best, *_ = choose(then_fail(STRAIGHT_ONE, FILES), Limits(2, {}, 64))
+    best, *_ = choose(then_fail(STRAIGHT_ONE, FILES), Settings(alignment=64), {})
     assert best.candidate is STRAIGHT_ONE
     assert best.is_at_its_bound
 
@@ -191,7 +192,7 @@ def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.Monkey
 
 def test_slots_are_compared_by_what_they_take_not_by_the_live_peak() -> None:
     """At level 1 a greater live peak may need fewer bytes of slots."""
-    found = choose([STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE], Limits(1, {}))
+    found = choose([STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE], Settings(level=1), {})
     least = min(level1(each) for each in (STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE))
     assert found[0].allocation.heights == {"1": least}
     assert any(each.candidate is FILES for each in found), "the report compares with it"
@@ -204,4 +205,4 @@ def level1(one: Candidate) -> int:
 def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> None:
     bound = level1(STRAIGHT_ONE)
     met = replace(STRAIGHT_ONE, bound=bound)
-    assert choose(then_fail(met, FILES), Limits(1, {}))[0].candidate is met
+    assert choose(then_fail(met, FILES), Settings(level=1), {})[0].candidate is met

@@ -13,7 +13,7 @@ from memplan_cli.ordering.best_order import simple_orders
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.records import PlannedVars
 from memplan_cli.planning.candidate import Candidate
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choose import choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 
@@ -45,10 +45,10 @@ def planned(model: Path, settings: Settings) -> dict[str, int]:
     """Return the bytes planned for a model in the order of each scheduler."""
     program = read_program(load_model(model), Bindings(dims=settings.dims)).program
     scope = find_scope(program, settings, find_phases(program))
-    limits = Limits.of(settings, scope.pinned)
     planned_bytes: dict[str, int] = {}
     for name, ordered in simple_orders(program, PlannedVars(scope.sizes), EXTENDED):
-        (evaluated,) = choose([Candidate(ordered, scope.sizes, name)], limits)
+        candidate = Candidate(ordered, scope.sizes, name)
+        (evaluated,) = choose([candidate], settings, scope.pinned)
         planned_bytes[name], *_ = evaluated.cost
     return planned_bytes
 
