@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_figures
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.files import refuse_endless
-from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.core.results.plan import Plan, check
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.packing.pools import KINDS
@@ -107,8 +107,7 @@ def bounds_of(plan: Plan) -> Bounds:
 def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the lower bounds of slots, which the independent checker only limits.
 
-    They are counted by the planner's own function. Files of older versions have the lower bound of
-    offsets, which is smaller, in its place. A model that is left as it is has the bound 0.
+    They are counted by the planner's own function. A model that is left as it is has the bound 0.
     """
     report = plan.report
     if report.level == 2:
@@ -119,10 +118,8 @@ def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
         arena.id: 0 if is_unplanned else _count_slot_bound(plan, arena)
         for arena in plan.arenas
     }
-    for arena, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
-        is_older_bound = arena.lower_bound < bounds[arena.id]
-        bound = lower_bound(problem) if is_older_bound else bounds[arena.id]
-        yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
+    for arena in plan.arenas:
+        yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bounds[arena.id])
     if report.slot_bound is not None:
         total = number({arena.unit: bounds[arena.id] for arena in plan.arenas})
         yield Figure("slot_bound", report.slot_bound, total)

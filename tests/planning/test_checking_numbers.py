@@ -196,18 +196,6 @@ def test_the_bound_of_slots_is_counted_again(level: Level, tmp_path: Path) -> No
         read(tmp_path, in_report("slot_bound", to=768))
 
 
-def test_a_file_from_before_there_was_a_bound_of_slots_is_read(tmp_path: Path) -> None:
-    text = """g (float[8] x) => (float[8] z) { a = Exp(x) b = Exp(a)
-              i = Cast<to=7>(b) j = Neg(i) z = Cast<to=1>(j) }"""
-
-    def change(data: dict[str, Any]) -> None:
-        assert data["arenas"][0]["lower_bound"] == data["report"].pop("slot_bound")
-        assert data["arenas"][0]["lower_bound"] > data["report"]["memory"]["live_peak"]
-        data["arenas"][0]["lower_bound"] = data["report"]["memory"]["live_peak"]
-
-    read(tmp_path, change, text, Settings(level=1))
-
-
 def test_a_model_that_is_left_as_it_is_takes_what_its_tensors_do(tmp_path: Path) -> None:
     apart = Settings(mem_param=MemParam(optimize_test=False))
     read(tmp_path, lambda _: None, settings=apart)
