@@ -119,11 +119,7 @@ def _bytes(size: int | str) -> int:
 def _refuse_settings(
     settings: Settings, unknown: tuple[str, ...], *, runs_answer: bool
 ) -> None:
-    """Refuse settings that contradict the search, or that change the model for one size.
-
-    Raises:
-        SettingsError: naming one.
-    """
+    """Refuse settings that contradict the search, or that change the model for one size."""
     refuse_run(settings, "--confirm" if runs_answer else "")
     _refuse_decided(unknown, settings)
     refuse_cache_settings(settings)
@@ -136,11 +132,7 @@ def _refuse_settings(
 
 
 def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
-    """Refuse to look for a dim that has a number or bounds already.
-
-    Raises:
-        SettingsError: naming the dim.
-    """
+    """Refuse to look for a dim that has a number or bounds already."""
     for name in unknown:
         decided = ""
         if name in settings.dims:

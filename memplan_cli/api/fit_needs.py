@@ -211,11 +211,7 @@ def _dims_by_data(
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
-    """Refuse names that are no symbols of a program, and symbols without a number or bounds.
-
-    Raises:
-        SettingsError: with the options that give them numbers.
-    """
+    """Refuse names that are no symbols of a program, and symbols without a number or bounds."""
     names = free_dims(program, unknown)
     missing = [name for name in names if name not in unknown and name not in settings.bounds]
     if not missing:

@@ -258,11 +258,7 @@ def _judge_files(
 def _refuse_overwriting(
     call: _Call, models: Sequence[Path], baselines: Collection[Path]
 ) -> None:
-    """Refuse to write over a model or a plan, or two results into one file.
-
-    Raises:
-        ModelError: naming the file.
-    """
+    """Refuse to write over a model or a plan, or two results into one file."""
     refuse_targets({file.option: file.path for file in call.files}, (*models, *baselines))
     for path in sorted(baselines) if call.updates else ():
         refuse_targets({"the baseline": path}, models)
@@ -318,9 +314,6 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
     """Refuse models in whose folder no rule sets a budget or needs a baseline.
 
     It is enough that a rule for another model of the folder does.
-
-    Raises:
-        SettingsError: naming the first model.
     """
     for case in cases:
         book = case.folder_rules.book

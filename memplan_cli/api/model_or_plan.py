@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def plan_and_name(source: ModelSource | Plan, request: Request) -> tuple[Plan, str]:
-    """Return the plan of a source, and the name to show for it.
-
-    Raises:
-        MemplanError: the file or a setting is wrong.
-    """
+    """Return the plan of a source, and the name to show for it."""
     if isinstance(source, Plan):
         return source, source.report.model.path
     with model_paths(source) as files:
@@ -35,9 +31,6 @@ def planned(path: FilePath, request: Request) -> Plan:
     """Return the plan in a file, or plan a model with its settings.
 
     ``request.warn`` is called with each warning of the plan, and with the dims that were assumed.
-
-    Raises:
-        MemplanError: the file or a setting is wrong.
     """
     plan, stale = planned_or_stale(Path(path), request)
     warn_of_plan(path, plan, request, *stale)
@@ -75,11 +68,7 @@ def is_plan_file(source: ModelSource | Plan) -> bool:
 
 
 def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Request) -> None:
-    """Reject the settings of a call if all sources are plans, which settings cannot change.
-
-    Raises:
-        SettingsError: a setting is given.
-    """
+    """Reject the settings of a call if all sources are plans, which settings cannot change."""
     settings = {"config": request.config, **request.overrides}
     names = [name for name, value in settings.items() if value not in (None, (), [])]
     if names and all(isinstance(source, Plan) or is_plan_file(source) for source in sources):
@@ -90,11 +79,7 @@ def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Req
 
 
 def reject_unused_settings(paths: Sequence[Path], options: Sequence[str]) -> None:
-    """Reject options of a command if all paths are plan files, which options cannot change.
-
-    Raises:
-        SettingsError: an option is given.
-    """
+    """Reject options of a command if all paths are plan files, which options cannot change."""
     if options and all(is_plan_file(path) for path in paths):
         raise SettingsError(
             f"--{options[0]} has no effect: {paths[0]} is a finished plan",

@@ -186,11 +186,7 @@ def _write_best_of(
 def _refuse_combined(
     settings: Settings, targets: Targets, profiles: Profiles | None, check: Check | None
 ) -> None:
-    """Refuse settings that cannot be combined.
-
-    Raises:
-        SettingsError: naming them.
-    """
+    """Refuse settings that cannot be combined."""
     if targets.certificate and settings.target != "portable":
         raise SettingsError(
             "--certificate needs --target portable: it proves bounds of the model's own graph",

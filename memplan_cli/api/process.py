@@ -76,9 +76,6 @@ def plan_with_prediction(
     """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
 
     If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)

@@ -181,9 +181,6 @@ def plan_in_file_order(
     """Plan a model with its nodes in the order of the file, unchanged, for comparison with a plan.
 
     Settings that change the graph, or that need another order, are replaced by their defaults.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
     """
     settings = replace(
         with_bounds_of(settings, profiles or {}),
@@ -198,11 +195,7 @@ def plan_in_file_order(
 
 
 def interface_of(model: FilePath, settings: Settings) -> Interface:
-    """Return the inputs and outputs of a model, with dims bound as in its plan.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
+    """Return the inputs and outputs of a model, with dims bound as in its plan."""
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
 
     path = Path(model)

@@ -153,11 +153,7 @@ def _required(settings: RuntimeSettings) -> RuntimeSettings:
 
 
 def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
-    """Refuse missing bounds, and bounds of dims that no request has.
-
-    Raises:
-        SettingsError: naming the dim.
-    """
+    """Refuse missing bounds, and bounds of dims that no request has."""
     from memplan_cli.onnx_io.interface import free_dims
 
     names = tuple(free_dims(file.model))

@@ -276,9 +276,6 @@ def _reject_unknown_inputs(
     """Reject a given input or shape that none of the models has.
 
     Nothing is rejected if a model cannot be read: it may have the input. Its row says why.
-
-    Raises:
-        SettingsError: with the nearest name that a model has.
     """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
@@ -307,9 +304,6 @@ def _reject_unknown(
     """Reject the name of a dim or an input that none of the models has.
 
     Nothing is rejected if the names of a model are unknown (None).
-
-    Raises:
-        SettingsError: with the nearest name that a model has.
     """
     known: set[str] = set()
     for names in names_by_model:

@@ -186,11 +186,7 @@ class Allocation:
 
     @cached_property
     def arenas(self) -> tuple[Arena, ...]:
-        """The arenas by unit.
-
-        Raises:
-            InvalidLayoutError: an allocator returned a layout that is not safe.
-        """
+        """The arenas by unit."""
         return tuple(self.make_arenas())
 
     @property
@@ -207,9 +203,6 @@ def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
         level: 0, 1 or 2.
         work: The steps that the search for a layout may take in each arena of level 2; with 0
             only fast heuristics run.
-
-    Raises:
-        InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     if level == 2:
         return _allocate_offsets(needs, work)
@@ -220,9 +213,6 @@ def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[
     """Return the arenas' heights at levels 0, 1 and 2, given the allocation at one level.
 
     Level 2 is packed anew unless the allocation is of that level.
-
-    Raises:
-        InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     level2 = allocation if level == 2 else allocate(needs, 2)
     return (*needs.pool_heights, level2.heights)
@@ -383,11 +373,7 @@ def _require_safe(arena: Arena) -> Arena:
 
 
 def _refuse(found: Sequence[Violation]) -> None:
-    """Refuse a layout with violations.
-
-    Raises:
-        InvalidLayoutError: naming the first one.
-    """
+    """Refuse a layout with violations."""
     if found:
         names = ", ".join(found[0].buffers[:4])
         raise InvalidLayoutError(

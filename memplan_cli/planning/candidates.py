@@ -55,11 +55,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
 
 
 def _reject_unused(settings: Settings) -> None:
-    """Reject options that have no effect without others.
-
-    Raises:
-        SettingsError: naming the option that is missing.
-    """
+    """Reject options that have no effect without others."""
     if settings.budget is not None and "auto" not in (settings.recompute, settings.chunk):
         raise SettingsError(
             "--budget has no effect without --recompute auto or --chunk auto",

@@ -132,9 +132,6 @@ def choose(
         pinned: The vars that keep storage of their own for the whole run, with the reason.
         allocator: Packs the arenas of level 2; None searches with the portfolio.
         progress: Called before the searches.
-
-    Raises:
-        InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     # Slots, the caller's allocator and a search with a time limit have no fast heuristics.
     is_deferred = settings.level == 2 and settings.time_limit is None and allocator is None

@@ -158,11 +158,7 @@ def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _check_chunks(plan: Plan) -> None:
-    """Refuse chunked regions that contradict the settings, have no chunks, or misjudge a budget.
-
-    Raises:
-        PlanError: naming the contradiction.
-    """
+    """Refuse chunked regions that contradict the settings, have no chunks, or misjudge a budget."""
     report = plan.report
     chunks = report.chunked
     if chunks.regions and plan.settings.get("chunk") != "auto":
@@ -184,11 +180,7 @@ def _check_chunks(plan: Plan) -> None:
 
 
 def _check_constants(plan: Plan) -> None:
-    """Refuse foldable tensors that are not live at the peak, and wrong sums of folded ones.
-
-    Raises:
-        PlanError: naming the contradiction.
-    """
+    """Refuse foldable tensors that are not live at the peak, and wrong sums of folded ones."""
     report = plan.report
     peak_tensors = report.peak.tensors if report.peak else ()
     peak_bytes = {tensor.name: tensor.bytes for tensor in peak_tensors}

@@ -50,11 +50,7 @@ class _OrderedNode(NamedTuple):
 
 
 def check_clock(plan: Plan) -> None:
-    """Refuse a plan whose order, live ranges, releases and peak do not agree.
-
-    Raises:
-        PlanError: naming the first contradiction.
-    """
+    """Refuse a plan whose order, live ranges, releases and peak do not agree."""
     _check_order(plan)
     try:
         clock = moments(plan)
@@ -75,11 +71,7 @@ def check_clock(plan: Plan) -> None:
 
 
 def _check_order(plan: Plan) -> None:
-    """Refuse an order that lists a block or a node twice.
-
-    Raises:
-        PlanError: naming it.
-    """
+    """Refuse an order that lists a block or a node twice."""
     block_counts = Counter(order.block for order in plan.order)
     for order in plan.order:
         if block_counts[order.block] > 1:
@@ -113,11 +105,7 @@ def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
 
 
 def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> None:
-    """Refuse releases at another tick than the last use, repeated, missing, or after another node.
-
-    Raises:
-        PlanError: naming the node or the tensor.
-    """
+    """Refuse releases at another tick than the last use, repeated, missing, or after another node."""
     due_ticks = _release_ticks(plan, [node.moment for node in nodes_by_end.values()])
     unreleased = set(due_ticks)
     previous_step = -1
@@ -168,11 +156,7 @@ def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
 
 
 def check_blocks(plan: Plan) -> None:
-    """Refuse tensors that outlive their subgraph, or share with another output of its node.
-
-    Raises:
-        PlanError: naming the tensor.
-    """
+    """Refuse tensors that outlive their subgraph, or share with another output of its node."""
     if len(plan.order) < 2:  # no subgraphs
         return
     control_flow = control_flow_nodes(plan)
@@ -201,9 +185,6 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
     Args:
         tensors: All tensors of one buffer.
         control_flow: The control-flow node of each subgraph, by the subgraph's path.
-
-    Raises:
-        PlanError: naming the node.
     """
     starts: dict[str, list[int]] = {}
     for tensor in sorted(tensors, key=lambda tensor: tensor.first):

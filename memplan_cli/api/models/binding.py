@@ -68,11 +68,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
 
 
 def _reject_unknown_values(model: ModelProto, names: Collection[str]) -> None:
-    """Reject a name that no tensor of the model has.
-
-    Raises:
-        SettingsError: naming it.
-    """
+    """Reject a name that no tensor of the model has."""
     from memplan_cli.onnx_io.interface import value_names
 
     known = value_names(model) if names else frozenset()
@@ -97,11 +93,7 @@ def _shapes_in_numbers(
 
 
 def _reject_other_shapes(shapes: Mapping[str, tuple[int, ...]], data: Feeds) -> None:
-    """Reject an input whose ``--shape`` is not the shape of its data.
-
-    Raises:
-        SettingsError: naming the input.
-    """
+    """Reject an input whose ``--shape`` is not the shape of its data."""
     for name, shape in shapes.items():
         data_shape = data[name].shape if name in data else None
         if data_shape is not None and data_shape != shape:
@@ -133,11 +125,7 @@ def _dims_and_provenance(
 
 
 def _reject_other_numbers(dims: Mapping[str, int], final: Mapping[str, int]) -> None:
-    """Reject a dim that has another number in ``final``, which has all names of ``dims``.
-
-    Raises:
-        SettingsError: naming the dim.
-    """
+    """Reject a dim that has another number in ``final``, which has all names of ``dims``."""
     for name, value in dims.items():
         if final[name] != value:
             raise SettingsError(f"dim {name!r} is given as both {final[name]} and {value}")
@@ -189,9 +177,6 @@ def refuse_run(settings: Settings, what: str) -> None:
     Args:
         settings: ``run`` counts.
         what: the option or command, for the message; an empty text refuses nothing.
-
-    Raises:
-        SettingsError: naming it.
     """
     if what and not settings.run:
         raise SettingsError(

@@ -87,9 +87,6 @@ def bind_fully(
     """Return bound settings with a number for every dim of a model, as a run needs them.
 
     Dims that the settings do not bind get assumed numbers, for which the model may be run.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
     """
     from memplan_cli.api.models.binding import bind
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
@@ -115,9 +112,6 @@ def plan_model(
         settings: of the plan; they need not be bound.
         progress: called with the name of each stage.
         allocate: packs the arenas in place of memplan's search.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 

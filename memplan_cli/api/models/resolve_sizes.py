@@ -116,11 +116,7 @@ def resolve_sizes(
 
 
 def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
-    """Resolve a model so that no dim stays symbolic: assumed dims are bound to their numbers.
-
-    Raises:
-        MemplanError: as `resolve_sizes`.
-    """
+    """Resolve a model so that no dim stays symbolic: assumed dims are bound to their numbers."""
     symbolic = resolve_sizes(source, path, settings)
     assumed = symbolic.settings.inputs.assumed
     if not assumed:
@@ -133,11 +129,7 @@ def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> Res
 def resolve_all_but(
     source: LazyModel, path: Path, settings: Settings, symbolic: Collection[str]
 ) -> ResolvedModel:
-    """Resolve a model with numbers for all dims except those that have to stay symbolic.
-
-    Raises:
-        MemplanError: as `resolve_sizes`.
-    """
+    """Resolve a model with numbers for all dims except those that have to stay symbolic."""
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     assumed: Mapping[str, int] = {}
@@ -152,11 +144,7 @@ def resolve_all_but(
 
 
 def open_dims(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the dims that settings leave open, as ``--dim`` takes them.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
+    """Return the names of the dims that settings leave open, as ``--dim`` takes them."""
     return tuple(_SizeSearch(source, path, bind(source.model, settings)).free)
 
 

@@ -75,11 +75,7 @@ class OptimizeRequest:
 
 
 def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rewriting:
-    """Plan the model's own graph. The original's run starts as soon as its sizes are resolved.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
+    """Plan the model's own graph. The original's run starts as soon as its sizes are resolved."""
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
     file, settings = request.file, request.settings

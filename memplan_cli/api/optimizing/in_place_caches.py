@@ -76,11 +76,7 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
 
 
 def _refuse_combined(request: OptimizeRequest) -> None:
-    """Refuse options that need the original graph, or that change the graph as well.
-
-    Raises:
-        SettingsError: naming one.
-    """
+    """Refuse options that need the original graph, or that change the graph as well."""
     settings = request.settings
     excluded_options = {
         "--target": settings.target != "portable",

@@ -80,9 +80,6 @@ class Targets:
         """Refuse files that cannot be written, that are named twice, or that overwrite the source.
 
         The weights of the source are not known yet; `refuse_weights` checks them.
-
-        Raises:
-            ModelError: naming the file.
         """
         # The settings files must not take the name of weights that the model may get beside it.
         names = possible_weights(self.model) if self.settings is not None else ()
@@ -90,11 +87,7 @@ class Targets:
         refuse_targets({**weights, **self._by_option()}, (source,), weights={})
 
     def refuse_weights(self, file: ModelFile) -> None:
-        """Refuse files that hold the model's weights, or that these will be copied to.
-
-        Raises:
-            ModelError: naming the file.
-        """
+        """Refuse files that hold the model's weights, or that these will be copied to."""
         folders = (file.path.parent, self.model.parent)
         weights = {f / name: file.path.name for f in folders for name in file.data_files}
         refuse_targets(self._by_option(), (), weights)

@@ -82,11 +82,7 @@ def weights_of(model: ModelProto) -> tuple[str, ...]:
 
 
 def refuse_foreign_weights(output: Path, names: Iterable[str]) -> None:
-    """Refuse to write weights over a file that does not belong to the earlier output.
-
-    Raises:
-        ModelError: naming the file.
-    """
+    """Refuse to write weights over a file that does not belong to the earlier output."""
     own = own_weights(output)
     for name in names:
         place = output.with_name(name)
