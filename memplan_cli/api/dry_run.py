@@ -28,12 +28,6 @@ def with_dry_run(
 
     The step is that of ``train-step --gradients`` with the loss that the settings name, otherwise
     the mean squared error of the first output. Nothing is run, and external weights are not read.
-
-    Args:
-        plan: The plan of the forward model.
-        model: Its file.
-        settings: What the plan was made with; dims are as in its report.
-        progress: Called with the name of each stage.
     """
     if plan.report.phase == "train":
         return plan.with_warnings("dry run: the model is a training step already")

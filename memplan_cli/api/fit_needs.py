@@ -294,9 +294,6 @@ class ProcessPrediction:
     """Predicts the process of a model at values of its dims.
 
     Attributes:
-        stored: the model's weights in its file.
-        executed: the graph that ONNX Runtime executes.
-        settings: what binds the other dims.
         loaded: what making a session took, which does not depend on dims; None if unknown.
         model_to_run: the model to run for sizes that depend on data; None: no size does.
     """
@@ -351,12 +348,8 @@ def predict_process_of(
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
     """Return what predicts the memory of the process that runs a model, and notes for the user.
 
-    Args:
-        path: the model.
-        of: ``process``: fail if it cannot be predicted; ``auto``: then return None and a note why;
-            ``tensors``: return None, as only the tensors have to fit.
-        unknown: the dims that stay symbolic; predictions are made for numbers of them.
-        settings: numbers of the other dims.
+    If it cannot be predicted, ``of`` decides: ``process`` is an error, ``auto`` gives None and a
+    note why. With ``tensors`` the result is None.
 
     Raises:
         RuntimeUnavailableError: ``of`` is ``process``, and the model does not load.

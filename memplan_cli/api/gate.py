@@ -60,7 +60,6 @@ class VerdictFile:
     """A file to write verdicts into.
 
     Attributes:
-        path: the file.
         form: the format, a key of `RENDERERS`.
         option: what error messages call the file.
     """
@@ -115,9 +114,7 @@ class _FolderRules:
 
         Growth is allowed to a model that has only a budget, unless the baseline is named.
 
-        Args:
-            model: its name in the baseline.
-            compared: whether the baseline has entries. Without them, the rules are left as they are.
+        Without entries in the baseline (``compared``), the rules are left as they are.
         """
         rules = self.book.rules_for(model)
         has_budget_only = rules.max_memory is not None and not self.is_named

@@ -33,9 +33,7 @@ _CATEGORIES = {"backward": GRADIENTS, "update": UPDATE}
 def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
     """Return facts about the model of a plan; None if it is missing, unreadable, or another one.
 
-    Args:
-        path: The model that was planned, or the plan's file, which names its model.
-        plan: The plan.
+    The path is that of the model, or of the plan's file, which names its model.
     """
     from memplan_cli.analysis.phase import find_phases
     from memplan_cli.api.models.reading import read_as_inferred

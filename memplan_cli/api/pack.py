@@ -70,10 +70,7 @@ def _certificate(packed: PackingResult, problem: Path, layout: bytes) -> bytes:
 
     A height that only an exhausted search proved is certified as not checkable.
 
-    Args:
-        packed: the layout.
-        problem: the CSV file of the buffers.
-        layout: the content of the CSV file with their offsets.
+    ``problem`` and ``layout`` are the CSV files of the buffers, and of their offsets.
     """
     from hashlib import sha256
 

@@ -69,12 +69,8 @@ def settings_of(
 ) -> Settings:
     """Return the settings of a call for a model.
 
-    Args:
-        model: the file; settings files are searched in its folder and above if ``config`` or
-            ``options`` are given.
-        settings: all settings as an object; None: the defaults.
-        config: a settings file, in place of ``settings``.
-        options: settings by name, in place of ``settings``.
+    Settings files are searched in the model's folder and above if ``config`` or options are
+    given. Without any settings, all have their defaults.
 
     Raises:
         SettingsError: settings are given as an object and in another form, or one is wrong.

@@ -40,9 +40,7 @@ class Job:
     """One model at one binding.
 
     Attributes:
-        model: the file.
         dims: a number for each dim, or ``LOW..HIGH`` for one plan that holds for all between.
-        config: a settings file.
         overrides: settings on top of those of the files.
         missing_dims: dims of the sweep that this model does not have.
     """
@@ -77,12 +75,6 @@ def jobs_of(
     """Return a job for every model at every combination of dims, and for one plan of all of them.
 
     A model gets the dims that it has.
-
-    Args:
-        paths: models, globs and folders.
-        profiles: values of dims.
-        overrides: settings on top of those of the files.
-        config: a settings file.
 
     Raises:
         ModelError: a path names no model.
@@ -235,11 +227,7 @@ def run_jobs(
 ) -> tuple[Row, ...]:
     """Run all jobs and return their rows in the order of the jobs.
 
-    Args:
-        jobs: What to do.
-        runner: Where to do it.
-        resume: A file of rows: jobs with a row in it are skipped, new rows are appended.
-        on_row: Called with each new row.
+    Jobs with a row in the file ``resume`` are skipped, and new rows are appended to it.
 
     Raises:
         SettingsError: the file is no file of rows, or cannot be written.

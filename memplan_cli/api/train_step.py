@@ -136,11 +136,8 @@ def recompute_step(
 ) -> tuple[TrainStep, RecomputeSummary]:
     """Return a step that recomputes activations instead of keeping them, and what was recomputed.
 
-    Args:
-        step: The result of `make_train_step`; its nodes carry their phases.
-        checkpoints: Forward tensors that are kept; the ops between them run again.
-        budget: Bytes for intermediates and outputs, or a share of what they take now; used
-            if no checkpoints are given.
+    The ops between the checkpoints run again. Without checkpoints, the budget counts: bytes for
+    intermediates and outputs, or a share of what they take now.
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.

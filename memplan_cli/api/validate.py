@@ -290,9 +290,8 @@ def bindings_inside(
     than there is. The second is its neighbour, so that a plan that holds for one size only is found.
     Both are equal if the bounds leave one number.
 
-    Args:
-        plan: the plan; None or without bounds: both results are empty.
-        usual: a small value for each dim of the model.
+    Without a plan or bounds both results are empty. ``usual`` has a small value for each dim of
+    the model.
 
     Raises:
         PlanError: the bounds in the plan's settings are not valid.

@@ -69,11 +69,6 @@ def _file_bytes(path: Path) -> bytes:
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
     """Return what the check of a certificate needs of a model: its graph, order, types and bounds.
 
-    Args:
-        model: the model that was planned, or the one that was written with the plan.
-        plan: the plan.
-        path: the model's file, for messages.
-
     Raises:
         PlanError: the plan is of another model, has nodes that this one does not have, or does
             not contain the sizes it was made for.

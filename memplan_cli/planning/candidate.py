@@ -77,9 +77,7 @@ class PlanningTask:
         program: In the order of the file.
         terms: The vars that are planned, which are pinned, and what may share bytes. They hold in
             every order.
-        phases: The forward, backward and update ops.
         runtime: The runtime that the order is made for; None: it is made for the plan.
-        progress: Called with the name of each stage.
     """
 
     program: Program

@@ -38,8 +38,6 @@ class Cost(NamedTuple):
     """The cost of a candidate, compared field by field.
 
     Attributes:
-        planned: Bytes that the plan needs.
-        live_peak: Most bytes live at one tick.
         resident: The live peak with outputs counted, if the order was searched by it; else 0.
         rank: 0 for the order of the file, 1 for others.
     """
@@ -55,7 +53,6 @@ class EvaluatedCandidate:
     """A candidate and its allocation.
 
     Attributes:
-        needs: What is allocated for the candidate, and how.
         is_searched: Whether a layout was searched for, beyond the fast heuristics.
     """
 
@@ -126,12 +123,9 @@ def choose(
     Candidates are drawn from the iterable until one is known to be the best, which can be known only
     after the order of the file, with which every plan is compared.
 
-    Args:
-        candidates: Programs that may be planned.
-        settings: The level, the alignment and the time limit of each search for a layout.
-        pinned: The vars that keep storage of their own for the whole run, with the reason.
-        allocator: Packs the arenas of level 2; None searches with the portfolio.
-        progress: Called before the searches.
+    The settings give the level, the alignment and the time limit of each search; ``pinned`` are
+    the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
+    place of the portfolio.
     """
     # Slots, the caller's allocator and a search with a time limit have no fast heuristics.
     is_deferred = settings.level == 2 and settings.time_limit is None and allocator is None

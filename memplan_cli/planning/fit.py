@@ -77,7 +77,6 @@ class Point(Need):
     """The need of a binding that fits, while the next value of its first symbol does not.
 
     Attributes:
-        dims: the binding.
         beyond: the bytes that the next value needs, with the overhead; None: more than any
             machine has.
     """
@@ -106,11 +105,8 @@ class Confirmation:
     """The bytes that a run with a binding took from the system.
 
     Attributes:
-        dims: the binding.
-        provider: ONNX Runtime's name of the execution provider.
         taken: the highest resident bytes of the process, or, if these are unknown, the bytes
             that the arena reserved, with the weights in it.
-        inputs: the bytes of the inputs.
         of: ``process`` or ``arena``: whose bytes ``taken`` are.
         runs: how many values were run until this one.
         total: the bytes to compare with the memory size: taken, inputs and overhead.
@@ -130,8 +126,6 @@ class Fit:
     """The largest values of dimensions that fit a memory size.
 
     Attributes:
-        model: the model's file.
-        memory: the memory size.
         overhead: bytes of the process that the search adds to every need.
         unknown: the dimensions that were searched for.
         dims: the numbers of the others.
@@ -141,7 +135,6 @@ class Fit:
         plans: the number of exact plans that the search made.
         confirmed: the last run that was made to confirm the answer; None: nothing was run.
         of: ``process`` if the predicted process has to fit, ``tensors`` if what is planned.
-        warnings: remarks for the user.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -186,7 +179,6 @@ class Question:
     """The search for the largest value of one symbol.
 
     Attributes:
-        symbol: the dim that is searched for.
         others: the values of the other dims.
         memory: the memory size in bytes.
         overhead: bytes of the process that no need includes.
@@ -208,10 +200,7 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
 
     The need is assumed to grow with the value, so that halving an interval finds the answer.
 
-    Args:
-        evaluate: Returns the need of a binding.
-        question: The symbol and the memory size.
-        guess: A value near the answer. Each factor of two between them costs one step.
+    Each factor of two between the guess and the answer costs one step.
 
     Raises:
         SettingsError: the need does not depend on the symbol.
@@ -275,11 +264,7 @@ def frontier(
     The first of the other symbols takes the values 1, 2, 4, ... until nothing fits; for each of them
     the function calls itself with the rest.
 
-    Args:
-        evaluate: Returns the need of a binding.
-        question: The symbol that is searched for.
-        other_symbols: Further symbols without a value; without any there is one point.
-        guess: Returns a value near the answer of a question.
+    Without other symbols there is one point. ``guess`` returns a value near the answer.
     """
     if not other_symbols:
         point = largest(evaluate, question, guess(question))
@@ -300,9 +285,7 @@ def frontier(
 def on_expressions(totals: Mapping[str, int], question: Question) -> int:
     """Return the largest value for which the total of a symbolic plan fits.
 
-    Args:
-        totals: The bytes of one plan for all values of the symbols, by unit.
-        question: The symbol that is searched for.
+    ``totals`` are the bytes of one plan for all values of the symbols, by unit.
 
     Returns:
         The value; 0 if 1 does not fit, and 1 if the total cannot be evaluated.
@@ -334,9 +317,7 @@ class Growth:
 
     Attributes:
         run: Returns the need of a binding by running it; None if it does not run.
-        symbol: The dim that grows.
         samples: The runs with values 1, 2, 4, ..., by the values of the other dims.
-        needs: The need of each binding that was run.
     """
 
     run: Evaluate

@@ -84,10 +84,8 @@ def _check_order(plan: Plan) -> None:
 def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
     """Refuse blocks without a control-flow node, and tensors that are live after the last tick.
 
-    Args:
-        plan: The plan.
-        clock: The plan's `moments`. They reach a block only through the node that has it as a
-            subgraph, so nodes of a block without such a node are missing.
+    The clock reaches a block only through the node that has it as a subgraph, so nodes of a
+    block without such a node are missing in it.
     """
     node_count = sum(len(order.nodes) for order in plan.order)
     if len(clock) != node_count:
@@ -182,9 +180,8 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
     An output of a control-flow node must not start while the subgraph uses the bytes. If the output
     starts at the node's last tick, one tensor of each subgraph at most may live on in it.
 
-    Args:
-        tensors: All tensors of one buffer.
-        control_flow: The control-flow node of each subgraph, by the subgraph's path.
+    The tensors are all those of one buffer. ``control_flow`` has the control-flow node of each
+    subgraph, by the subgraph's path.
     """
     starts: dict[str, list[int]] = {}
     for tensor in sorted(tensors, key=lambda tensor: tensor.first):

@@ -78,14 +78,8 @@ def make_plan(
 ) -> PlannedProgram:
     """Plan the memory of a program.
 
-    Args:
-        program: In the order of the file.
-        settings: What is asked for.
-        source: The file of the program.
-        rewrites: The features' rewrites, `memplan_cli.api.rewrites.REWRITES`.
-        runtime: The runtime that the order is made for; None makes it for the plan.
-        allocate: Packs the arenas of level 2; None searches with the portfolio.
-        progress: Called with the name of each stage.
+    The order is made for the plan, or for ``runtime`` too. ``allocate`` packs the arenas of
+    level 2 in place of the portfolio.
 
     Raises:
         SettingsError: an exclusion or the loss names no tensor of the model, or options

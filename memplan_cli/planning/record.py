@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
-    """Return the plan of a decision, with its report.
-
-    Args:
-        decision: The planned program and its allocation.
-        foldable_tensors: Returns the constant expressions among tensors, for the report.
-    """
+    """Return the plan of a decision, with its report."""
     tensors = _placements(decision)
     without_donor = sum(1 for _ in without_reuse(tensors))
     return Plan(

@@ -72,11 +72,8 @@ class Decision:
 
     Attributes:
         original: The program in the order of the file, constants folded.
-        scope: The planned vars of ``program``.
-        allocation: At the level of the settings.
         heights_by_level: The height of each arena by unit, at levels 0, 1 and 2.
         original_allocation: At the level of the settings, in the order of the file.
-        constants: Values of the constants that chunks read.
     """
 
     source: Source
@@ -193,9 +190,7 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
 def _memory(decision: Decision, foldable: int) -> Memory:
     """Return the memory numbers of the planned order; None where a size has no number.
 
-    Args:
-        decision: The planned program and its allocation.
-        foldable: The bytes at the peak that folding of constants would save.
+    ``foldable`` is the bytes at the peak that folding of constants would save.
     """
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
     bounds = decision.settings.bounds

@@ -35,9 +35,7 @@ class Chunking:
     """A program in which regions of ops are computed in chunks.
 
     Attributes:
-        program: The rewritten program.
         constants: Values of the constants that the chunks read.
-        facts: The regions, as they are reported.
     """
 
     program: Program

@@ -98,11 +98,7 @@ def terms_of(
 ) -> PlannedVars:
     """Return the sizes and the sharing of bytes by which orders and rewrites are searched.
 
-    Args:
-        program: The program of the scope.
-        scope: The planned vars.
-        settings: The level, and the bounds of dims.
-        donated: Graph outputs that lie in the memory of inputs: they take no bytes.
+    ``donated`` graph outputs lie in the memory of inputs: they take no bytes.
     """
     results = {
         var: largest_size(size, settings.bounds)

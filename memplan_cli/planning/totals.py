@@ -165,9 +165,7 @@ def in_bytes(
 ) -> tuple[Buffer, ...] | None:
     """Return the buffers of all units with sizes in bytes; None if a symbol has no number.
 
-    Args:
-        units: The buffers by unit; a size is the coefficient of its unit.
-        dims: Numbers of symbols.
+    In ``units``, a size is the coefficient of its unit.
     """
     try:
         factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
@@ -194,10 +192,8 @@ def resident_units(
 
     An output is live from its producer to the end of the run. Only views share bytes.
 
-    Args:
-        needs: The program in its order.
-        bounds: Bounds of dims without a number; their largest values count.
-        donated: The names of outputs that lie in an input's memory, which are left out.
+    Of dims with bounds the largest values count. ``donated`` outputs lie in an input's memory,
+    and are left out.
     """
     program = needs.program
     results = {
@@ -217,10 +213,7 @@ def peak_of(
 
     A buffer that several tensors share goes by the one that started last.
 
-    Args:
-        needs: The program in its order.
-        allocation: Its allocation.
-        dims: Numbers of symbols. If a symbol has none, or nothing is live, there is no peak.
+    None if nothing is live, or a symbol has no number in ``dims``.
     """
     buffer_of, units = allocation.storage
     buffers = in_bytes(units, dims or {}) or ()
@@ -280,8 +273,7 @@ def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
     The live bytes of each tick are a sum by unit. A sum that is never above another one, for
     any dims, is dropped, and the peak is the maximum of the remaining sums.
 
-    Args:
-        units: The buffers by unit; a size is the coefficient of its unit.
+    In ``units``, a size is the coefficient of its unit.
 
     Returns:
         ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`

@@ -174,9 +174,7 @@ def assumption_notes(settings: Settings) -> tuple[str, ...]:
 def refuse_run(settings: Settings, what: str) -> None:
     """Refuse an option or command that runs the model if settings forbid runs.
 
-    Args:
-        settings: ``run`` counts.
-        what: the option or command, for the message; an empty text refuses nothing.
+    ``what`` is the option or command, for the message; an empty text refuses nothing.
     """
     if what and not settings.run:
         raise SettingsError(

@@ -107,11 +107,7 @@ def plan_model(
 ) -> PlannedProgram:
     """Plan a model. The result includes the bound settings, which runs of the model must use.
 
-    Args:
-        file: the model.
-        settings: of the plan; they need not be bound.
-        progress: called with the name of each stage.
-        allocate: packs the arenas in place of memplan's search.
+    The settings need not be bound. ``allocate`` packs the arenas in place of memplan's search.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 

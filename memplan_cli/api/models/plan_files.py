@@ -30,10 +30,7 @@ def named_from_here(plan: Plan, path: Path | None) -> Plan:
 
     In a plan file, the model's path is relative to the folder of that file.
 
-    Args:
-        plan: the plan.
-        path: its file. If it is None, or the model is not where the plan says, the plan is
-            returned unchanged.
+    The plan is returned unchanged if it has no file, or the model is not where the plan says.
     """
     model = plan.report.model
     if path is None or not model.path or not (path.parent / model.path).is_file():

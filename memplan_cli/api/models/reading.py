@@ -70,12 +70,8 @@ def read_observed(
     Tensors of blocks that the run did not enter count as empty. Warnings say so, and which sizes
     come from the run.
 
-    Args:
-        source: the model.
-        bindings: the dims and values of the run.
-        observed: dtype and shape by variable.
-        inferred: the program without them; it may be symbolic in dims that are bound now.
-        inputs: the run's inputs, in words for the warning.
+    ``inferred`` is the program without them; it may be symbolic in dims that are bound now.
+    ``inputs`` describes the run's inputs in the warning.
     """
     dims = {**_observed_symbols(inferred, observed), **bindings.dims}
     unresolved = dict.fromkeys((*missing_sizes(inferred), *unbound(inferred, bindings.dims)))

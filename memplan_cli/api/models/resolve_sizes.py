@@ -83,11 +83,8 @@ def resolve_sizes(
     Assumed dims stay symbolic in the program; the settings record their numbers. If sizes depend
     on data, however, the model is run and the program has the sizes of that run.
 
-    Args:
-        source: the model.
-        path: its file, which is run.
-        settings: they need not be bound.
-        probing: whether assumed numbers are tried by running the model.
+    The settings need not be bound. ``probing`` tells whether assumed numbers are tried by
+    running the model.
 
     Raises:
         MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
@@ -387,11 +384,8 @@ class _SizeSearch:
     ) -> ResolvedModel:
         """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
 
-        Args:
-            loaded: the program as inferred.
-            constraints: those of its ops.
-            result: of the runs that failed.
-            unresolved: the values whose sizes should have been observed.
+        ``result`` is that of the runs that failed, which should have observed the sizes of
+        ``unresolved``.
 
         Raises:
             RuntimeUnavailableError: it does not run on input data of the caller's, which decides

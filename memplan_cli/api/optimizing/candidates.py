@@ -134,8 +134,7 @@ class TargetCandidates:
     def next_round(self, result: Optimized | None) -> list[Rewriting]:
         """Plan the candidates of the next round; empty if the result of the round before is final.
 
-        Args:
-            result: of the round before; None for the first round.
+        ``result`` is that of the round before; None for the first round.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.

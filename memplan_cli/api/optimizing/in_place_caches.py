@@ -145,10 +145,8 @@ class _DecoderPlanner:
     """Plans rewritten graphs of one decoder.
 
     Attributes:
-        request: the command's request, with settings as they were given.
         bound: these settings, bound to the original.
         capacity: entries of each cache.
-        decoder: the decoder with its caches.
     """
 
     request: OptimizeRequest
@@ -182,10 +180,7 @@ class _DecoderPlanner:
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
         """Plan a rewritten graph for the step that fills its caches.
 
-        Args:
-            attempt: the rewritten graph.
-            decoding: the original's decode loop, which tells the dims of that step; None if nothing
-                is run.
+        The original's decode loop tells the dims of that step; it is None if nothing is run.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note

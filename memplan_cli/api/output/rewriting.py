@@ -107,12 +107,8 @@ class Rewriting:
 
     Attributes:
         file: the model that was planned: the given one, or one that ONNX Runtime optimized.
-        planned: its plan.
-        settings: of the plan, bound to the model.
-        targets: the files to write.
         original: the model whose outputs count; None: ``file`` itself.
         notes: further metadata of the written model.
-        caches: its in-place caches, if it has any.
     """
 
     file: ModelFile

@@ -31,10 +31,7 @@ FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
 def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
     """Return the name of a model whose weights lie beside the output as ``<name>.data``.
 
-    Args:
-        output: the model to write.
-        taken: the weight files of its source; their names are avoided.
-        kind: the kind of weights.
+    Names in ``taken``, the weight files of its source, are avoided.
     """
     name = f"{output.stem}{kind}{output.suffix}"
     return f"{output.stem}{kind}.offline{output.suffix}" if f"{name}.data" in taken else name
@@ -97,8 +94,6 @@ class FoldedModel(NamedTuple):
     """A model with its constants folded.
 
     Attributes:
-        model: the model.
-        program: its program.
         created: the file of large folded values beside the output, if there are any.
     """
 
@@ -112,11 +107,8 @@ def fold_beside(
 ) -> FoldedModel:
     """Fold the constants that a plan names; large values are written into a file beside the output.
 
-    Args:
-        file: the model that was planned.
-        planned: its plan, and its program without the folded ops.
-        out: the model to write; no file is created for it here.
-        own: weight files of an earlier version of the output, which may be replaced.
+    No file is created for the model ``out`` itself. Weight files in ``own``, of an earlier
+    version of it, may be replaced.
 
     Raises:
         ModelError: a value cannot be computed, or a file is in the way.
@@ -148,8 +140,6 @@ class MovedModel(NamedTuple):
     """A model whose large weights were moved out of its file.
 
     Attributes:
-        model: the model.
-        facts: the name and size of the weight file, for the report.
         created: the weight file, if there is one.
     """
 
@@ -166,11 +156,8 @@ def move_beside(
     ONNX Runtime copies weights in the model file into memory of its own; those in another file are
     read one by one, or mapped.
 
-    Args:
-        model: the model to write.
-        out: its file.
-        taken: the weight files that the model refers to already.
-        own: weight files of an earlier version of the output, which may be replaced.
+    The model refers to the weight files in ``taken`` already. Those in ``own``, of an earlier
+    version of the output, may be replaced.
 
     Raises:
         ModelError: a file is in the way or cannot be written.
