@@ -36,10 +36,10 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
     The path is that of the model, or of the plan's file, which names its model.
     """
     from memplan_cli.analysis.phase import find_phases
-    from memplan_cli.api.models.reading import read_as_inferred
     from memplan_cli.onnx_io.load import file_digest, load_model
     from memplan_cli.onnx_io.metadata import recorded_phases
     from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_checked
 
     path = Path(path)
     source = path.parent / plan.report.model.path if path.suffix == ".json" else path
@@ -48,7 +48,7 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
             return None
         model = load_model(source)
         bindings = Bindings({name: dim.value for name, dim in plan.report.bindings.items()})
-        program = read_as_inferred(model, bindings).program
+        program = read_checked(model, bindings).program
         phases = find_phases(program, loss=plan.report.loss, recorded=recorded_phases(model))
     except (MemplanError, OSError):
         return None

@@ -146,7 +146,6 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def do_job(job: Job) -> Row:
     """Plan one model at one binding and return its row; every error is in the row."""
-    key = job.key
     try:
         report, missing_inputs = _report(job)
         numbers: dict[str, Any] = {
@@ -157,7 +156,7 @@ def do_job(job: Job) -> Row:
         memory = {n: getattr(report.memory, n) for n in NUMBERS if n not in numbers}
         missed_budget = over_budget(report)
         return Row(
-            key,
+            job.key,
             job.model,
             job.dims,
             "failed" if missed_budget else "ok",
@@ -169,16 +168,16 @@ def do_job(job: Job) -> Row:
             assumed=assumed_dims(report),
         )
     except MemplanError as error:
-        return failed_row(job, str(error), key)
+        return failed_row(job, str(error))
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
-        return failed_row(job, f"{type(error).__name__}: {error}", key)
+        return failed_row(job, f"{type(error).__name__}: {error}")
 
 
-def failed_row(job: Job, reason: str, key: str = "") -> Row:
+def failed_row(job: Job, reason: str) -> Row:
     """Return the row of a job without numbers, with the reason as one line."""
     text = " ".join(reason.split())[:500]
     return Row(
-        key or job.key,
+        job.key,
         job.model,
         job.dims,
         "failed",

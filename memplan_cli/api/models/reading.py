@@ -31,11 +31,6 @@ MAX_INFERRED_OPS = 4000
 """For larger models ONNX Runtime's inference is not used: loading takes longer than planning."""
 
 
-def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
-    """Read a model with the sizes that its file and memplan's own inference give."""
-    return read_checked(lazy(model), bindings)
-
-
 def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; if sizes are missing, use ONNX Runtime's inference as well."""
     source = lazy(model)

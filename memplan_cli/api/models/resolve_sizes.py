@@ -23,7 +23,6 @@ from memplan_cli.analysis.dim_constraints import (
 from memplan_cli.api.models.binding import bind
 from memplan_cli.api.models.reading import (
     missing_sizes,
-    read_as_inferred,
     read_completely,
     read_observed,
     unbound,
@@ -32,6 +31,7 @@ from memplan_cli.api.models.reading import (
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.reading import read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def resolve_sizes(
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     free = search.free
-    loaded = read_as_inferred(source, search.bindings)
+    loaded = read_checked(source, search.bindings)
     # A model whose dims are all bound is run below instead: that costs the same and tells more.
     if missing_sizes(loaded.program) and (free or settings.bounds or not search.may_run):
         loaded = with_runtime_inference(source, path, search.bindings, loaded)
