@@ -12,7 +12,7 @@ If the settings exclude the model's phase, the order is kept and no memory is re
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.progress import silent
@@ -31,7 +31,7 @@ from memplan_cli.planning.notes import (
 )
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.report import Decision
-from memplan_cli.planning.rewrites import Chunking, Folding
+from memplan_cli.planning.rewrites import Folding
 from memplan_cli.planning.scope import find_scope, terms_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.ordering.records import PlannedVars
-    from memplan_cli.planning.allocation import Allocation, Heights
+    from memplan_cli.planning.allocation import Allocation
     from memplan_cli.planning.candidate import Runtime, Source
     from memplan_cli.planning.choose import EvaluatedCandidate
     from memplan_cli.planning.rewrites import Rewrites
@@ -124,24 +124,6 @@ class _Context:
         return terms_of(program, scope, self.settings, donated)
 
 
-class _Selection(NamedTuple):
-    """The candidate that is planned, and its allocation at the level of the settings.
-
-    Attributes:
-        heights_by_level: The height of each arena by unit, at levels 0, 1 and 2, in the
-            planned order.
-        original_allocation: At the level of the settings, in the order of the file.
-    """
-
-    phases: Phases
-    scope: Scope
-    candidate: Candidate
-    needs: Needs
-    allocation: Allocation
-    heights_by_level: tuple[Heights, ...]
-    original_allocation: Allocation
-
-
 def _decide(program: Program, context: _Context) -> Decision:
     """Rewrite, order and allocate a program.
 
@@ -151,29 +133,19 @@ def _decide(program: Program, context: _Context) -> Decision:
     context.tell("planning")
     phases = context.phases(program)
     reasons_to_keep = tuple(left_alone(settings, phases))
-    folding, chunking = Folding(program), Chunking(program)
+    folding = Folding(program)
     if reasons_to_keep:
-        selection = _without_reuse(program, phases, settings)
+        decision = _without_reuse(program, context, phases)
     else:
         if settings.fold_constants:
             folding = context.rewrites.fold_constants(program, settings, phases.loss)
-        if settings.chunk == "auto":
-            chunking, selection = _chunked(folding.program, context)
-        else:
-            chunking = Chunking(folding.program)
-            selection = _best_candidate(folding.program, context)
-    candidate, allocation = selection.candidate, selection.allocation
-    return Decision(
-        source=context.source,
+        decide = _chunked if settings.chunk == "auto" else _best_candidate
+        decision = decide(folding.program, context)
+    candidate, allocation = decision.candidate, decision.allocation
+    return replace(
+        decision,
         settings=settings,
-        phases=selection.phases,
         original=folding.program,
-        scope=selection.scope,
-        candidate=candidate,
-        needs=selection.needs,
-        allocation=allocation,
-        heights_by_level=selection.heights_by_level,
-        original_allocation=selection.original_allocation,
         warnings=(
             *reasons_to_keep,
             *settings_notes(folding.program, settings),
@@ -183,26 +155,35 @@ def _decide(program: Program, context: _Context) -> Decision:
         ),
         fallbacks=() if reasons_to_keep else tuple(fallbacks(candidate, allocation, settings)),
         folded=folding.facts,
-        chunked=chunking.facts,
-        constants=chunking.constants,
     )
 
 
-def _without_reuse(program: Program, phases: Phases, settings: Settings) -> _Selection:
-    """Return the order of the file, with storage of its own for each tensor, at every level."""
+def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decision:
+    """Keep the order of the file, with storage of its own for each tensor, at every level."""
+    settings = context.settings
     scope = find_scope(program, settings, phases)
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     apart = allocate_apart(needs, settings.level)
-    candidate = Candidate(program, scope.sizes)
-    return _Selection(phases, scope, candidate, needs, apart, (apart.heights,) * 3, apart)
+    return Decision(
+        source=context.source,
+        settings=settings,
+        phases=phases,
+        original=program,
+        scope=scope,
+        candidate=Candidate(program, scope.sizes),
+        needs=needs,
+        allocation=apart,
+        heights_by_level=(apart.heights,) * 3,
+        original_allocation=apart,
+    )
 
 
-def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]:
-    """Compute regions in chunks, and return the best candidate of the new program.
+def _chunked(program: Program, context: _Context) -> Decision:
+    """Compute regions in chunks, and choose the best candidate of the new program.
 
     With recomputation, chunks reduce the peak first and recomputation the rest. If the
     program without chunks needs less memory above the budget, or as much with less added
-    work, it is returned instead.
+    work, it is chosen instead.
     """
     settings, rewrites = context.settings, context.rewrites
     scope = find_scope(program, settings, context.phases(program))
@@ -210,27 +191,30 @@ def _chunked(program: Program, context: _Context) -> tuple[Chunking, _Selection]
     chunking = rewrites.chunk(program, terms, settings, context.source, context.tell)
     budget = chunking.facts.budget  # in bytes, also where the settings have a share
     context = replace(context, settings=replace(settings, budget=budget))
-    selection = _best_candidate(chunking.program, context)
+    decision = replace(
+        _best_candidate(chunking.program, context),
+        chunked=chunking.facts,
+        constants=chunking.constants,
+    )
     if not chunking.facts.regions:
-        return chunking, selection
+        return decision
     if settings.recompute == "auto":
 
-        def cost(selection: _Selection, chunking: Chunking) -> tuple[int, float]:
-            bytes_above_budget = max(selection.allocation.live_peak - (budget or 0), 0)
-            recomputed = selection.candidate.recompute.flops_increase
-            return bytes_above_budget, chunking.facts.flops_increase + recomputed
+        def cost(decision: Decision) -> tuple[int, float]:
+            bytes_above_budget = max(decision.allocation.live_peak - (budget or 0), 0)
+            recomputed = decision.candidate.recompute.flops_increase
+            return bytes_above_budget, decision.chunked.flops_increase + recomputed
 
         unchunked = _best_candidate(program, context)
-        if cost(unchunked, Chunking(program)) < cost(selection, chunking):
-            return Chunking(program), unchunked
+        if cost(unchunked) < cost(decision):
+            return unchunked
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
-    original_allocation = allocate_level(needs, settings.level)
-    return chunking, selection._replace(original_allocation=original_allocation)
+    return replace(decision, original_allocation=allocate_level(needs, settings.level))
 
 
-def _best_candidate(program: Program, context: _Context) -> _Selection:
-    """Evaluate the candidates of a program, and return the one that needs the least memory."""
+def _best_candidate(program: Program, context: _Context) -> Decision:
+    """Evaluate the candidates of a program, and choose the one that needs the least memory."""
     settings = context.settings
     phases = context.phases(program)
     scope = find_scope(program, settings, phases)
@@ -248,14 +232,17 @@ def _best_candidate(program: Program, context: _Context) -> _Selection:
     if candidate.peaks:  # those of the methods, which may lack the order that was chosen
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peaks)
-    return _Selection(
-        phases,
-        scope,
-        candidate,
-        best.needs,
-        best.allocation,
-        heights_by_level(best.needs, best.allocation, settings.level),
-        _original_allocation(task, scope, evaluated),
+    return Decision(
+        source=context.source,
+        settings=settings,
+        phases=phases,
+        original=program,
+        scope=scope,
+        candidate=candidate,
+        needs=best.needs,
+        allocation=best.allocation,
+        heights_by_level=heights_by_level(best.needs, best.allocation, settings.level),
+        original_allocation=_original_allocation(task, scope, evaluated),
     )
 
 
