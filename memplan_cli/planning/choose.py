@@ -92,11 +92,6 @@ class EvaluatedCandidate:
         alignment = self.needs.alignment or DEFAULT_ALIGNMENT
         return all(arena.problem.alignment == alignment for arena in self.allocation.arenas)
 
-    @property
-    def is_at_its_bound(self) -> bool:
-        """Whether the allocation needs no more than the live peak of this order."""
-        return self.cost <= self.bound and self.is_aligned and self.allocation.is_minimal
-
     def searched(self) -> EvaluatedCandidate:
         """Return the same candidate after a search, with the better of both allocations.
 
@@ -120,8 +115,8 @@ def choose(
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
-    Candidates are drawn from the iterable until one is known to be the best, which can be known only
-    after the order of the file, with which every plan is compared.
+    Candidates are drawn from the iterable until one is known to be the best, but at least up to the
+    order of the file, with which every plan is compared.
 
     The settings give the level, the alignment and the time limit of each search; ``pinned`` are
     the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
@@ -153,7 +148,7 @@ def choose(
                 for contender in contenders
                 if contender is best or contender.candidate.order == FILE
             ]
-        if candidate.order == FILE and _is_enough(contenders, settings.level):
+        if candidate.order == FILE and _is_enough(contenders):
             break
     if is_deferred:
         progress("packing")
@@ -163,18 +158,9 @@ def choose(
     return tuple(sorted(contenders, key=_cost))
 
 
-def _is_enough(contenders: Sequence[EvaluatedCandidate], level: int) -> bool:
-    """Whether no further candidate can be better than the best contender.
-
-    Further candidates have no lower live peak than the first one, so that at level 2 it is enough
-    that the best contender is packed at its live peak. At levels 0 and 1 further candidates may need
-    fewer slots nevertheless, unless the best contender needs no more than the bound of all orders.
-    """
+def _is_enough(contenders: Sequence[EvaluatedCandidate]) -> bool:
+    """Whether the best contender needs no more than the bound of all orders."""
     best = min(contenders, key=_cost)
-    if level == 2:
-        return best.is_at_its_bound and not any(
-            _may_win(contender, contenders) for contender in contenders
-        )
     bound = best.candidate.bound
     return bound is not None and best.cost.planned <= bound
 

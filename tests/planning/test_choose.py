@@ -101,12 +101,6 @@ def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer
     return made
 
 
-def test_nothing_is_asked_for_once_the_best_is_packed_at_its_bound() -> None:
-    best, *_ = choose(then_fail(STRAIGHT_ONE, FILES), Settings(alignment=64), {})
-    assert best.candidate is STRAIGHT_ONE
-    assert best.is_at_its_bound
-
-
 def test_the_files_order_is_taken_where_another_needs_as_much() -> None:
     same = replace(STRAIGHT_ONE, order=FILE)
     assert chosen(STRAIGHT_ONE, same).candidate is same
