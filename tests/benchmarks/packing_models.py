@@ -5,8 +5,8 @@
 Models are those of `zoo`: the samples, the onnx package's `light_*` and those of
 ../shared/models. Each is planned at level 2 with `--order keep` and `auto`, as `memplan
 optimize --no-validate` does it: heights are those of the plan, seconds those of all tries, also
-in a looser order and in the file's own, which `auto` reports beside its own. Prints a table; exit
-code 1 if an arena is above its bound.
+in the file's order, which `auto` reports beside its own. Prints a table; exit code 1 if an arena is
+above its bound.
 """
 
 from __future__ import annotations
