@@ -49,9 +49,6 @@ A *unit* is a product of symbolic dims, such as ``batch*seq``; ``"1"`` is the un
 The buffers of each unit have an arena of their own.
 """
 
-PressureCurve = tuple[tuple[int, int], ...]
-"""Pairs of a tick and the bytes that are live from this tick on."""
-
 
 def aliasing_of(level: int) -> Aliasing:
     """Return which operators share bytes at a level."""
@@ -171,18 +168,10 @@ class Allocation:
     make_arenas: Callable[[], Sequence[Arena]] = field(repr=False, compare=False)
 
     @cached_property
-    def curve(self) -> PressureCurve:
-        """The live bytes of buffers of fixed size, at the ticks at which they change.
-
-        Buffers with symbols in their size are left out.
-        """
-        _, units = self.storage
-        return tuple(pressure(Problem(units.get("1", ()))))
-
-    @property
     def live_peak(self) -> int:
-        """The most bytes live at one tick, of buffers of fixed size."""
-        return max((live for _, live in self.curve), default=0)
+        """The most bytes live at one tick; buffers with symbols in their size are left out."""
+        _, units = self.storage
+        return max((live for _, live in pressure(Problem(units.get("1", ())))), default=0)
 
     @cached_property
     def arenas(self) -> tuple[Arena, ...]:

@@ -9,6 +9,7 @@ for a candidate whose lower bound is not below the cost of another one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.progress import silent
@@ -142,7 +143,7 @@ def choose(
         )
         if not is_deferred:
             # No search follows: free the memory of all but the best and the file's order.
-            best = min(contenders, key=_cost)
+            best = min(contenders, key=attrgetter("cost"))
             contenders = [
                 contender
                 for contender in contenders
@@ -155,12 +156,12 @@ def choose(
     for index, contender in enumerate(contenders):
         if _may_win(contender, contenders):
             contenders[index] = contender.searched()
-    return tuple(sorted(contenders, key=_cost))
+    return tuple(sorted(contenders, key=attrgetter("cost")))
 
 
 def _is_enough(contenders: Sequence[EvaluatedCandidate]) -> bool:
     """Whether the best contender needs no more than the bound of all orders."""
-    best = min(contenders, key=_cost)
+    best = min(contenders, key=attrgetter("cost"))
     bound = best.candidate.bound
     return bound is not None and best.cost.planned <= bound
 
@@ -169,13 +170,8 @@ def _may_win(contender: EvaluatedCandidate, contenders: Sequence[EvaluatedCandid
     """Whether a search may make a contender the best, or prove that it is."""
     if contender.is_settled:
         return False
-    best = min(contenders, key=_cost)
+    best = min(contenders, key=attrgetter("cost"))
     return contender is best or contender.bound < best.cost
-
-
-def _cost(contender: EvaluatedCandidate) -> Cost:
-    """Return the sort key of candidates."""
-    return contender.cost
 
 
 def _unit_bytes(unit: str) -> int:

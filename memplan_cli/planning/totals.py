@@ -362,14 +362,8 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
 def _polynomial(total: Mapping[str, int]) -> Polynomial:
     """Return a sum by unit as a polynomial of its symbols."""
     return add_polynomials(
-        multiply_polynomials([_parsed(unit)], value) for unit, value in total.items()
+        multiply_polynomials([parse_dim(unit)], value) for unit, value in total.items()
     )
-
-
-@lru_cache(maxsize=1 << 12)
-def _parsed(unit: str) -> Polynomial:
-    """Return a unit such as ``batch*seq`` as a polynomial."""
-    return parse_dim(unit)
 
 
 def _without_minima(polynomial: Polynomial) -> Polynomial:
