@@ -301,12 +301,12 @@ ALL_SLOWER = "all-slower"
 WEIGHTS_UNPACKED = "weights-unpacked"
 
 CODES: Mapping[str, str] = {
-    ORDER_KEPT: "another order has a lower live peak, but its allocation takes more",
-    SLOTS_KEPT: "level 2 has whole slots, as level 1, where offsets would take more",
-    PACKING_TIMED_OUT: "the time limit ended the search for a layout above its bound",
-    CANDIDATE_DIFFERED: "a graph of the target gave other outputs and was left out",
-    ALL_SLOWER: "every way to run the file takes longer than is allowed; the fastest is given",
-    WEIGHTS_UNPACKED: "the runtime failed on weights packed into the file, which has them plain",
+    ORDER_KEPT: "another order has a smaller live peak, but a larger plan",
+    SLOTS_KEPT: "level 2 uses the slots of level 1, because offsets would need more",
+    PACKING_TIMED_OUT: "the time limit ended the search for a layout before it reached the lower bound",
+    CANDIDATE_DIFFERED: "a graph optimized for the target had different outputs and was rejected",
+    ALL_SLOWER: "with all settings, a run takes longer than allowed; the fastest settings are used",
+    WEIGHTS_UNPACKED: "the runtime failed with packed weights, so the file has them unpacked",
 }
 """Every code of a fallback and its meaning."""
 
