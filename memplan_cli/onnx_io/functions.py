@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Kind = tuple[str, str, str]
 """Domain (``""``: the standard one), operator, overload."""
 
-
 _MAX_INLINED_NODES = 5_000_000
 """Real models have some hundred thousand."""
 
@@ -61,12 +60,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The functions that nodes of a model can call.
-
-    Attributes:
-        own: the functions that the model defines.
-        opsets: the opset of each domain, which selects the functions that ONNX defines.
-    """
+    """The functions that nodes of a model can call: its own, and those that ONNX defines in its opsets."""
 
     own: Mapping[Kind, FunctionProto] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
@@ -74,9 +68,8 @@ class Definitions:
     def of_call(self, call: NodeProto, dtypes: Sequence[str]) -> Definition | None:
         """Return the body that a node stands for, or None if its operator is no function.
 
-        Args:
-            call: A node; its attributes are values, not references.
-            dtypes: The dtypes of its inputs; some of ONNX's bodies depend on them.
+        The node's attributes must be values, not references. Some of ONNX's bodies depend on the dtypes
+        of the inputs.
         """
         function = self._function(call, dtypes)
         if function is None:
@@ -139,10 +132,7 @@ class Definitions:
     def _output_types(
         self, node: NodeProto, types: Mapping[str, TypeProto]
     ) -> Mapping[str, TypeProto]:
-        """Infer the types of a node's outputs; unknown inputs are assumed to be float32.
-
-        Returns an empty mapping if inference fails, or if the operator is unknown.
-        """
+        """Infer the types of a node's outputs, empty if that fails; unknown inputs are assumed to be float32."""
         from onnx import shape_inference
 
         inputs = {n: types.get(n, _tensor_type("float32")) for n in node.input if n}
@@ -180,12 +170,10 @@ def schema_function(
 ) -> FunctionProto | None:
     """Return the newest function body that ONNX defines for an operator, or None.
 
-    A body that depends on the call is only built if the operator has no fixed one.
-
     Args:
         schema: The operator's schema.
-        call: The node: some bodies depend on its attributes and inputs.
-        types: The types of its inputs; read only if the body depends on them.
+        call: The node, on which the body may depend. Such a body is used only if there is no fixed one.
+        types: The types of its inputs; read only if the body depends on the call.
         versions: The opsets that the body may be written in.
     """
     bodies: tuple[tuple[Sequence[int], Callable[[int], bytes]], ...] = (
@@ -299,9 +287,7 @@ def why_endless(model: ModelProto) -> str:
 def _inlined_size(calls: Counter[Kind], sizes: dict[Kind, int]) -> int:
     """Return the number of nodes of a body after inlining.
 
-    Args:
-        calls: How often the body calls each function or operator.
-        sizes: The number of nodes of each function after inlining; an operator is one node.
+    ``calls`` counts what the body calls, ``sizes`` are those of functions; an operator is one node.
     """
     return sum(count * sizes.get(name, 1) for name, count in calls.items())
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.precedence import nearest_order, successors
-from memplan_cli.onnx_io.traversal import reads, subgraphs
+from memplan_cli.onnx_io.traversal import defined, reads, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -152,13 +152,15 @@ def drop_unread(graph: GraphProto, names: Collection[str]) -> None:
 def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
     """Rename what nodes and their subgraphs read, in place; results keep their names.
 
-    No subgraph may define one of these names itself: its reads would be renamed, its definition not.
+    A subgraph that defines one of these names itself keeps reading its own value.
     """
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         for _, body in subgraphs(node):
-            rename_reads(body.node, names)
-            _rename_outputs(body, names)
+            own = set(defined(body))
+            outer = {name: new for name, new in names.items() if name not in own}
+            rename_reads(body.node, outer)
+            _rename_outputs(body, outer)
 
 
 def rename_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
@@ -202,12 +204,9 @@ def with_ends(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
 
 
 class GraphEditor:
-    """Adds nodes to the main graph of a model; `set_nodes` puts all nodes in order at the end.
+    """Adds nodes to the main graph of a model, in place.
 
-    Attributes:
-        graph: the main graph, which is changed in place.
-        new_nodes: the added nodes; they join the graph in `set_nodes`.
-        fresh: returns an unused name, as `FreshNames.fresh`.
+    Added nodes are collected in ``new_nodes``; `set_nodes` puts all nodes in order at the end.
     """
 
     def __init__(self, model: ModelProto) -> None:

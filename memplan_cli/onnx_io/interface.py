@@ -157,14 +157,13 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
 
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     """Return the fed tensors that have a symbolic dim."""
-    symbols = input_symbols(model)
-    weights = {tensor.name for tensor in model.graph.initializer}
+    symbols, taken = input_symbols(model), names_taken(model)
     shapes = (
         InputShape(
-            value.name, tuple(_as_expression(dim, symbols) for dim in input_dims(value))
+            value.name, tuple(_as_expression(dim, symbols) for dim in input_dims(value, taken))
         )
-        for value in model.graph.input
-        if value.name not in weights and value.type.HasField("tensor_type")
+        for value in fed_inputs(model)
+        if value.type.HasField("tensor_type")
     )
     return tuple(each for each in shapes if not all(isinstance(d, int) for d in each.shape))
 
@@ -234,12 +233,7 @@ def known_dims(model: ModelProto, shapes: Iterable[Shape]) -> frozenset[str]:
 def reject_unknown_dims(
     model: ModelProto, wanted: Iterable[str], shapes: Iterable[Shape] = ()
 ) -> None:
-    """Refuse bindings of dims that a model does not have.
-
-    Args:
-        model: The model.
-        wanted: The names of bound dims.
-        shapes: Shapes given for inputs: their symbols may be bound too.
+    """Refuse bindings of dims that a model does not have; symbols in shapes given for inputs may be bound too.
 
     Raises:
         SettingsError: a name is unknown; the message lists the dims and the nearest name.

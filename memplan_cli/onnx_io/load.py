@@ -57,7 +57,7 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
         return inlined(model)
     except Exception as error:
         raise ModelError(
-            f"the functions of {path} cannot be inlined: {_first_line(error)}"
+            f"the functions of {path} cannot be inlined: {first_line(error)}"
         ) from error
 
 
@@ -84,7 +84,7 @@ def _parsed(path: Path) -> ModelProto:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError has no stable place to import from
         raise ModelError(
-            f"{path} is not an ONNX model: {_first_line(error)}",
+            f"{path} is not an ONNX model: {first_line(error)}",
             hint="memplan reads ONNX protobuf files; is it truncated or another format?",
         ) from error
     if not model.HasField("graph") or not model.opset_import:
@@ -228,9 +228,10 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, shortened for a message, or its type."""
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return lines[0][:200] if lines else type(error).__name__
 
 
 LARGE = 20_000

@@ -22,10 +22,7 @@ def evaluate_node(
 ) -> list[Array]:
     """Return the results of a node without subgraphs, one for each of its outputs.
 
-    Args:
-        node: The node.
-        inputs: One array for each input; None for an omitted one.
-        opsets: The version of each domain; ``""`` is the standard one.
+    An omitted input is None. ``opsets`` has the version of each domain; ``""`` is the standard one.
 
     Raises:
         Exception: of any type, if the operator is unknown or does not accept its inputs.

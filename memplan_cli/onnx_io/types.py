@@ -156,12 +156,8 @@ def declared_bytes(
 ) -> int | None:
     """Return the bytes of a tensor, or None if its dtype or one of its dims is unknown.
 
-    Elements of less than 8 bits share bytes, and the sum is rounded up.
-
-    Args:
-        dtype: the dtype.
-        dims: ints, or names of symbolic dims; None for unknown dims.
-        numbers: the value of each symbolic dim.
+    Elements of less than 8 bits share bytes, and the sum is rounded up. ``numbers`` are those of the
+    symbolic dims.
     """
     bound = [numbers.get(dim) if isinstance(dim, str) else dim for dim in dims]
     fixed = [dim for dim in bound if dim is not None]

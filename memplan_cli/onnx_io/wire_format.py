@@ -10,6 +10,7 @@ bytes, merged into its message, takes a third of the time that the protobuf libr
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.files import refuse_endless
@@ -30,9 +31,6 @@ _VARINT, _DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Wire types: ints, strings and messages, and numbers of fixed size (wire type -> bytes)."""
 
-_CACHED_HEADERS = 256
-"""Headers for contents shorter than this many bytes are computed once."""
-
 _MAX_ENTRY_BYTES = 1 << 24
 """A longer metadata key or value is skipped and reads as empty."""
 
@@ -50,60 +48,39 @@ def varint(number: int) -> bytes:
     return bytes(groups)
 
 
-def head(field: int, length: int) -> bytes:
-    """Return the tag and length that precede a string or message of ``length`` bytes."""
-    return varint(field << 3 | _DELIMITED) + varint(length)
+@lru_cache(1 << 12)
+def head(number: int, length: int) -> bytes:
+    """Return the tag and length that precede a string or message of ``length`` bytes in field ``number``."""
+    return varint(number << 3 | _DELIMITED) + varint(length)
 
 
-class Field:
-    """Encodes one length-delimited field; ``field(content)`` returns its bytes."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._headers = [head(number, length) for length in range(_CACHED_HEADERS)]
-
-    def __call__(self, content: bytes) -> bytes:
-        """Return the field with this content."""
-        length = len(content)
-        if length < _CACHED_HEADERS:
-            return self._headers[length] + content
-        return head(self._number, length) + content
+def field(number: int, content: bytes) -> bytes:
+    """Encode a string or message as field ``number``."""
+    return head(number, len(content)) + content
 
 
 class Entries:
     """Encodes metadata entries (``StringStringEntryProto``) that have one key.
 
     Args:
-        field: The field number of the metadata in the message that holds it.
+        number: The field number of the metadata in the message that holds it.
         key: The key of each entry.
     """
 
-    def __init__(self, field: int, key: str) -> None:
-        self._field = Field(field)
-        self._key = Field(_KEY)(key.encode())
-        self._value = Field(_VALUE)
-        self._headers = [self._header(length) for length in range(_CACHED_HEADERS)]
+    def __init__(self, number: int, key: str) -> None:
+        self._number = number
+        self._key = field(_KEY, key.encode())
+        self._header = cache(self._header_of)
 
-    def _header(self, length: int) -> bytes:
-        """Return everything of an entry that precedes a value of ``length`` bytes.
-
-        The tags and lengths before a value depend on its length only, so a value of zeros is encoded and
-        cut off.
-        """
-        zeros = bytes(length)
-        return self._field(self._key + self._value(zeros)).removesuffix(zeros)
-
-    def number(self, value: int) -> bytes:
-        """Return an entry whose value is an int in decimal."""
-        text = b"%d" % value
-        return self._headers[len(text)] + text
+    def _header_of(self, length: int) -> bytes:
+        """Return everything of an entry that precedes a value of ``length`` bytes."""
+        value = head(_VALUE, length)
+        return head(self._number, len(self._key) + len(value) + length) + self._key + value
 
     def __call__(self, value: object) -> bytes:
         """Return an entry whose value is ``str(value)``."""
         text = str(value).encode()
-        length = len(text)
-        header = self._headers[length] if length < _CACHED_HEADERS else self._header(length)
-        return header + text
+        return self._header(len(text)) + text
 
 
 def scanned_metadata(path: Path) -> dict[str, str]:

@@ -38,8 +38,8 @@ def inferred_shapes(
     """
     from memplan_cli.core.results.observations import CPU, UNOPTIMISED
     from memplan_cli.core.serialization import to_json
+    from memplan_cli.onnx_io.shapes.onnx_inference import unreliable_values
     from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
-    from memplan_cli.onnx_io.shapes.workarounds import unreliable_values
     from memplan_cli.runtime.workers.spec import SessionSpec
     from memplan_cli.runtime.workers.worker import run_job
 

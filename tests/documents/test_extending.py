@@ -26,7 +26,7 @@ from features.training.gradient_checks import Case, check
 from memplan_cli import Settings
 from memplan_cli.core.problem import Layout, lower_bound, violations
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.onnx_io.shapes.symbolic import interpret
+from memplan_cli.onnx_io.shapes import interpret
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.ordering import list_orders
 from memplan_cli.packing import ALLOCATORS

@@ -14,6 +14,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights import external_data
 from memplan_cli.onnx_io.weights.external_data import (
     copy_along,
+    create,
     external_tensors,
     forget,
     locations,
@@ -137,6 +138,25 @@ def test_data_of_an_earlier_version_is_put_back_where_copying_fails(
         copy_along(data_files(model), here, there, own=("a.bin",))
     assert files(there) - {"model.onnx"} == {"a.bin"}
     assert (there / "a.bin").read_bytes() == b"earlier"
+
+
+def test_data_of_an_earlier_version_is_put_back_where_the_new_file_cannot_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a.bin"
+    place.write_bytes(b"earlier")
+    rename = type(place).replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.suffix == ".tmp":
+            raise OSError(1, "Operation not permitted")
+        return rename(path, target)
+
+    monkeypatch.setattr(type(place), "replace", refuse)
+    with pytest.raises(ModelError, match="not permitted"):
+        create(place, lambda _: None, own=("a.bin",))
+    assert files(tmp_path) == {"a.bin"}
+    assert place.read_bytes() == b"earlier"
 
 
 def test_equal_data_that_is_there_already_is_left_alone(tmp_path: Path) -> None:

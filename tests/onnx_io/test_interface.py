@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from builders import parse
-from memplan_cli.onnx_io.interface import dim_names, forget_constant_inputs, other_inputs
+from memplan_cli.onnx_io.interface import (
+    dim_names,
+    forget_constant_inputs,
+    open_inputs,
+    other_inputs,
+)
 
 ORIGINAL = "g (float[n,4] x, int64[2] i) => (float[n,4] y) { y = Neg(x) }"
 
@@ -55,6 +60,13 @@ def test_dims_have_the_names_of_every_block() -> None:
         y = If (c) <then_branch = t () => (float[inner,4] z) { z = Neg(x) },
                     else_branch = e () => (float[4] w) { w = Relu(x) }> }"""
     assert dim_names(parse(text)) == {"n", "rows", "inner"}
+
+
+def test_a_dim_without_a_name_gets_one_that_no_other_dim_has() -> None:
+    found = open_inputs(
+        parse("g (float[?] x, float[x_dim0] z) => (float[?] y) { y = Neg(x) }")
+    )
+    assert [each.shape for each in found] == [("x_dim0_",), ("x_dim0",)]
 
 
 OLD_HEAD = '<ir_version: 3, opset_import: ["" : 9]>'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from memplan_cli.onnx_io.wire_format import Entries, Field, varint
+from memplan_cli.onnx_io.wire_format import Entries, field, varint
 
 LENGTHS = [0, 1, 127, 128, 255, 256, 16_383, 16_384, 100_000]
 
@@ -22,8 +22,8 @@ def test_varints_are_encoded_like_the_protobuf_library(number: int) -> None:
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_fields_are_encoded_like_the_protobuf_library(length: int) -> None:
-    field = Field(ValueInfoProto.NAME_FIELD_NUMBER)
-    assert field(b"n" * length) == ValueInfoProto(name="n" * length).SerializeToString()
+    wanted = ValueInfoProto(name="n" * length).SerializeToString()
+    assert field(ValueInfoProto.NAME_FIELD_NUMBER, b"n" * length) == wanted
 
 
 @pytest.mark.parametrize("message", [NodeProto, ValueInfoProto])
@@ -46,11 +46,11 @@ def test_keys_and_values_may_be_any_text(key: str, value: str) -> None:
 
 
 def test_a_field_with_a_number_above_fifteen_has_a_longer_tag() -> None:
-    field = GraphProto.METADATA_PROPS_FIELD_NUMBER
-    assert field > 15
+    number = GraphProto.METADATA_PROPS_FIELD_NUMBER
+    assert number > 15
     wanted = GraphProto()
     wanted.metadata_props.add(key="k", value="v")
-    assert Entries(field, "k")("v") == wanted.SerializeToString()
+    assert Entries(number, "k")("v") == wanted.SerializeToString()
 
 
 def test_merged_entries_are_appended() -> None:

@@ -11,9 +11,9 @@ import pytest
 from memplan_cli.api.models.reading import missing_sizes, read_completely
 from memplan_cli.api.models.resolve_sizes import resolve_sizes
 from memplan_cli.onnx_io.load import lazy
+from memplan_cli.onnx_io.shapes import interpret
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.shapes.symbolic import interpret
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from onnx import parser, shape_inference
 
 from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.interpret import RULES, interpret
+from memplan_cli.onnx_io.shapes.interpret import RULES, interpret
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -17,7 +17,7 @@ from memplan_cli.features.training.tape import ConstantPool, Phase, Tape, set_ph
 from memplan_cli.features.training.tensors import constant_values, infer_tensors
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.shapes.workarounds import is_generated_name
+from memplan_cli.onnx_io.shapes.generated_names import is_generated_name
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
 
 class Storage:
-    """A temporary folder of arrays, deleted when the last feed that refers to it is gone.
-
-    Attributes:
-        folder: the folder.
-        stored_bytes: total bytes of the arrays.
-        file_count: the number of arrays, one file each.
-    """
+    """A temporary folder of arrays, one file each, deleted when the last feed that refers to it is gone."""
 
     def __init__(self) -> None:
         """Create the folder, empty.
@@ -91,7 +85,7 @@ class _AcceptedInputs:
         storage: where arrays are written.
         others: whether an input that the model does not take is an error or ignored.
         entries: accepted entries by name.
-        bytes: total bytes of the entries.
+        bytes: their total bytes.
     """
 
     wanted: Mapping[str, ValueInfoProto]

@@ -211,13 +211,8 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
     """Return the serialized model of a probe.
 
     Each operand ``in<i>`` is computed from a graph input ``x<i>``. The op's result ``r`` is read by one
-    more op, which gives ``y``. All operands but the probed one are read again at the end, so that the op
-    cannot write over them.
-
-    Args:
-        op: The op to probe.
-        position: The probed operand; it dies at the op unless ``kept``.
-        kept: Whether the probed operand is read again.
+    more op, which gives ``y``. All operands but the probed one, at ``position``, are read again at the
+    end, so that the op cannot write over them; the probed one only if it is ``kept``.
     """
     from onnx import helper
 

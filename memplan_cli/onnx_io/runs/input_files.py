@@ -22,6 +22,7 @@ from onnx import SequenceProto, TensorProto, helper, numpy_helper
 
 from memplan_cli.core.files import refuse_endless
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.load import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,9 +84,7 @@ class InputEntry:
 def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
     """Yield the inputs that a file or folder describes; its suffix decides the format.
 
-    Args:
-        path: The file or folder.
-        wanted: The inputs that the model takes, in graph order.
+    ``wanted`` are the inputs that the model takes, in graph order.
 
     Raises:
         SettingsError: the file cannot be read, or its content is invalid.
@@ -106,9 +105,7 @@ def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEnt
 
 
 def _unreadable(where: str, error: Exception) -> SettingsError:
-    """Return an error with the first line of what the reader raised."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return SettingsError(f"{where} cannot be read: {lines[0][:200]}")
+    return SettingsError(f"{where} cannot be read: {first_line(error)}")
 
 
 def within_limit(where: str, size: int) -> int:
@@ -123,11 +120,7 @@ def within_limit(where: str, size: int) -> int:
 
 
 def _read_at_most(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        SettingsError: it cannot be read, or is larger than ``max_bytes``.
-    """
+    """Return the bytes of a file; raise `SettingsError` if it is larger than ``max_bytes``."""
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

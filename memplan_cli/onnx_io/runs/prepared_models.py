@@ -11,7 +11,12 @@ from onnx import TensorProto, helper
 from memplan_cli.core.operators import NCHWC, is_random
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.weights.external_data import copy_along, external_tensors, locations
+from memplan_cli.onnx_io.weights.external_data import (
+    copy_along,
+    entries_of,
+    external_tensors,
+    locations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -36,12 +41,8 @@ def missing_weights(path: Path, model: ModelProto | None = None) -> tuple[str, .
     Raises:
         ModelError: the file is no model.
     """
-    names = {
-        entry.value
-        for tensor in external_tensors(load_model(path) if model is None else model)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    tensors = external_tensors(load_model(path) if model is None else model)
+    names = {entries_of(tensor).get("location", "") for tensor in tensors} - {""}
     return tuple(sorted(name for name in names if not (path.parent / name).is_file()))
 
 

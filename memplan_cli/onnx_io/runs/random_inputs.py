@@ -233,15 +233,10 @@ class Requirements:
         return tuple((length + index) // parts for index in range(parts))
 
     def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
-        """Return the smallest length of the axes that a node indexes; 1 if one is unknown.
+        """Return the smallest length of the axes of input ``indexed`` that a node indexes; 1 if one is unknown.
 
         A GatherND or ScatterND indexes as many leading axes as the last axis of its indices is long, a
         loss the classes on axis 1, an ArrayFeatureExtractor the last axis, others their ``axis``.
-
-        Args:
-            node: The node that reads indices.
-            indexed: The position of the indexed input.
-            dims: The number of each symbol.
         """
         shape = self._shape_of(node.input[indexed], dims)
         if not shape:
@@ -322,11 +317,7 @@ class Feeder:
 def feed_specs(
     model: ModelProto, dims: Mapping[str, int], feeds: Feeds | None = None
 ) -> tuple[FeedSpec, ...]:
-    """Return how to feed a model at these dims; see `Feeder.specs`.
-
-    Raises:
-        ModelError: an input has a type that cannot be fed.
-    """
+    """Return how to feed a model at these dims; see `Feeder.specs`."""
     return Feeder(model, feeds).specs(dims)
 
 

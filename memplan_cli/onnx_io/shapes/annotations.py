@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DimNames:
-    """Names of dims that have a meaning.
-
-    Attributes:
-        inputs: the names in the dims of the model's inputs.
-        dims: sizes of bound names.
-    """
+    """The names in the dims of a model's inputs, and the sizes of bound names."""
 
     inputs: frozenset[str]
     dims: Mapping[str, int]
@@ -101,7 +96,7 @@ def restore_annotations(
         model: the model given to inference.
         annotations: the removed types, by graph.
         inferred_model: the inferred model, with its graphs in the same order.
-        names: the dim names of the inputs, and the sizes of bound names.
+        names: the dim names of the inputs, and bound sizes.
 
     Raises:
         SettingsError: a name is bound to a size that inference contradicts.
@@ -180,9 +175,7 @@ def _with_expressions(
 def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
     """Raise `SettingsError` if a name is bound to another size than its expression has.
 
-    Args:
-        expressions: inferred dims by name, with all bound names replaced by their sizes.
-        dims: sizes of bound names.
+    Bound names in ``expressions`` are replaced by their sizes already.
     """
     for name, value in dims.items():
         expression = expressions.get(name, value)  # without an expression any size is right

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import ML, ONNX, SHAPE_QUERIES, operator
 from memplan_cli.core.program import Origin, VarId
-from memplan_cli.onnx_io.shapes.lattice import common_shape, stacked_shape
-from memplan_cli.onnx_io.shapes.onnx_inference import TYPE_REQUIRED, infer_unguarded
-from memplan_cli.onnx_io.shapes.workarounds import is_generated_name
+from memplan_cli.onnx_io.constants import constant_tensors
+from memplan_cli.onnx_io.shapes.generated_names import is_generated_name
+from memplan_cli.onnx_io.shapes.lattice import common_shape, stacked_shape, tensor_type
+from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import UNKNOWN, declared_types, element_type
 
@@ -81,23 +82,14 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
                 representatives[key] = op, graph.node[op.source]
     wrong_outputs = _wrong_outputs(model, index, representatives)
     control_flow = [op for _, block in index.blocks for op in block.ops if op.bodies]
-    return (
-        *_control_flow_contradictions(control_flow, program.vars),
-        *(_op_contradictions(index, wrong_outputs) if wrong_outputs else ()),
-    )
-
-
-def _op_contradictions(
-    index: _OpIndex, wrong_outputs: Mapping[Hashable, Sequence[_WrongOutput]]
-) -> Iterator[Contradiction]:
-    """Yield a contradiction for each wrong output of each op.
-
-    ``wrong_outputs`` has them by the op's key, which is the same for ops that are equal for inference.
-    """
-    for _, block in index.blocks:
-        for key, op in index.keyed_ops(block):
-            for wrong in wrong_outputs.get(key, ()):
-                yield Contradiction(index.vars[op.outputs[wrong.output]], wrong.computed)
+    found = list(_control_flow_contradictions(control_flow, program.vars))
+    for _, block in index.blocks if wrong_outputs else ():
+        found.extend(
+            Contradiction(program.vars[op.outputs[wrong.output]], wrong.computed)
+            for key, op in index.keyed_ops(block)
+            for wrong in wrong_outputs.get(key, ())
+        )
+    return tuple(found)
 
 
 def _control_flow_contradictions(
@@ -185,14 +177,14 @@ class _OpIndex:
     Attributes:
         blocks: all blocks with their graphs.
         vars: the program's values.
-        contents: values of small weights.
+        contents: small weights, as tensors without names.
         type_numbers: a number for each value; values of equal type have equal numbers. An input or output
             that is left out has -1.
     """
 
     blocks: Sequence[tuple[GraphProto, Block]]
     vars: Mapping[VarId, Var]
-    contents: Mapping[VarId, _Content]
+    contents: Mapping[VarId, TensorProto]
     type_numbers: Mapping[VarId, int]
 
     @classmethod
@@ -249,11 +241,11 @@ class _OpIndex:
     def _content_key(self, var: VarId) -> Hashable:
         """Return what an input that decides the output shape adds to the key of its op.
 
-        For a small weight its values; for a computed value its id, since it may differ from any other;
+        For a small weight its bytes; for a computed value its id, since it may differ from any other;
         None for the rest, of which inference knows only the type.
         """
         if var in self.contents:
-            return self.contents[var].value
+            return bytes(self.contents[var].SerializeToString())
         return var if self.is_computed(var) else None
 
     def is_computed(self, var_id: VarId) -> bool:
@@ -262,18 +254,6 @@ class _OpIndex:
             return False
         var = self.vars[var_id]
         return var.origin is Origin.OP and _may_decide_a_shape(var)
-
-
-class _Content(NamedTuple):
-    """The values of a small weight.
-
-    Attributes:
-        value: the values; equal for equal weights.
-        source: the initializer or Constant node.
-    """
-
-    value: Hashable
-    source: TensorProto | NodeProto
 
 
 def _may_decide_a_shape(var: Var) -> bool:
@@ -289,37 +269,18 @@ def _may_decide_a_shape(var: Var) -> bool:
 
 def _weight_contents(
     blocks: Iterable[tuple[GraphProto, Block]], weights: Iterable[Var]
-) -> Mapping[VarId, _Content]:
-    """Return the values of the weights that may decide a shape and are stored in the model.
-
-    A weight is an initializer or the output of a Constant node.
-    """
+) -> Mapping[VarId, TensorProto]:
+    """Return the weights that may decide a shape and are stored in the model, as tensors without names."""
     small = {(var.block, var.name): var.id for var in weights if _may_decide_a_shape(var)}
-    contents: dict[VarId, _Content] = {}
+    contents: dict[VarId, TensorProto] = {}
     for graph, block in blocks if small else ():
-        for tensor in graph.initializer:
-            weight = small.pop((block.path, tensor.name), None)
+        for name, tensor in constant_tensors(graph):
+            weight = small.get((block.path, name))
             if weight is not None and tensor.data_location != tensor.EXTERNAL:
-                contents[weight] = _Content(_tensor_value(tensor), tensor)
-    # The remaining ones are outputs of Constant nodes.
-    for graph, block in blocks if small else ():
-        for op in block.ops:
-            if op.type == "Constant" and op.outputs and op.outputs[0]:
-                node = graph.node[op.source]
-                weight = small.get((block.path, node.output[0]))
-                if weight is not None:
-                    value = tuple(a.SerializeToString() for a in node.attribute)
-                    contents[weight] = _Content(value, node)
+                content = contents[weight] = type(tensor)()
+                content.CopyFrom(tensor)
+                content.ClearField("name")  # equal weights have equal bytes
     return contents
-
-
-def _tensor_value(tensor: TensorProto) -> Hashable:
-    """Return the type, dims and data of a small tensor; equal for equal tensors."""
-    return (
-        tensor.data_type,
-        *(tuple(tensor.dims), tensor.raw_data, tuple(tensor.int64_data)),
-        *(tuple(tensor.int32_data), tuple(tensor.float_data)),
-    )
 
 
 # The query model.
@@ -341,20 +302,13 @@ def _wrong_outputs(
     If inference fails, the result is empty.
     """
     query = _QueryModel(model, index.vars, index.contents)
-    shape_ops = _shape_ops(index, (op for op, _ in representatives.values()))
-    for op, node in shape_ops:
+    for op, node in _shape_ops(index, (op for op, _ in representatives.values())):
         query.add_connected(node, op)
-    computed = {var for op, _ in shape_ops for var in op.outputs}
-    names: dict[Hashable, list[str]] = {}
-    for key, (op, node) in representatives.items():
-        first = op.inputs[0] if op.inputs else VarId("")
-        # Inference crashes on `TYPE_REQUIRED` operators unless the query declares the first input's type;
-        # it does not declare computed values.
-        is_typed = first and first not in computed and element_type(index.vars[first].dtype)
-        if is_typed or op.type not in TYPE_REQUIRED:
-            names[key] = query.add(node, op)
-    answer = infer_unguarded(query.data())
-    types = declared_types(answer.graph) if answer is not None else {}
+    names = {key: query.add(node, op) for key, (op, node) in representatives.items()}
+    try:
+        types = declared_types(infer_shapes(query.data()).graph)
+    except Exception:  # noqa: BLE001 - of many types
+        return {}
     wrong: dict[Hashable, list[_WrongOutput]] = {}
     for key, output_names in names.items():
         op, _ = representatives[key]
@@ -369,8 +323,7 @@ def _wrong_outputs(
 def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
     """Return the ops that compute the shapes that queried ops read, producers first.
 
-    Only standard operators without subgraphs on which inference cannot crash; what others compute stays
-    unknown.
+    Only standard operators without subgraphs; what others compute stays unknown.
     """
     waiting = [var for op in queried for var in index.computed_shape_inputs(op)]
     if not waiting:
@@ -379,7 +332,7 @@ def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
     ops: list[OpNode] = []
     for graph, block in index.blocks:
         for op in block.ops:
-            if not op.bodies and not op.domain and op.type not in TYPE_REQUIRED:
+            if not op.bodies and not op.domain:
                 producer.update(dict.fromkeys(op.outputs, len(ops)))
                 ops.append((op, graph.node[op.source]))
     positions: set[int] = set()
@@ -406,7 +359,10 @@ class _QueryModel:
     """
 
     def __init__(
-        self, model: ModelProto, vars_: Mapping[VarId, Var], contents: Mapping[VarId, _Content]
+        self,
+        model: ModelProto,
+        vars_: Mapping[VarId, Var],
+        contents: Mapping[VarId, TensorProto],
     ) -> None:
         self._vars, self._contents = vars_, contents
         self._names: dict[VarId, str] = {}
@@ -447,13 +403,9 @@ class _QueryModel:
         content = self._contents.get(var)
         if content is None:
             self._add_input(name, self._vars[var])
-        elif hasattr(content.source, "op_type"):  # a Constant node
-            node = self._model.graph.node.add()
-            node.CopyFrom(content.source)
-            node.output[:] = [name]
         else:
             tensor = self._model.graph.initializer.add()
-            tensor.CopyFrom(content.source)
+            tensor.CopyFrom(content)
             tensor.name = name
         return name
 
@@ -462,19 +414,8 @@ class _QueryModel:
         value = self._model.graph.input.add()
         value.name = name
         elem_type = element_type(var.dtype)
-        if not elem_type:
-            return
-        tensor = value.type.tensor_type
-        tensor.elem_type = elem_type
-        if var.shape is None:
-            return
-        tensor.shape.SetInParent()
-        for dim in var.shape:
-            target = tensor.shape.dim.add()
-            if isinstance(dim, int):
-                target.dim_value = dim
-            elif dim is not None:
-                target.dim_param = dim
+        if elem_type:
+            value.type.CopyFrom(tensor_type(elem_type, var.shape))
 
 
 # Comparison and text.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import names_taken
-from memplan_cli.onnx_io.load import lazy
+from memplan_cli.onnx_io.load import first_line, lazy
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.annotations import (
     DimNames,
@@ -16,6 +16,7 @@ from memplan_cli.onnx_io.shapes.annotations import (
     restore_annotations,
     take_annotations,
 )
+from memplan_cli.onnx_io.shapes.generated_names import clear_generated_names
 from memplan_cli.onnx_io.shapes.lattice import has_holes
 from memplan_cli.onnx_io.shapes.light_model import (
     add_known,
@@ -27,7 +28,6 @@ from memplan_cli.onnx_io.shapes.light_model import (
     name_free_dims,
 )
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
-from memplan_cli.onnx_io.shapes.workarounds import add_dropout_masks, clear_generated_names
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def infer(
     """
     source = lazy(model)
     del model
-    op_types = {node.op_type for node in source.model.graph.node}
-    has_subgraphs = not op_types.isdisjoint(CONTROL_FLOW)
+    has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
     light, taken = light_copy(source.model), names_taken(source.model)
     source.release()
     name_free_dims(light, taken)
@@ -68,7 +67,7 @@ def infer(
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
     constant_inputs = as_constants(light, bindings.values)
-    infer_level = _OneLevelInference(has_dropout=has_subgraphs or "Dropout" in op_types)
+    infer_level = _OneLevelInference()
     # Inferred without the removed types first; only if some of them tell more, once more with these.
     if any(annotations):
         inferred = (
@@ -98,17 +97,15 @@ def _infer_with_subgraphs(light: ModelProto, infer_level: _OneLevelInference) ->
 
 @dataclass(slots=True)
 class _OneLevelInference:
-    """Inference of one graph: ONNX's, with its repairs, and an interpretation of what it leaves open.
+    """Inference of one graph: ONNX's, and an interpretation of what it leaves open.
 
     Attributes:
         warnings: failures of ONNX's inference; each call may add one.
-        has_dropout: whether the model may have a Dropout, whose masks ONNX's inference leaves out.
         has_failed: whether ONNX's inference failed in the last call. Such a model may be invalid and is not
             interpreted.
     """
 
     warnings: list[str] = field(default_factory=list)
-    has_dropout: bool = True
     has_failed: bool = False
 
     def distinct_warnings(self) -> tuple[str, ...]:
@@ -124,7 +121,7 @@ class _OneLevelInference:
         self.has_failed = False
         inferred = self._infer_with_onnx(data, model_class)
         if not self.has_failed and has_holes(inferred.graph):
-            from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
+            from memplan_cli.onnx_io.shapes.interpret import interpret
 
             declare(inferred.graph, interpret(inferred).types)
         return inferred
@@ -138,13 +135,9 @@ class _OneLevelInference:
 
         try:
             inferred = infer_shapes(data)
-            # Inferred again with the added masks, because other values may depend on them.
-            if self.has_dropout and add_dropout_masks(inferred):
-                inferred = infer_shapes(inferred.SerializeToString())
         except Exception as error:  # noqa: BLE001 - of many types
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             text = "ONNX shape inference failed, the file's own shapes are used"
-            self.warnings.append(f"{text}: {lines[0][:200]}")
+            self.warnings.append(f"{text}: {first_line(error)}")
             self.has_failed = True
             inferred = model_class()
             inferred.ParseFromString(data)

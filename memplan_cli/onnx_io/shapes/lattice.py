@@ -9,6 +9,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.protobuf import messages
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -39,6 +41,13 @@ def _dim(dim: TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
     return dim.dim_param or None
+
+
+def tensor_type(elem_type: int, shape: Shape | None) -> TypeProto:
+    """Return a tensor's `TypeProto` from a ``TensorProto.DataType`` number and a shape."""
+    type_proto: TypeProto = messages().TypeProto()
+    type_proto.tensor_type.elem_type = elem_type
+    return with_shape(type_proto, shape)
 
 
 def with_shape(type_proto: TypeProto, shape: Shape | None) -> TypeProto:

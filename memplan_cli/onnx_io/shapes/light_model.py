@@ -16,7 +16,13 @@ from memplan_cli.core.symbolic.polynomials import as_name, format_atom, symbol_n
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, is_nameless, names_taken
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
+from memplan_cli.onnx_io.shapes.lattice import (
+    is_complete,
+    merged,
+    shape_in,
+    tensor_type,
+    with_shape,
+)
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type
 
@@ -69,21 +75,16 @@ def _may_decide_a_shape(tensor: TensorProto) -> bool:
 
 
 def _typed_value(name: str, elem_type: int, shape: Shape) -> ValueInfoProto:
-    """Return a ``ValueInfoProto`` of a tensor."""
     value: ValueInfoProto = messages().ValueInfoProto(name=name)
-    value.type.tensor_type.elem_type = elem_type
-    value.type.CopyFrom(with_shape(value.type, shape))
+    value.type.CopyFrom(tensor_type(elem_type, shape))
     return value
 
 
 def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> None:
     """Give each unnamed free dim of an input a name of its own, in place, so that it can be bound.
 
-    A text that is no name (``?``) is removed from all other values.
-
-    Args:
-        model: the model.
-        taken: names of dims that must not be used; those of the model by default.
+    A text that is no name (``?``) is removed from all other values. Names in ``taken`` are not used; by
+    default those of `names_taken`.
     """
     taken = names_taken(model) if taken is None else taken
     for value in model.graph.input:

@@ -1,20 +1,29 @@
-"""ONNX's own shape inference, called so that it cannot crash the process.
+"""ONNX's own shape inference, kept from the nodes on which it crashes or errs (onnx 1.23.2).
 
-In onnx 1.23.2 the inference functions of five operators dereference the type of their first input
-without a check (found by trying every operator with an untyped input): the process dies of SIGSEGV.
-Such nodes are hidden under another operator's name until their input has a type.
+Each defect was found by trying every operator, or by comparing inference with a run:
+
+- The inference functions of five operators (`TYPE_REQUIRED`) dereference the type of their first input
+  without a check: with an untyped input the process dies of SIGSEGV.
+- Attention: the scores get a number for the key length even if it is unknown (0 for a free length,
+  and past keys are not counted). With heads merged into the last dim, a named width is taken for 0.
+- STFT: the default of ``onesided``, 1, is taken for 0.
+- Slice of a shape: a start that data propagation does not know is taken for 0.
+
+Such nodes are changed before inference, and the result has the original ones again. The types that are
+then missing are found by `interpret`.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.onnx_io.shapes.workarounds import infer_with_workarounds
-from memplan_cli.onnx_io.traversal import subgraphs
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -23,59 +32,56 @@ if TYPE_CHECKING:
 TYPE_REQUIRED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
 """Operators on which inference crashes unless their first input has a type."""
 
-_HIDDEN = ".untyped"
+WRONG_TYPES = ("Attention", "STFT")
+"""Operators for which inference may return wrong types."""
+
+_MAY_BE_CHANGED = (*TYPE_REQUIRED, *WRONG_TYPES, "Slice")
+
+_SCORES = 3
+"""Attention's output of scores: (batch, query heads, queries, past and new keys)."""
+
+_STARTS, _ENDS = 1, 2
+"""Inputs of Slice (opset 10 on)."""
+
+_HIDDEN = ".hidden"
 """Suffix of a hidden node's operator: it has no schema, so inference skips the node."""
+
+_UNDEFINED = "memplan: undefined"
+"""Name of an input that no node defines: data propagation stops at it."""
+
+_INT = 2
+"""``AttributeProto.INT``."""
 
 _IR_VERSION = 10
 """IR version for the inference of single nodes; from 4 on it makes no difference."""
-
-_MAX_ROUNDS = 8
-"""Rounds of inference; each can give a type to the inputs of more hidden nodes."""
 
 
 def infer_shapes(data: bytes) -> ModelProto:
     """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
-    Nodes on which inference would crash are hidden. Each round of inference may give their inputs types; then
-    they are shown, and the next round infers them.
-
     Raises:
         Exception: of many types; inference does not accept the model.
     """
-    if not any(op_type.encode() in data for op_type in TYPE_REQUIRED):
-        return infer_with_workarounds(data, _infer)
+    # Much faster than decoding the model, and enough to see that no such node is in it.
+    if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
+        return _infer(data)
     model = messages().ModelProto.FromString(data)
-    hidden = [node for node, typed in _crash_candidates(model.graph, frozenset()) if not typed]
-    for node in hidden:
-        node.op_type += _HIDDEN
-    for _ in range(_MAX_ROUNDS):
-        inferred = infer_with_workarounds(model.SerializeToString(), _infer)
-        # Inference keeps the nodes and their order.
-        is_typed = [typed for _, typed in _crash_candidates(inferred.graph, frozenset())]
-        nodes = [node for node, _ in _crash_candidates(model.graph, frozenset())]
-        ready = [
-            node
-            for node, typed in zip(nodes, is_typed, strict=True)
-            if typed and node.op_type.endswith(_HIDDEN)
-        ]
-        if not ready:
-            break
-        for node in ready:
-            node.op_type = node.op_type.removesuffix(_HIDDEN)
-    for node, _ in _crash_candidates(inferred.graph, frozenset()):
-        node.op_type = node.op_type.removesuffix(_HIDDEN)
+    untyped = {id(node): node for node in _untyped_nodes(model.graph, frozenset())}
+    computed = _computed_values(model)
+    originals = [
+        (graph_index, node_index, original)
+        for graph_index, graph in enumerate(graphs(model.graph))
+        for node_index, node in enumerate(graph.node)
+        if (original := _change_for_inference(node, computed, hide=id(node) in untyped))
+    ]
+    if not originals:
+        del model  # inference makes two more copies
+        return _infer(data)
+    inferred = _infer(model.SerializeToString())
+    inferred_graphs = tuple(graphs(inferred.graph))
+    for graph_index, node_index, original in originals:
+        inferred_graphs[graph_index].node[node_index].CopyFrom(original)
     return inferred
-
-
-def infer_unguarded(data: bytes) -> ModelProto | None:
-    """Return a serialized model with inferred types, None if inference raises.
-
-    The caller makes sure that nodes of `TYPE_REQUIRED` operators have typed inputs.
-    """
-    try:
-        return infer_with_workarounds(data, _infer)
-    except Exception:  # noqa: BLE001 - of many types
-        return None
 
 
 def infer_node(
@@ -124,12 +130,56 @@ def _infer(data: bytes) -> ModelProto:
     return model
 
 
-def _crash_candidates(
-    graph: GraphProto, outer_typed: frozenset[str]
-) -> Iterator[tuple[NodeProto, bool]]:
-    """Yield each node of a `TYPE_REQUIRED` operator, hidden or not, and whether its first input has a type.
+def unreliable_values(graph: GraphProto) -> frozenset[str]:
+    """Return the values of one block whose types no inference function of ONNX gets right.
 
-    Subgraphs are included; ``outer_typed`` are the values around the graph that have a type.
+    These are the wrong outputs of nodes, and all that is computed from them. ONNX Runtime uses the same
+    inference functions.
+    """
+    unreliable: set[str] = set()
+    for node in graph.node:
+        unreliable.update(node.output[output] for output in _wrong_outputs(node))
+        if not unreliable.isdisjoint(node.input):
+            unreliable.update(node.output)
+    return frozenset(unreliable - {""})
+
+
+def _wrong_outputs(node: NodeProto) -> Sequence[int]:
+    """Return the output positions for which inference would return wrong types."""
+    if node.domain not in STANDARD_DOMAINS:
+        return ()
+    if _has_merged_heads(node):  # a named width is taken for 0
+        return range(len(node.output))
+    if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
+        return (_SCORES,)
+    if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
+        return (0,)  # the default is taken for 0
+    return ()
+
+
+def _has_merged_heads(node: NodeProto) -> bool:
+    """Whether a node is an Attention whose inputs are (batch, length, heads * head size).
+
+    Only then it has an attribute with the number of heads.
+    """
+    return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
+
+
+def _computed_values(model: ModelProto) -> frozenset[str]:
+    """Return the names of all inputs and node outputs, those of Constant nodes excepted, at any depth."""
+    names: set[str] = set()
+    for graph in graphs(model.graph):
+        names.update(value.name for value in graph.input)
+        for node in graph.node:
+            if node.op_type != "Constant":
+                names.update(node.output)
+    return frozenset(names)
+
+
+def _untyped_nodes(graph: GraphProto, outer_typed: frozenset[str]) -> Iterator[NodeProto]:
+    """Yield the `TYPE_REQUIRED` nodes whose first input has no declared type, those of subgraphs included.
+
+    ``outer_typed`` are the values around the graph that have a type.
     """
     typed = outer_typed | {
         value.name
@@ -138,7 +188,37 @@ def _crash_candidates(
     }
     typed |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type.removesuffix(_HIDDEN) in TYPE_REQUIRED:
-            yield node, bool(node.input) and node.input[0] in typed
+        if node.op_type in TYPE_REQUIRED and not typed.issuperset(node.input[:1]):
+            yield node
         for _, body in subgraphs(node):
-            yield from _crash_candidates(body, typed)
+            yield from _untyped_nodes(body, typed)
+
+
+def _change_for_inference(
+    node: NodeProto, computed: Collection[str], *, hide: bool
+) -> NodeProto | None:
+    """Change a node that inference would misread, in place; return a copy of the original, None if unchanged.
+
+    Nodes on which inference may crash (``hide``), and an Attention with merged heads, are hidden. Another
+    Attention loses its output of scores, and an STFT gets the default of ``onesided`` as an attribute. A
+    Slice whose starts are computed gets undefined ends, at which data propagation stops; the inferred
+    type stays the same, since it depends on the ends only if the starts are constant.
+    """
+    has_computed_start = (
+        node.op_type == "Slice"
+        and node.domain in STANDARD_DOMAINS
+        and len(node.input) > _ENDS  # before opset 10 starts and ends are attributes
+        and node.input[_STARTS] in computed
+    )
+    if not hide and not has_computed_start and not _wrong_outputs(node):
+        return None
+    original = deepcopy(node)
+    if hide or _has_merged_heads(node):
+        node.op_type += _HIDDEN
+    elif has_computed_start:
+        node.input[_ENDS] = _UNDEFINED
+    elif node.op_type == "Attention":
+        node.output[_SCORES] = ""
+    else:
+        node.attribute.add(name="onesided", type=_INT, i=1)
+    return original

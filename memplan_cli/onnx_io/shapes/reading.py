@@ -34,7 +34,7 @@ class Loaded:
 
     Attributes:
         program: the program.
-        warnings: what the user should know.
+        warnings: texts for the user.
         observed: whether some shapes are those of one run, or depend on values that were given.
         seen: the vars whose sizes are known from that run only.
         skipped: paths of the blocks that no run under the binding enters.

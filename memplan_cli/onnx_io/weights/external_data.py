@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import re
 import shutil
-import zlib
 from copy import deepcopy
 from mmap import ACCESS_READ, mmap
 from os.path import realpath
@@ -30,7 +27,7 @@ from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.weights.sizes import check_tensor, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from onnx import ModelProto, TensorProto
 
@@ -57,7 +54,7 @@ def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield all tensors of a model: initializers, sparse ones, and tensors in node attributes."""
+    """Yield all tensors of a model, those in node attributes and subgraphs included."""
     stack = [model.graph]
     while stack:
         graph = stack.pop()
@@ -85,7 +82,7 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
     """
     names: dict[str, None] = {}
     for tensor in tensors:
-        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        location = entries_of(tensor).get("location", "")
         # A colon among the first two characters: a drive of Windows.
         path = PurePosixPath(location.replace("\\", "/"))
         if not location or path.is_absolute() or ".." in path.parts or ":" in location[:2]:
@@ -135,13 +132,12 @@ def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
             )
     sizes = {n: (folder / n).stat().st_size for n in names if (folder / n).is_file()}
     for tensor in tensors:
-        entries = _entries(tensor)
-        size = sizes.get(entries["location"])
-        needed = _number(entries, "offset", tensor) + _number(entries, "length", tensor)
+        location = entries_of(tensor)["location"]
+        size, needed = sizes.get(location), sum(data_range(tensor))
         if size is not None and size < needed:
             raise ModelError(
                 f"tensor {tensor.name[:120]!r} needs {needed} bytes of "
-                f"{folder / entries['location']}, which has {size}"
+                f"{folder / location}, which has {size}"
             )
 
 
@@ -152,35 +148,48 @@ def loaded(tensor: TensorProto, folder: Path) -> TensorProto:
     """
     copy = deepcopy(tensor)
     if tensor.data_location == tensor.EXTERNAL:
-        entries = _entries(tensor)
-        with (folder / entries["location"]).open("rb") as file:
-            file.seek(_number(entries, "offset", tensor))
-            copy.raw_data = file.read(
-                _number(entries, "length", tensor) or tensor_bytes(tensor)
-            )
+        offset, length = data_range(tensor)
+        with (folder / entries_of(tensor)["location"]).open("rb") as file:
+            file.seek(offset)
+            copy.raw_data = file.read(length or tensor_bytes(tensor))
         copy.ClearField("external_data")
         copy.ClearField("data_location")
     return copy
 
 
-def _entries(tensor: TensorProto) -> dict[str, str]:
+def entries_of(tensor: TensorProto) -> dict[str, str]:
+    """Return the entries of an external tensor: ``location``, ``offset``, ``length`` and others."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
-    """Return ``offset`` or ``length`` of an external tensor; 0 if absent.
+def parse_number(text: str, tensor: TensorProto) -> int:
+    """Parse a number in an entry of an external tensor.
 
     Raises:
         ModelError: it is no number of at most 19 digits, which are enough for 63 bits.
     """
-    text = entries.get(key, "0")
     if not text.isdecimal() or len(text) > 19:
-        raise ModelError(f"tensor {tensor.name[:120]!r} has {text[:40]!r} as its data's {key}")
+        raise ModelError(
+            f"tensor {tensor.name[:120]!r} has {text[:40]!r} where a number is expected"
+        )
     return int(text)
 
 
+def data_range(tensor: TensorProto) -> tuple[int, int]:
+    """Return offset and length of an external tensor's data in its file; each is 0 if it is not stated.
+
+    Raises:
+        ModelError: one is no number.
+    """
+    entries = entries_of(tensor)
+    return (
+        parse_number(entries.get("offset", "0"), tensor),
+        parse_number(entries.get("length", "0"), tensor),
+    )
+
+
 def _link_target(path: Path) -> Path:
-    """Return the file that a path leads to; a circle of links leads to itself, where no file is."""
+    """Return the file that a path leads to; a circle of links leads to itself, where there is no file."""
     return Path(realpath(path))
 
 
@@ -221,8 +230,6 @@ def copy_along(
             if not (source / name).is_file():
                 continue
             place = target / name
-            if name in own:
-                _restore_abandoned(place)
             if name in own and place.exists():
                 place.replace(_aside(place))
                 # Before the copy: if that fails, `remove` restores the file.
@@ -252,7 +259,11 @@ def create(
             os.fsync(file.fileno())
         if place.name in own and place.exists():
             place.replace(_aside(place))
-        partial.replace(place)
+        try:
+            partial.replace(place)
+        except OSError:
+            remove([place])  # restores the file that was set aside
+            raise
     except OSError as error:
         raise ModelError(f"{place} cannot be written: {error.strerror}") from error
     finally:
@@ -262,38 +273,7 @@ def create(
 
 def _aside(path: Path) -> Path:
     """Return the name of a file while it is set aside by this process."""
-    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.old")
-
-
-def _machine() -> str:
-    """Return a hash of the host name: process ids of other machines mean nothing here."""
-    return f"{zlib.crc32(platform.node().encode()):08x}"
-
-
-def _restore_abandoned(path: Path) -> None:
-    """Restore a file that a killed process of this machine had set aside, over its successor.
-
-    Either version is about to be replaced by this process, and restoring the old one leaves no stray
-    file behind.
-    """
-    pattern = re.compile(rf"{re.escape(f'.{path.name}.{_machine()}-')}(\d+)\.old")
-    for aside in path.parent.iterdir() if path.parent.is_dir() else ():
-        match = pattern.fullmatch(aside.name)
-        if match and aside.is_file() and not aside.is_symlink() and _is_gone(int(match[1])):
-            aside.replace(path)
-
-
-def _is_gone(process: int) -> bool:
-    """Whether no process has this id; False on systems where a check could harm the process."""
-    if os.name != "posix":
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False  # the process exists and belongs to another user
-    return False
+    return path.with_name(f".{path.name}.{os.getpid()}.old")
 
 
 def forget(created: Sequence[Path]) -> None:

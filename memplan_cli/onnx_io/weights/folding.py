@@ -17,6 +17,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.graph_editor import keep, producer_nodes, replace_nodes
 from memplan_cli.onnx_io.interface import opset_versions
+from memplan_cli.onnx_io.load import first_line
 from memplan_cli.onnx_io.reference import evaluate_node
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import element_type
@@ -40,8 +41,8 @@ class Scope:
     """The names that nodes of a graph can read.
 
     Attributes:
-        tensors: initializers, and Constant nodes with a tensor, by name.
-        producers: the other nodes of the graph, by the names of their outputs.
+        tensors: initializers, and the tensors of Constant nodes.
+        producers: the other nodes, by the names of their outputs.
         outer: the scope of the graph around it; None for the main graph.
     """
 
@@ -84,12 +85,7 @@ _Value = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Computes the values of constant expressions.
-
-    Attributes:
-        model: the model, for its opsets.
-        folder: where its external data lies.
-    """
+    """Computes the values of constant expressions of a model, whose external data lies in ``folder``."""
 
     model: ModelProto
     folder: Path
@@ -129,7 +125,6 @@ class Evaluator:
                     yield name, result
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute a node from its operands by name; return its results by name."""
         # Folded nodes on dtypes that numpy lacks only move elements, so their bits may be any integers.
         carried = {name: _carried(array) for name, array in operands.items()}
         inputs = [carried.get(name) for name in node.input]
@@ -146,7 +141,7 @@ class Evaluator:
             names = [name for name in node.output if name]
             label = node.name or node.output[0]
             raise ModelError(
-                f"{label[:120]!r} cannot be folded: {node.op_type}: {_first_line(error)}",
+                f"{label[:120]!r} cannot be folded: {node.op_type}: {first_line(error)}",
                 hint=f"leave it as it is: --exclude {names[0]}",
             ) from error
         return {name: _restored(array, operands.values()) for name, array in named.items()}
@@ -210,11 +205,6 @@ _CORRECTED: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] =
     "Slice": _sliced,
 }
 """Operators that the reference evaluator computes wrongly or refuses."""
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
 
 
 def _operand_values(node: NodeProto, scope: Scope) -> list[_Value]:
@@ -294,7 +284,7 @@ def folded_model(
     Args:
         model: The model that the program was read from.
         program: The program after folding: folded ops are gone, their results are weights.
-        evaluator: Computes the values from the model's weights.
+        evaluator: Computes the values.
         store: Stores new weights of the main graph; those of subgraphs stay in the model file.
 
     Raises:
@@ -314,10 +304,7 @@ def folded_model(
 class _Folding:
     """Folds the graphs of one model in place.
 
-    Attributes:
-        evaluator: computes values.
-        weights: the weights after folding, by the path of their block and by name.
-        store: stores new weights of the main graph.
+    ``weights`` are those after folding, by the path of their block and by name.
     """
 
     evaluator: Evaluator
@@ -333,7 +320,7 @@ class _Folding:
             graph: The graph to change.
             original: The same graph unchanged, from which values are computed.
             block: The ops that remain.
-            outer: The scope around the graph.
+            outer: The scope around the graph; None for the main graph.
         """
         kept = sorted({op.source for op in block.ops if op.source >= 0})
         new_index = {old: index for index, old in enumerate(kept)}

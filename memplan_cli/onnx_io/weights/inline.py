@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.weights.sizes import tensor_bytes
+from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS, tensor_bytes
 from memplan_cli.onnx_io.weights.tensor_data import (
     MIN_EXTERNAL_BYTES,
     refer_to_file,
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 WORTH = 1 << 20
 """Least bytes of weights in the model file for which their load cost is measured and saved."""
-
-_TYPED_FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
 
 
 def inline_bytes(model: ModelProto) -> int:
@@ -55,7 +53,7 @@ def _raw_bytes(tensor: TensorProto) -> bytes:
     """Return the data of a tensor, from ``raw_data`` or converted from typed fields."""
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
-    if any(len(getattr(tensor, field)) for field in _TYPED_FIELDS):
+    if any(len(getattr(tensor, field)) for field in TYPED_FIELDS):
         from onnx import numpy_helper
 
         return bytes(numpy_helper.to_array(tensor).tobytes())
@@ -74,12 +72,9 @@ def with_external_data(model: ModelProto, out: Path) -> None:
 
 
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
-    """Return a copy of a model whose large weights are in a data file; equal ones are stored once.
+    """Return a copy of a model whose large weights are in an empty data file; equal ones are stored once.
 
-    Args:
-        model: The model; data that is external already stays where it is.
-        name: The location by which the copy refers to the file.
-        file: The empty file that the weights are written to.
+    The copy refers to the file as ``name``. Data that is external already stays where it is.
     """
     copy = deepcopy(model)
     offsets: dict[bytes, int] = {}
@@ -89,7 +84,7 @@ def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
         if digest not in offsets:
             offsets[digest] = start_page(file)
             file.write(data)
-        for field in ("raw_data", *_TYPED_FIELDS):
+        for field in ("raw_data", *TYPED_FIELDS):
             tensor.ClearField(field)
         refer_to_file(tensor, name, offsets[digest], len(data))
     # A message keeps the memory of cleared fields: parse it again.

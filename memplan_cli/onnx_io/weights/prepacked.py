@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.traversal import captures, defined, graphs, subgraphs
-from memplan_cli.onnx_io.weights.external_data import external_tensors
+from memplan_cli.onnx_io.weights.external_data import (
+    data_range,
+    entries_of,
+    external_tensors,
+    parse_number,
+)
 from memplan_cli.onnx_io.weights.tensor_data import start_page
 
 if TYPE_CHECKING:
@@ -50,21 +55,19 @@ def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
     Raises:
         ModelError: an entry does not have the form that ONNX Runtime writes.
     """
-    entries = _entries(tensor)
+    entries = entries_of(tensor)
     for name, value in entries.items():
         if name.startswith(_PREPACKED):
             key, *parts = value.split("|")
             location = entries.get("location", "")
-            yield key, tuple(_parse_blob(location, part, tensor.name)[0] for part in parts)
+            yield key, tuple(_parse_blob(location, part, tensor)[0] for part in parts)
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:
     """Write all external data into one file, each blob on a page; equal blobs are stored once.
 
-    Args:
-        model: Changed in place: its tensors then refer to ``data`` by its name.
-        data: The file to write, in the folder of the model's present data files; it may be one of
-            them.
+    The model's tensors then refer to the file ``data``, which is in the folder of the present data files
+    and may be one of them.
 
     Raises:
         ModelError: an entry is invalid, or data is missing.
@@ -92,13 +95,7 @@ def _blobs(tensor: TensorProto) -> Iterator[Blob]:
 
 def _own_blob(tensor: TensorProto) -> Blob:
     """Return the range of a tensor's own data; ONNX Runtime always writes its offset and length."""
-    entries = _entries(tensor)
-    offset = _number(entries.get("offset", "0"), tensor.name)
-    return Blob(entries["location"], offset, _number(entries.get("length", "0"), tensor.name))
-
-
-def _entries(tensor: TensorProto) -> Mapping[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
+    return Blob(entries_of(tensor)["location"], *data_range(tensor))
 
 
 def _copy_blobs(blobs: Collection[Blob], folder: Path, file: BinaryIO) -> Mapping[Blob, int]:
@@ -151,7 +148,7 @@ def _read_blob(folder: Path, blob: Blob) -> Iterator[bytes]:
 
 def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location: str) -> None:
     """Replace the external data entries of a tensor by those of its copied blobs, in place."""
-    old = _entries(tensor)
+    old = entries_of(tensor)
     own = _own_blob(tensor)
     new = {**old, "location": location, "offset": str(offsets[own]), "length": str(own.length)}
     new.pop("checksum", None)  # of the old file as a whole
@@ -160,25 +157,18 @@ def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location:
             key, *parts = value.split("|")
             new[name] = key
             for part in parts:
-                blob, checksum = _parse_blob(old["location"], part, tensor.name)
+                blob, checksum = _parse_blob(old["location"], part, tensor)
                 new[name] += f"|{offsets[blob]};{blob.length};{checksum}"
     del tensor.external_data[:]
     for name, value in new.items():
         tensor.external_data.add(key=name, value=value)
 
 
-def _parse_blob(location: str, text: str, name: str) -> tuple[Blob, str]:
-    """Parse ``offset;length;checksum`` of tensor ``name``; return the blob and the checksum."""
+def _parse_blob(location: str, text: str, tensor: TensorProto) -> tuple[Blob, str]:
+    """Parse ``offset;length;checksum``; return the blob and the checksum."""
     offset, _, rest = text.partition(";")
     length, _, checksum = rest.partition(";")
-    return Blob(location, _number(offset, name), _number(length, name)), checksum
-
-
-def _number(text: str, name: str) -> int:
-    """Return a number in the external data of tensor ``name``; 19 digits are enough for 63 bits."""
-    if not text.isdecimal() or len(text) > 19:
-        raise ModelError(f"tensor {name[:120]!r} has {text[:40]!r} where a number is expected")
-    return int(text)
+    return Blob(location, parse_number(offset, tensor), parse_number(length, tensor)), checksum
 
 
 def hoist_packed(model: ModelProto) -> tuple[str, ...]:

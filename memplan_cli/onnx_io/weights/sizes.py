@@ -14,7 +14,18 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onnx import GraphProto, TensorProto
+
+TYPED_FIELDS: Mapping[str, int] = {
+    "float_data": 4,
+    "int32_data": 4,
+    "int64_data": 8,
+    "double_data": 8,
+    "uint64_data": 8,
+}
+"""Typed data field of a tensor -> bytes of one value in memory after parsing."""
 
 _MAX_TENSOR_BYTES = 2**63 - 1
 """Sizes are 64-bit ints."""
@@ -105,13 +116,7 @@ def _check_data(tensor: TensorProto) -> None:
         expected *= 2
     elif bits < 8:
         expected = -(-expected * bits // 8)
-    count = sum(
-        len(values)
-        for values in (
-            *(tensor.float_data, tensor.int32_data, tensor.int64_data),
-            *(tensor.double_data, tensor.uint64_data),
-        )
-    )
+    count = sum(len(getattr(tensor, field)) for field in TYPED_FIELDS)
     if count not in (expected, 0):
         raise _mismatch(tensor, f"{count} values")
 

@@ -10,21 +10,13 @@ from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
+from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from onnx import ModelProto, TensorProto
-
-_TYPED_FIELDS: Mapping[str, int] = {
-    "float_data": 4,
-    "int32_data": 4,
-    "int64_data": 8,
-    "double_data": 8,
-    "uint64_data": 8,
-}
-"""Typed data field -> bytes of one value in memory after parsing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,7 @@ class StoredModel:
         size: bytes of the file, without external data.
         nodes: number of nodes in all graphs.
         weights: in the order of the file.
-        operands: the inputs of the node that produces a value, by the name of the value.
+        operands: by name of a value, the inputs of the node that produces it.
     """
 
     size: int
@@ -93,9 +85,7 @@ def _weights(model: ModelProto) -> list[StoredWeight]:
 def _stored(name: str, tensor: TensorProto) -> StoredWeight:
     """Describe a weight; external data has the bytes of its dims and dtype, other data those present."""
     if tensor.data_location != tensor.EXTERNAL:
-        typed = sum(
-            len(getattr(tensor, field)) * size for field, size in _TYPED_FIELDS.items()
-        )
+        typed = sum(len(getattr(tensor, field)) * size for field, size in TYPED_FIELDS.items())
         return StoredWeight(name, len(tensor.raw_data) or typed, inside=True)
     from onnx import helper
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.types import dtype_name
-from memplan_cli.onnx_io.weights.external_data import loaded, locations
+from memplan_cli.onnx_io.weights.external_data import (
+    data_range,
+    entries_of,
+    loaded,
+    locations,
+)
+from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,11 +36,6 @@ MIN_EXTERNAL_BYTES = 1024
 _CHUNK = 16 << 20
 """Bytes of an array that are made contiguous at a time."""
 
-_DATA_FIELDS = (
-    *("raw_data", "float_data", "double_data"),
-    *("int32_data", "int64_data", "uint64_data"),
-)
-
 
 def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     """Return the values of a tensor; external data is memory-mapped.
@@ -47,7 +48,8 @@ def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
 
     shape = tuple(tensor.dims)
     if tensor.data_location != tensor.EXTERNAL:
-        if 0 not in shape and not any(len(getattr(tensor, field)) for field in _DATA_FIELDS):
+        fields = ("raw_data", *TYPED_FIELDS)
+        if 0 not in shape and not any(len(getattr(tensor, field)) for field in fields):
             raise ModelError(
                 f"{tensor.name[:120]!r} has no data: constants cannot be folded",
                 hint="give the model its weights, or leave --fold-constants out",
@@ -57,9 +59,8 @@ def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if 0 in shape:
         return np.empty(shape, dtype)
-    entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
-        return np.memmap(folder / location, dtype, "r", int(entries.get("offset", "0")), shape)
+        return np.memmap(folder / location, dtype, "r", data_range(tensor)[0], shape)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"the weights in {folder / location} cannot be read: constants cannot be folded",
@@ -78,12 +79,7 @@ def store_inside(tensor: TensorProto, array: NDArray[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of external data that is being written.
-
-    Attributes:
-        name: the location by which tensors refer to the file.
-        file: the open file.
-    """
+    """An open file of external data, and the location ``name`` by which tensors refer to it."""
 
     name: str
     file: BinaryIO
@@ -127,12 +123,7 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
     """Return a range of a weight along one axis, as a tensor without a name.
 
     If the range is contiguous in an external file, the result refers to these bytes; otherwise it
-    holds a copy.
-
-    Args:
-        tensor: The weight.
-        cut: The axis, start and stop.
-        folders: The folders that may contain the external data.
+    holds a copy, which is read from the file in one of ``folders``.
     """
     from onnx import numpy_helper
 
@@ -142,7 +133,7 @@ def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -
         if cut.start * row_bits % 8 == 0:  # 4-bit elements may start in the middle of a byte
             return _external_range(tensor, cut, row_bits)
     # Data inside the model has no location, and `loaded` then opens no file.
-    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+    location = entries_of(tensor).get("location", "")
     folder = next((folder for folder in folders if (folder / location).is_file()), Path())
     values = numpy_helper.to_array(loaded(tensor, folder))
     return numpy_helper.from_array(
@@ -161,9 +152,8 @@ def _external_range(tensor: TensorProto, cut: WeightSlice, row_bits: int) -> Ten
     part.data_type = tensor.data_type
     part.dims.extend(tensor.dims)
     part.dims[cut.axis] = rows
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    offset = int(entries.get("offset", 0)) + cut.start * row_bits // 8
-    refer_to_file(part, entries["location"], offset, -(-rows * row_bits // 8))
+    offset = data_range(tensor)[0] + cut.start * row_bits // 8
+    refer_to_file(part, entries_of(tensor)["location"], offset, -(-rows * row_bits // 8))
     return part
 
 

@@ -8,7 +8,7 @@ never messages. Subgraphs are small: their notes are merged into their messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,11 +19,10 @@ from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import element_type
-from memplan_cli.onnx_io.wire_format import Entries, Field, head
+from memplan_cli.onnx_io.wire_format import Entries, field, head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -45,13 +44,7 @@ def annotated(
     """Return the bytes of a model, in parts, with its plan in the metadata of nodes and values.
 
     If the plan's settings keep the notes in the plan file, the model's metadata says so, and nodes and
-    values get none.
-
-    Args:
-        model: The model, nodes in the program's order; it is not changed.
-        program: The program in the planned order.
-        plan: The plan.
-        metadata: Metadata of the model itself.
+    values get none. The model, whose nodes are in the program's order, is not changed.
     """
     graph = model.graph
     if plan.settings.get("notes") == IN_PLAN:
@@ -60,7 +53,7 @@ def annotated(
         other = _OtherFields.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
         return _assembled(model, plain_nodes, other, values)
     notes = PlanNotes.of(program, plan)
-    value_notes = ValueNotes(notes, "", graph)
+    value_notes = ValueNotes(notes, "")
     # A list: notes of declared values must be taken before the undeclared ones are listed.
     declared = list(
         _joined(
@@ -77,17 +70,11 @@ def annotated(
 def _assembled(
     model: ModelProto, nodes: Iterable[bytes], other: _OtherFields, values: Iterable[bytes]
 ) -> list[bytes]:
-    """Return the bytes of a model, in parts.
+    """Return the bytes of a model, in parts, from serialized nodes and encoded value_info fields.
 
     The graph's length precedes it, so all of its parts are needed before the first byte is written.
-
-    Args:
-        model: The model, for field numbers.
-        nodes: The serialized nodes of its main graph.
-        other: All other fields but the main graph's value_info.
-        values: The encoded value_info fields.
     """
-    node_field = Field(type(model.graph).NODE_FIELD_NUMBER)
+    node_field = partial(field, type(model.graph).NODE_FIELD_NUMBER)
     graph_parts = [
         *_joined(map(node_field, nodes)),
         other.before_values,
@@ -105,12 +92,7 @@ def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
 
 def _value_info_field(value: bytes) -> bytes:
     """Return a serialized ValueInfoProto as a field of its graph."""
-    return _value_info_encoder()(value)
-
-
-@cache
-def _value_info_encoder() -> Field:
-    return Field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER)
+    return field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER, value)
 
 
 def _joined(fields: Iterable[bytes]) -> Iterator[bytes]:
@@ -144,12 +126,9 @@ class _OtherFields(NamedTuple):
         value_notes: Callable[[str], bytes],
         metadata: Mapping[str, str],
     ) -> _OtherFields:
-        """Encode the fields, with notes on graph inputs and outputs and the model's metadata.
+        """Encode the fields, with notes on graph inputs and outputs; metadata replaces entries of its keys.
 
-        Args:
-            model: The model; it is not changed.
-            value_notes: Returns the encoded notes of a value.
-            metadata: Metadata to add, over entries of the same keys.
+        ``value_notes`` returns the encoded notes of a value.
         """
         rest = _without_nodes_and_values(model)
         graph = rest.graph
@@ -242,7 +221,7 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
                 _annotate_bodies(inner, step.op, notes)
             text = _memory_text(inner, memory_texts)
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
-        value_notes = ValueNotes(notes, block.path, graph)
+        value_notes = ValueNotes(notes, block.path)
         for value in (*graph.value_info, *graph.input, *graph.output):
             value.MergeFromString(value_notes.take(value.name))
         undeclared = map(_value_info_field, value_notes.undeclared())
@@ -262,18 +241,14 @@ class PlanNotes:
 
     Attributes:
         steps: the steps of each block, by its path.
-        plan: the plan.
-        nested: the placements of each block; empty if all are in the main graph.
-        graph_ends: names of the main graph's inputs and outputs, which have no placement.
+        placements: the placements of each block in the order of the plan, by its path.
         released: names of the tensors that are released after each node, by the node's last tick.
         units: the unit of each arena.
         has_own_shapes: whether the plan's shapes are the model's own: no input was bound.
     """
 
     steps: Mapping[str, Sequence[Step]]
-    plan: Plan
-    nested: Mapping[str, Sequence[Placement]]
-    graph_ends: AbstractSet[str]
+    placements: Mapping[str, Sequence[Placement]]
     released: Mapping[int, Sequence[str]]
     units: Mapping[int, str]
     has_own_shapes: bool
@@ -281,29 +256,22 @@ class PlanNotes:
     @classmethod
     def of(cls, program: Program, plan: Plan) -> PlanNotes:
         """Index a plan by block, tick and name."""
-        clock = steps(program)
-        steps_of_block: dict[str, Sequence[Step]] = {program.body.path: clock}
-        nested: dict[str, list[Placement]] = {}
-        # Without subgraphs all steps and placements are the main graph's: they are not copied.
-        if any(op.bodies for op in program.body.ops):
-            by_path: dict[str, list[Step]] = {}
-            for step in clock:
-                by_path.setdefault(step.block.path, []).append(step)
-            steps_of_block.update(by_path)
-            for placement in plan.tensors:
-                nested.setdefault(placement.block, []).append(placement)
+        steps_of_block: dict[str, list[Step]] = {}
+        for step in steps(program):
+            steps_of_block.setdefault(step.block.path, []).append(step)
+        placements: dict[str, list[Placement]] = {}
+        for placement in plan.tensors:
+            placements.setdefault(placement.block, []).append(placement)
         bindings = ("dims", "shapes", "profile_shapes")
         has_own_shapes = not any(plan.settings.get(name) for name in bindings)
-        ends = {*program.body.inputs, *program.body.outputs}
-        graph_ends = {program.vars[var].name for var in ends}
         units = {arena.id: arena.unit for arena in plan.arenas}
         released = {release.step: release.tensors for release in plan.releases}
-        return cls(steps_of_block, plan, nested, graph_ends, released, units, has_own_shapes)
+        return cls(steps_of_block, placements, released, units, has_own_shapes)
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
         """Return the encoded metadata of a node: its first tick, what dies after it, and its memory."""
         step_entry, release_entry, memory_entry = _node_encoders()
-        entries = step_entry.number(start)
+        entries = step_entry(start)
         released = self.released.get(end, ())
         if released:
             entries += release_entry(f"[{', '.join(map(json_string, released))}]")
@@ -313,11 +281,7 @@ class PlanNotes:
         """Return where each tensor of a block lies, in words; empty for graphs too large to draw."""
         if node_count > _MAX_DRAWN_NODES:
             return {}
-        return {row.name: in_words(row, self.units) for row in self.placements(path)}
-
-    def placements(self, path: str) -> Sequence[Placement]:
-        """Return the placements of a block, in the order of the plan."""
-        return self.nested.get(path, ()) if self.nested else self.plan.tensors
+        return {row.name: in_words(row, self.units) for row in self.placements.get(path, ())}
 
 
 class ValueNotes:
@@ -326,35 +290,28 @@ class ValueNotes:
     Values that the graph declares are taken one by one; `undeclared` then yields the others.
     """
 
-    def __init__(self, notes: PlanNotes, path: str, graph: GraphProto) -> None:
+    def __init__(self, notes: PlanNotes, path: str) -> None:
         self._notes, self._is_nested = notes, bool(path)
-        self._placements = notes.placements(path)
-        self._remaining: dict[str, Placement] | None = None
-        """Placements by name, if the graph may declare one of their values; else None."""
-        ends = {value.name for value in (*graph.input, *graph.output)}
-        if path or graph.value_info or not ends <= notes.graph_ends:
-            self._remaining = {row.name: row for row in self._placements}
-        self._encode = _PlacementEncoder(_placement_encoders())
+        self._remaining = {row.name: row for row in notes.placements.get(path, ())}
 
     def take(self, name: str) -> bytes:
         """Return the notes of a value; empty if it has none, or they were taken before."""
-        row = self._remaining.pop(name, None) if self._remaining else None
-        return b"" if row is None else self._encode(row)
+        row = self._remaining.pop(name, None)
+        return b"" if row is None else _placement_entries(row)
 
     def undeclared(self) -> Iterator[bytes]:
         """Yield a serialized ValueInfoProto with notes for each value that was not taken."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
-        name_field = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-        rows = self._placements if self._remaining is None else self._remaining.values()
-        for row in rows:
-            name, _, dtype, shape, *_ = row  # the fields of a `Placement`, in order
+        name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
+        for name, row in self._remaining.items():
+            dtype, shape = row.dtype, row.shape
             if self._is_nested and 0 in shape:
                 continue  # in a branch that is not taken: its type is not known
             encoded_type = types.get((dtype, shape))
             if encoded_type is None:
                 value = _unnamed_value(dtype, shape, self._notes)
                 encoded_type = types[dtype, shape] = value.SerializeToString()
-            yield name_field(name.encode()) + encoded_type + self._encode(row)
+            yield field(name_number, name.encode()) + encoded_type + _placement_entries(row)
 
 
 def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> ValueInfoProto:
@@ -380,9 +337,9 @@ def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> 
 @cache
 def _node_encoders() -> tuple[Entries, Entries, Entries]:
     """Return the encoders of a node's first tick, the tensors released after it, and its memory text."""
-    field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
+    number = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
     step, release, memory = (
-        Entries(field, f"{PREFIX}{key}") for key in ("step", "release", "memory")
+        Entries(number, f"{PREFIX}{key}") for key in ("step", "release", "memory")
     )
     return step, release, memory
 
@@ -390,26 +347,19 @@ def _node_encoders() -> tuple[Entries, Entries, Entries]:
 @cache
 def _placement_encoders() -> tuple[Entries, ...]:
     """Return the encoders of arena, offset, bytes, first and last tick, and alias, in this order."""
-    field = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
+    number = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
     keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
-    return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
+    return tuple(Entries(number, f"{PREFIX}{key}") for key in keys)
 
 
-class _PlacementEncoder:
-    """Encodes a placement as metadata entries; few arenas and sizes differ, and are cached."""
-
-    def __init__(self, encoders: tuple[Entries, ...]) -> None:
-        arena, self._offset, size, self._first, self._last, self._alias = encoders
-        self._arena, self._size = cache(arena.number), cache(size.number)
-
-    def __call__(self, row: Placement) -> bytes:
-        # The fields of a `Placement`, in order.
-        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
-        entries = (
-            self._arena(arena)
-            + self._offset.number(offset)
-            + self._size(size)
-            + self._first.number(first)
-            + self._last.number(last)
-        )
-        return entries if alias_of is None else entries + self._alias(alias_of)
+def _placement_entries(row: Placement) -> bytes:
+    """Return a placement as metadata entries."""
+    arena, offset, size, first, last, alias = _placement_encoders()
+    entries = (
+        arena(row.arena)
+        + offset(row.offset)
+        + size(row.bytes)
+        + first(row.first)
+        + last(row.last)
+    )
+    return entries if row.alias_of is None else entries + alias(row.alias_of)

@@ -33,7 +33,7 @@ def chunked_model(
     Inputs and outputs are declared with the program's dims, for which regions were cut.
 
     Args:
-        model: The model that the program was read from, before it was chunked.
+        model: The model before it was chunked.
         program: The chunked program. Copies of an op have the ``source`` of its node; inserted ops
             have none (-1).
         constants: New weights: int64 values, or ranges of existing weights.

@@ -81,7 +81,7 @@ class _Product:
         node: the MatMul, Gemm or fused product.
         weight: the constant operand.
         axis: the axis of its columns.
-        bias: the constant bias; None if there is none.
+        bias: the constant bias, if any.
         can_be_cut: whether columns can be computed in pieces.
         in_subgraph: whether the node is in a subgraph: it is cut only if its result's size is known.
     """
@@ -110,11 +110,7 @@ class _Product:
     def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
         """Whether cutting saves enough bytes while loading for the bytes it adds to a run.
 
-        Args:
-            piece_bytes: Approximate bytes of a piece of the operand.
-            value_bytes: Bytes of values, as far as they are known.
-            widest: Bytes of the widest step of a run. The result is in memory twice while its pieces are
-                joined, which may make that step wider.
+        The result is in memory twice while its pieces are joined, which may make the ``widest`` step wider.
         """
         result = self.node.output[0]
         if self.in_subgraph and result not in value_bytes:
@@ -265,7 +261,6 @@ def widest_of(model: ModelProto, value_bytes: Mapping[str, int]) -> int:
 
 
 def _float_bytes(tensor: TensorProto) -> int:
-    """Return the bytes of a float32 tensor."""
     return 4 * int(math.prod(tensor.dims))
 
 
@@ -285,7 +280,7 @@ class _Cutter:
         store: stores the pieces of operands.
         names: fresh names.
         cut_weights: names of the pieces, by name, axis and bounds of the whole weight.
-        columns: for the result of each piece, the whole result and its number of columns.
+        columns: as `cut_columns` returns it.
     """
 
     graph: GraphProto

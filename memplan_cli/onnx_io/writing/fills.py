@@ -56,12 +56,8 @@ def make_fills(
     """Replace large constants of one value by ConstantOfShape nodes, in place.
 
     A constant is replaced if all of its consumers are nodes of the main graph that overwrite a copy of
-    it, and none of these steps becomes wider than the widest step of the model.
-
-    Args:
-        model: The model.
-        folder: The folder of its external data.
-        value_bytes: Bytes of values, as far as they are known.
+    it, and none of these steps becomes wider than the widest step of the model. ``value_bytes`` are those
+    of values, as far as they are known.
 
     Returns:
         The name of each new value, and the constant that it replaces.
@@ -135,10 +131,8 @@ def _insert_fills(
 ) -> dict[str, TensorProto]:
     """Insert a ConstantOfShape before each read of these constants, and remove the constants, in place.
 
-    Each read gets a result of its own, which its node may overwrite.
-
-    Returns:
-        The name of each new value, and a copy of the constant that it replaces.
+    Each read gets a result of its own, which its node may overwrite. Return the names of these results
+    and copies of the constants that they replace.
     """
     from onnx import numpy_helper
 

@@ -32,12 +32,7 @@ _READER_SUFFIX = "__memplan_read"
 class NodeKey(NamedTuple):
     """What a node computes, in the names of the original graph; metadata is left out.
 
-    Attributes:
-        op_type: its operator.
-        domain: the operator's domain, ``""`` for the standard one.
-        inputs: names of its inputs.
-        outputs: names of its outputs.
-        attributes: name and content of each attribute, by name.
+    The standard domain is ``""``; ``attributes`` are the name and content of each, sorted.
     """
 
     op_type: str
@@ -49,11 +44,7 @@ class NodeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _OriginalNames:
-    """Maps names of recomputed values to the names in the original graph.
-
-    Attributes:
-        known: all names of the original graph and its subgraphs.
-    """
+    """Maps names of recomputed values to the ``known`` names of the original graph and its subgraphs."""
 
     known: frozenset[str]
 
@@ -236,11 +227,9 @@ def _label(node: NodeKey) -> str:
 
 
 def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:
-    """Yield values that are read before they are produced, or produced twice.
+    """Yield values that are read before they are produced, or produced twice, in subgraphs too.
 
-    Args:
-        graph: A graph; its subgraphs are checked too.
-        outer: The values of outer graphs that its nodes can read.
+    ``outer`` are the values of outer graphs that nodes can read.
     """
     own_start = {"", *(value.name for value in graph.input)}
     own_start.update(tensor.name for tensor in graph.initializer)

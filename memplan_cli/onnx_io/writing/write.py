@@ -37,11 +37,7 @@ def written_model(
 ) -> list[bytes]:
     """Return the bytes of the planned model, in parts; the same plan gives the same bytes.
 
-    Args:
-        model: The model that was planned.
-        program: Its program in the planned order.
-        plan: The plan to write into the metadata.
-        notes: Further model metadata.
+    ``program`` is in the planned order; ``notes`` are further metadata of the model.
 
     Raises:
         InvalidLayoutError: the rewritten graph would compute something else, a bug of memplan.
@@ -67,12 +63,8 @@ def _values_to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
 def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
     """Return a model with its nodes in the program's order, without metadata of an earlier plan.
 
-    The model itself is returned if nothing changes, else a copy.
-
-    Args:
-        model: The model that the program was read from.
-        program: The model's ops in another order; ops may be copied, with outputs of new names.
-        exposed: Values of the main graph that become graph outputs too.
+    The model itself is returned if nothing changes, else a copy. Ops of the program may be copies, with
+    outputs of new names. ``exposed`` values of the main graph become graph outputs too.
     """
     data = model.SerializeToString()  # faster than a search of all messages
     has_notes = PREFIX.encode() in data or ORT_CONFIG.encode() in data
@@ -159,10 +151,7 @@ def _has_copies(graph: GraphProto, block: Block) -> bool:
 def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:
     """Put the nodes of a graph and its subgraphs in the order of a block, in place.
 
-    Args:
-        graph: The graph to change.
-        block: Its ops in the new order.
-        renamed: The program, if ops were copied: nodes then get the names of its vars.
+    ``renamed`` is the program if ops were copied: nodes then get the names of its vars.
     """
     nodes = list(graph.node)
     for op in block.ops:

@@ -11,8 +11,7 @@ from onnx import TensorProto, helper
 
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.shapes.domains.table import DOMAINS, output_types, rule_of
-from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.control_flow import tensor_type
+from memplan_cli.onnx_io.shapes.lattice import shape_in, tensor_type
 from memplan_cli.onnx_io.shapes.symbolic.values import Values
 from onnx_io.shapes.domain_cases import DECLARED_CASES, LEARNING_CASES, RUNTIME_CASES, Case
 from onnx_io.shapes.test_domains import made, model_of

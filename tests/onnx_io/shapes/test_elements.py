@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.core.symbolic.polynomials import constant_value, substitute
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     Element,
-    Ratio,
     add,
     both,
     ceiling,
     chosen,
     differ,
     divide,
+    divide_up,
     divide_whole,
     either,
     equal,
@@ -53,9 +52,6 @@ DIMS = st.fixed_dictionaries({"n": st.integers(0, 9), "m": st.integers(0, 9)})
 
 
 def value(element: Element, dims: dict[str, int]) -> float | None:
-    if isinstance(element, Ratio):
-        top = constant_value(substitute(element.numerator, dims))
-        return None if top is None else top / element.denominator
     if isinstance(element, str):
         found = bind_dim(element, dims)
         return found if isinstance(found, int) else None
@@ -112,19 +108,22 @@ def test_whole_quotients_and_remainders_are_those_of_what_is_not_negative(
         assert (divide_whole(a, b), modulo(a, b)) == (a // b, a % b)
 
 
-@given(a=PARTS, b=st.sampled_from([1, 2, -2, 4, 3, 0, 0.5, -0.25]), dims=DIMS)
-def test_a_quotient_by_a_number_is_that_of_floats(
+@given(a=PARTS, b=st.sampled_from([1, 2, -2, 4, 3, 0, 0.5]), dims=DIMS)
+def test_quotients_by_a_number_are_whole_or_rounded_up(
     a: Element, b: float, dims: dict[str, int]
 ) -> None:
-    found = value(divide(a, b), dims)
     first = value(a, dims)
     assert first is not None
+    found, rounded = value(divide(a, b), dims), value(divide_up(a, b), dims)
     if found is not None:
-        assert found == pytest.approx(first / b)
-    if b == 0:
-        assert divide(a, b) is None
-    elif isinstance(a, int) and b in {1, 2, -2, 4, 0.5, -0.25}:
         assert found == first / b
+    if rounded is not None:
+        assert rounded == math.ceil(first / b)
+    if b == 0:
+        assert divide(a, b) is divide_up(a, b) is None
+    elif isinstance(a, int) and isinstance(b, int):
+        assert (found is None) == (a % b != 0)
+        assert rounded is not None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_quotient_by_a_number_is_that_of_floats(
     [
         (2, 3, 8), (2, 0, 1), ("n", 2, "n*n"), ("n", 1, "n"), (3, 2.0, 9), (2, 4, 16),
         (2, 5, None), (2, -1, None), (4, 0.5, None), ("n", "m", None), (2, None, None),
-        (0.5, 2, 0.25),
+        (0.5, 2, None),
     ],
 )  # fmt: skip
 def test_a_power_is_that_of_small_whole_exponents(
@@ -141,33 +140,15 @@ def test_a_power_is_that_of_small_whole_exponents(
     assert power(a, b) == expected
 
 
-@pytest.mark.parametrize(
-    ("top", "below", "expected"),
-    [(6, 4, 1.5), (6, 3, 2), (7, 8, 0.875), (1, 3, None), (5, 6, None), (0, 4, 0)],
-)
-def test_a_quotient_of_numbers_is_one_where_a_float_holds_it(
-    top: int, below: int, expected: Element
-) -> None:
-    assert divide(top, below) == expected
-
-
 @pytest.mark.parametrize("element", [0.1, 1e9, 1025.5, math.inf, math.nan, None])
 def test_what_a_float_would_round_is_not_known(element: Element) -> None:
     assert negative(element) is None
     assert add(element, 1) is None
 
 
-@pytest.mark.parametrize(("element", "expected"), [(1023.0, -1023), (0.5, -0.5), (3, -3)])
+@pytest.mark.parametrize(("element", "expected"), [(1023.0, -1023), (3, -3)])
 def test_what_a_float_holds_is_known(element: Element, expected: Element) -> None:
     assert negative(element) == expected
-
-
-def test_an_expression_in_parts_is_a_ratio() -> None:
-    found = divide("3*n", 4)
-    assert found == Ratio({("n",): 3}, 4)
-    assert multiply(found, 4) == "3*n"
-    assert divide("2*n", 4) == Ratio({("n",): 1}, 2)
-    assert multiply(divide("n", 3), 3) is None, "a third was rounded"
 
 
 COMPARED: dict[Callable[[Element, Element], Element], Callable[[float, float], bool]] = {
@@ -201,7 +182,7 @@ def test_a_comparison_that_is_known_holds_for_all_dims(
         (less, "n", "m", None), (less, 0, "n", None), (less, "n", None, None),
         (less, -1, "n", 1), (less, "n", 0, 0), (larger, "n", "n + 1", "n + 1"),
         (smaller, "n", "n + 1", "n"), (larger, "n", 0, "n"), (smaller, "n", 0, 0),
-        (larger, "n", "m", "max(m, n)"), (smaller, "n", None, None), (larger, 0.5, 2, 2),
+        (larger, "n", "m", "max(m, n)"), (smaller, "n", None, None), (larger, 0.5, 2, None),
     ],
 )  # fmt: skip
 def test_an_order_that_holds_for_all_dims_is_known(
@@ -227,7 +208,7 @@ def test_truth_values_are_known_where_both_possible_ones_agree(a: Element, b: El
             for y in ((0, 1) if b is None else (b,))
         }
         assert one(a, b) == (results.pop() if len(results) == 1 else None)
-    assert opposite(a) == (None if a is None else 1 - int(a))  # type: ignore[arg-type]
+    assert opposite(a) == (None if a is None else 1 - int(a))
 
 
 def test_a_choice_is_known_where_both_ways_are_alike() -> None:
@@ -237,15 +218,12 @@ def test_a_choice_is_known_where_both_ways_are_alike() -> None:
     assert chosen(None, "n", 4) is None
 
 
-@given(a=st.one_of(PARTS, st.sampled_from([divide("n", 4), divide("n - 3", 2)])), dims=DIMS)
+@given(a=PARTS, dims=DIMS)
 def test_roundings_are_those_of_numbers(a: Element, dims: dict[str, int]) -> None:
     first = value(a, dims)
     assert first is not None
     for one, meaning in ((floor, math.floor), (ceiling, math.ceil), (truncated, math.trunc)):
         found = one(a)
-        if found is None:
-            assert one is truncated
-            continue
         assert value(found, dims) == meaning(first)
         assert not isinstance(found, float)
 

@@ -14,12 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.core.symbolic.polynomials import constant_value, substitute
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.infer import infer
+from memplan_cli.onnx_io.shapes.interpret import interpret
 from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.elements import Ratio
-from memplan_cli.onnx_io.shapes.symbolic.interpret import interpret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,56 +224,6 @@ def branch(m: Machine) -> None:
     m.add("If", m.pick("bool", 0), **bodies)
 
 
-def computing_loop(m: Machine) -> None:
-    """Add a Loop that computes with what it carries, and may end itself."""
-    count = m.pick("int64", 0)
-    if not 0 <= m.seen[count] <= 5:
-        return
-    dtype = m.draw(st.sampled_from(["int64", "int64", "float32"]))
-    kind = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}[dtype]
-    mark = len(m.nodes)
-    go, on, a, b, i = (f"{word}{mark}" for word in ("go", "on", "a", "b", "i"))
-    op = m.draw(st.sampled_from(["Add", "Mul", "Max", "Identity"]))
-    read = [a] if op == "Identity" else [a, m.pick(dtype, 0)]
-    ends = m.draw(st.sampled_from([None, 1, 2]))
-    if ends is None:
-        condition = helper.make_node("Identity", [go], [on])
-    else:
-        condition = helper.make_node("Less", [i, m.constant(ends)], [on])
-    body = helper.make_graph(
-        [condition, helper.make_node(op, read, [b])],
-        "body",
-        [
-            helper.make_tensor_value_info(i, TensorProto.INT64, []),
-            helper.make_tensor_value_info(go, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(a, kind, None),
-        ],
-        [
-            helper.make_tensor_value_info(on, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(b, kind, None),
-        ],
-    )
-    m.add("Loop", count, m.constant(1, "bool"), m.pick(dtype), body=body)
-
-
-def scan(m: Machine) -> None:
-    """Add a Scan that sums up the elements of a vector; its last sum is the result."""
-    first, row = m.pick("int64", 0), m.pick("int64", 1)
-    if not m.seen[row].size:
-        return
-    mark = len(m.nodes)
-    a, b, e = (f"{word}{mark}" for word in ("a", "b", "e"))
-    op = m.draw(st.sampled_from(["Add", "Mul", "Min"]))
-    scalars = [helper.make_tensor_value_info(n, TensorProto.INT64, []) for n in (a, e)]
-    body = helper.make_graph(
-        [helper.make_node(op, [a, e], [b])],
-        "body",
-        scalars,
-        [helper.make_tensor_value_info(b, TensorProto.INT64, [])],
-    )
-    m.add("Scan", first, row, body=body, num_scan_inputs=1)
-
-
 def loop(m: Machine) -> None:
     count, first = m.pick("int64", 0), m.pick("int64", 1)
     if not 0 <= m.seen[count] <= 5:
@@ -304,7 +252,7 @@ def loop(m: Machine) -> None:
 
 STEPS = (
     arithmetic, arithmetic, single, cast, compare, logic, where, pieces, pieces, pieces,
-    lengths, by_values, by_values, by_shapes, by_shapes, branch, loop, computing_loop, scan,
+    lengths, by_values, by_values, by_shapes, by_shapes, branch, loop,
 )  # fmt: skip
 
 
@@ -325,10 +273,6 @@ def number(element: Element, dims: dict[str, int]) -> float | None:
         found = bind_dim(element, dims)
         assert isinstance(found, int), element
         return found
-    if isinstance(element, Ratio):
-        top = constant_value(substitute(element.numerator, dims))
-        assert top is not None
-        return top / element.denominator
     return element
 
 

@@ -13,10 +13,9 @@ from features.chunk_cases import Case
 from features.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
-from memplan_cli.onnx_io.shapes.lattice import shape_in
+from memplan_cli.onnx_io.shapes.interpret import RULES, _shape_from_rule
+from memplan_cli.onnx_io.shapes.lattice import shape_in, tensor_type
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.shapes.symbolic.control_flow import tensor_type
-from memplan_cli.onnx_io.shapes.symbolic.interpret import RULES, _shape_from_rule
 from memplan_cli.onnx_io.shapes.symbolic.target_rules import divide_dims
 from memplan_cli.onnx_io.shapes.symbolic.values import Values, value_of_tensor
 

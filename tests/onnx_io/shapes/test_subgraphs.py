@@ -60,20 +60,6 @@ def test_results_of_each_turn_are_stacked_up_to_the_trip_count() -> None:
     assert shape(got, "y") == (5, 4, 8)
 
 
-def test_a_value_that_grows_each_turn_is_as_large_as_on_the_last() -> None:
-    got = program("""
-        g (float[2,1] x, bool go) => (y) <int64 n = {5}> {
-            last = Loop (n, go, x) <body = b (int64 i, bool c, h) => (d, r) {
-                d = Identity (c)
-                r = Concat <axis = 1> (h, x, x)
-            }>
-            y = Neg (last)
-        }""")
-    assert shape(got, "h") == (2, 9)
-    assert shape(got, "r") == (2, 11)
-    assert shape(got, "last") == (2, 11)
-
-
 def test_a_loop_without_a_turn_hands_on_what_it_was_given() -> None:
     got = program("""
         g (float[2,1] x, bool go) => (y) <int64 n = {0}> {

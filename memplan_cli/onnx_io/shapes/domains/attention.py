@@ -35,9 +35,6 @@ _HEADS_SEPARATE = 4
 _HEADS_MERGED = 3
 """Dims of (batch, length, heads * head size)."""
 
-_NO_PAST = 99
-"""An input index that no node has."""
-
 
 def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[OutputType]:
     """An attention that computes queries, keys and values from one input.
@@ -197,72 +194,19 @@ def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _decoder_masked_attention(node: RuleNode) -> Sequence[OutputType]:
-    """DecoderMaskedMultiHeadAttention: q (n, 1, h d), v (n, t, h e) or (n, h, t, e) -> (n, 1, h e).
-
-    The present caches are the past ones (inputs 5, 6) if they share a buffer, else unknown.
-
-    (n: batch, t: keys, h: heads, d: head size, e: value head size)
-    """
-    query, value = node.shape_of_rank(0, 3), node.input_shape(2)
-    value_width = None
-    if value is not None and query is not None:
-        heads = node.int_attribute("num_heads")
-        value_width = value[2] if len(value) == _HEADS_MERGED else product((heads, value[-1]))
-    elem_type = node.elem_type(0)
-    return [
-        OutputType(elem_type, last_as(query, value_width)),
-        OutputType(
-            elem_type,
-            node.input_shape(5) if node.int_attribute("past_present_share_buffer") else None,
-        ),
-        OutputType(
-            elem_type,
-            node.input_shape(6) if node.int_attribute("past_present_share_buffer") else None,
-        ),
-    ]
-
-
-def _packed_attention(node: RuleNode) -> Sequence[OutputType]:
-    """PackedAttention: as Attention without batch: x (tokens, i), weights (i, 3 h d) -> (tokens, h d).
-
-    (h: heads, d: head size)
-    """
-    shape, weights = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
-    sizes = node.ints_attribute("qkv_hidden_sizes")
-    hidden = sizes[2] if len(sizes) == len("qkv") else part(weights[1], 3) if weights else None
-    return [OutputType(node.elem_type(0), last_as(shape, hidden))]
-
-
-def _packed_multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
-    """PackedMultiHeadAttention: q (tokens, h d), v (tokens, h e) -> (tokens, h e).
-
-    Or q, k and v packed: (tokens, h, 3, d) -> (tokens, h d).
-
-    (h: heads, d: head size, e: value head size)
-    """
-    query, value = node.shape_of_rank(0, 2, 4), node.shape_of_rank(2, 2)
-    if query is not None and len(query) == _HEADS_SEPARATE:
-        return [OutputType(node.elem_type(0), (query[0], product((query[1], query[3]))))]
-    return [OutputType(node.elem_type(0), last_as(query, value[1] if value else None))]
-
-
-def _embed_layer_norm(node: RuleNode, *, words: int, scale: int) -> Sequence[OutputType]:
-    """A normalized embedding: ids (n, s), table (v, w) -> (n, s, w).
+def _embed_layer_norm(node: RuleNode) -> Sequence[OutputType]:
+    """EmbedLayerNormalization: ids (n, s), table (v, w) in input 2 -> (n, s, w).
 
     Further outputs: the mask index (n), and the sum of embeddings (n, s, w).
 
-    (n: batch, s: length)
+    The element type is that of the scale, input 5.
 
-    Args:
-        node: the node.
-        words: index of the table.
-        scale: index of the input whose element type the output has.
+    (n: batch, s: length)
     """
-    ids, table = node.shape_of_rank(0, 2), node.shape_of_rank(words, 2)
+    ids, table = node.shape_of_rank(0, 2), node.shape_of_rank(2, 2)
     if ids is None or table is None:
         return []
-    elem_type, shape = node.elem_type(scale), (*ids, table[1])
+    elem_type, shape = node.elem_type(5), (*ids, table[1])
     return [
         OutputType(elem_type, shape),
         OutputType(INT32, (ids[0],)),
@@ -285,28 +229,6 @@ def _relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
     table = node.shape_of_rank(0, 2)
     heads = table[1] if table else None
     return [OutputType(node.elem_type(0), (1, heads, node.scalar_dim(1), node.scalar_dim(2)))]
-
-
-def _gated_relative_position_bias(node: RuleNode) -> Sequence[OutputType]:
-    """GatedRelativePositionBias: q (n, s, h d) -> (n, h, s, s); unknown for packed tokens.
-
-    (n: batch, s: queries, h: heads, d: head size)
-    """
-    query, heads = node.shape_of_rank(0, 3), node.int_attribute("num_heads")
-    if query is None or node.has_input(6) or not heads:
-        return [OutputType(node.elem_type(0), None)]
-    return [OutputType(node.elem_type(0), (query[0], heads, query[1], query[1]))]
-
-
-def _restore_padding(node: RuleNode) -> Sequence[OutputType]:
-    """RestorePadding: x (tokens, w), offsets (n, s) -> (n, s, w).
-
-    (n: batch, s: length)
-    """
-    rows, offsets = node.shape_of_rank(0, 2), node.shape_of_rank(1, 2)
-    if rows is None or offsets is None:
-        return []
-    return [OutputType(node.elem_type(0), (*offsets, rows[1]))]
 
 
 def _linear_attention(node: RuleNode) -> Sequence[OutputType]:
@@ -332,25 +254,12 @@ def _linear_attention(node: RuleNode) -> Sequence[OutputType]:
 
 RULES: Mapping[str, Rule] = {
     "Attention": partial(_fused_attention, past=4, like=0),
-    "DecoderMaskedMultiHeadAttention": _decoder_masked_attention,
-    "DecoderMaskedSelfAttention": lambda node: [
-        *_fused_attention(node, past=_NO_PAST, like=0)[:1],
-        OutputType(node.elem_type(0), node.input_shape(4)),
-    ],
-    "EmbedLayerNormalization": partial(_embed_layer_norm, words=2, scale=5),
-    "GatedRelativePositionBias": _gated_relative_position_bias,
-    "GemmaRotaryEmbedding": same_type(1, 3),
+    "EmbedLayerNormalization": _embed_layer_norm,
     "GroupQueryAttention": _group_query_attention,
     "LinearAttention": _linear_attention,
-    "LongformerAttention": same_type(0),
-    "MRotaryEmbedding": same_type(0),
     "MultiHeadAttention": _multi_head_attention,
-    "PackedAttention": _packed_attention,
-    "PackedMultiHeadAttention": _packed_multi_head_attention,
     "QAttention": partial(_fused_attention, past=8, like=3),
-    "QEmbedLayerNormalization": lambda node: _embed_layer_norm(node, words=2, scale=8)[:2],
     "RelativePositionBias": _relative_position_bias,
-    "RestorePadding": _restore_padding,
     "RotaryEmbedding": same_type(0),
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_layer_norm,

@@ -5,14 +5,12 @@ ONNX Runtime's optimizer writes them for CPUs. Shapes stay (batch, channels, hei
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.shapes.domains.products import conv, move_channels, pool
 from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, RuleNode
 from memplan_cli.onnx_io.shapes.symbolic.values import product
-from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
-    conv_output_shape,
-    pool_output_shape,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,11 +23,6 @@ _BLOCK = 16
 """Channels of the largest block."""
 
 
-def _channels_first(shape: Shape) -> Shape:
-    """(n, h, w, c) -> (n, c, h, w)."""
-    return (shape[0], shape[-1], *shape[1:-1])
-
-
 def _reorder_input(node: RuleNode) -> Sequence[OutputType]:
     """ReorderInput: (n, c, h, w), or (n, h, w, c) with ``channels_last`` -> (n, c, h, w) in blocks.
 
@@ -38,7 +31,7 @@ def _reorder_input(node: RuleNode) -> Sequence[OutputType]:
     """
     shape = node.shape_of_rank(0, _RANK)
     if shape is not None and node.int_attribute("channels_last"):
-        shape = _channels_first(shape)
+        shape = move_channels(shape, to_last=False)
     if shape is None or not isinstance(shape[1], int) or shape[1] % _BLOCK:
         return [OutputType(node.elem_type(0), None)]
     return [OutputType(node.elem_type(0), shape)]
@@ -49,29 +42,10 @@ def _reorder_output(node: RuleNode) -> Sequence[OutputType]:
     shape, channels = node.shape_of_rank(0, _RANK), node.int_attribute("channels")
     if shape is None or channels < 1:
         return [OutputType(node.elem_type(0), None)]
-    last = node.int_attribute("channels_last")
-    output_shape = (
-        (shape[0], *shape[2:], channels) if last else (shape[0], channels, *shape[2:])
-    )
+    output_shape: Shape | None = (shape[0], channels, *shape[2:])
+    if node.int_attribute("channels_last"):
+        output_shape = move_channels(output_shape, to_last=True)
     return [OutputType(node.elem_type(0), output_shape)]
-
-
-def _conv(node: RuleNode) -> Sequence[OutputType]:
-    """Conv: x (n, c, h, w), filters (m, c, kh, kw) -> (n, m, h', w'); m includes padded channels."""
-    shape, filters = node.shape_of_rank(0, _RANK), node.shape_of_rank(1, _RANK)
-    if shape is None or filters is None:
-        return [OutputType(node.elem_type(0), None)]
-    return [OutputType(node.elem_type(0), conv_output_shape(node.proto, shape, filters))]
-
-
-def _pool(node: RuleNode) -> Sequence[OutputType]:
-    """AveragePool, MaxPool: (n, c, h, w) -> (n, c, h', w')."""
-    shape = node.shape_of_rank(0, _RANK)
-    return [
-        OutputType(
-            node.elem_type(0), None if shape is None else pool_output_shape(node.proto, shape)
-        )
-    ]
 
 
 def _global_pool(node: RuleNode) -> Sequence[OutputType]:
@@ -90,11 +64,11 @@ def _upsample(node: RuleNode) -> Sequence[OutputType]:
 
 
 RULES: Mapping[str, Rule] = {
-    "AveragePool": _pool,
-    "Conv": _conv,
+    "AveragePool": partial(pool, channels_last=False),
+    "Conv": partial(conv, kernel=1, channels_last=False),
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
-    "MaxPool": _pool,
+    "MaxPool": partial(pool, channels_last=False),
     "ReorderInput": _reorder_input,
     "ReorderOutput": _reorder_output,
     "Upsample": _upsample,

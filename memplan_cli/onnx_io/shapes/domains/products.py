@@ -14,7 +14,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
 )
 from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
 from memplan_cli.onnx_io.shapes.symbolic.target_rules import broadcast_shapes
-from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT32
+from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT
 from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
     conv_output_shape,
     pool_output_shape,
@@ -95,17 +95,6 @@ def _matmul_nbits(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _matmul_fp_q4(node: RuleNode) -> Sequence[OutputType]:
-    """MatMulFpQ4: a (.., m, k), packed b whose shape (k, n) is input 2 -> (.., m, n)."""
-    shape = node.input_dims(2)
-    return [
-        OutputType(
-            node.elem_type(0),
-            None if shape is None else _matmul_shape(node.input_shape(0), tuple(shape)),
-        )
-    ]
-
-
 def _fused_gemm(node: RuleNode) -> Sequence[OutputType]:
     """FusedGemm: (m, k), (k, n) after the optional transposes -> (m, n)."""
     return [OutputType(node.elem_type(0), _gemm_shape(node, 1))]
@@ -130,7 +119,7 @@ def _qgemm(node: RuleNode) -> Sequence[OutputType]:
     return [OutputType(elem_type, _gemm_shape(node, 3))]
 
 
-def _conv(
+def conv(
     node: RuleNode, *, kernel: int, channels_last: bool, like: int = 0
 ) -> Sequence[OutputType]:
     """A convolution: x (n, c, ..), kernel (m, c / group, ..) -> (n, m, ..).
@@ -142,18 +131,20 @@ def _conv(
         like: index of the input whose element type the output has.
     """
     last = channels_last or bool(node.int_attribute("channels_last"))
-    shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+    shape = move_channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
     kernel_shape = node.input_shape(kernel)
     output_shape = None
     if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
         output_shape = conv_output_shape(node.proto, shape, kernel_shape)
     elem_type = node.elem_type(like)
     return [
-        OutputType(elem_type, _channels(output_shape, to_last=True) if last else output_shape)
+        OutputType(
+            elem_type, move_channels(output_shape, to_last=True) if last else output_shape
+        )
     ]
 
 
-def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
+def move_channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
     """Move the channel dim: (n, .., c) -> (n, c, ..), or back if ``to_last``; None if unknown."""
     if shape is None or len(shape) < _MATRIX:
         return None
@@ -162,18 +153,18 @@ def _channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
     return (shape[0], shape[-1], *shape[1:-1])
 
 
-def _pool(node: RuleNode, *, channels_last: bool) -> Sequence[OutputType]:
+def pool(node: RuleNode, *, channels_last: bool) -> Sequence[OutputType]:
     """A pool: (n, c, ..) -> (n, c, ..) with the windows that fit.
 
     With ``channels_last``, or the attribute of that name, shapes are (n, .., c).
     """
     last = channels_last or bool(node.int_attribute("channels_last"))
-    shape = _channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
+    shape = move_channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
     output_shape = None if shape is None else pool_output_shape(node.proto, shape)
     return [
         OutputType(
             node.elem_type(0),
-            _channels(output_shape, to_last=True) if last else output_shape,
+            move_channels(output_shape, to_last=True) if last else output_shape,
         )
     ]
 
@@ -215,22 +206,18 @@ RULES: Mapping[str, Rule] = {
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "FusedMatMulActivation": _fused_matmul,
-    "GemmFastGelu": _matmul,
     "MatMulBnb4": _matmul_nbits,
-    "MatMulFpQ4": _matmul_fp_q4,
-    "MatMulInteger16": partial(_matmul, elem_type=INT32),
     "MatMulIntegerToFloat": partial(_matmul, like=2),
     "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,
     "TransposeMatMul": _fused_matmul,
     # Windows.
-    "FusedConv": partial(_conv, kernel=1, channels_last=False),
-    "MaxpoolWithMask": partial(_pool, channels_last=False),
-    "NhwcConv": partial(_conv, kernel=1, channels_last=True),
-    "NhwcFusedConv": partial(_conv, kernel=1, channels_last=True),
-    "NhwcMaxPool": partial(_pool, channels_last=True),
-    "QLinearAveragePool": partial(_pool, channels_last=False),
-    "QLinearConv": partial(_conv, kernel=3, channels_last=False, like=7),
+    "FusedConv": partial(conv, kernel=1, channels_last=False),
+    "NhwcConv": partial(conv, kernel=1, channels_last=True),
+    "NhwcFusedConv": partial(conv, kernel=1, channels_last=True),
+    "NhwcMaxPool": partial(pool, channels_last=True),
+    "QLinearAveragePool": partial(pool, channels_last=False),
+    "QLinearConv": partial(conv, kernel=3, channels_last=False, like=7),
     "QLinearGlobalAveragePool": _global_pool,
     # Several in a row.
     "QLinearConcat": _qlinear_concat,

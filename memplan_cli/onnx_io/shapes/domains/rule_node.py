@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.onnx_io.shapes.symbolic.target_rules import broadcast_shapes, divide_dims
+from memplan_cli.onnx_io.shapes.symbolic.values import int_attribute, ints_attribute
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto
@@ -76,13 +77,11 @@ class RuleNode:
 
     def int_attribute(self, name: str, default: int = 0) -> int:
         """Return an integer attribute, or the default if it is left out."""
-        attribute = self.attribute(name)
-        return default if attribute is None else int(attribute.i)
+        return int_attribute(self.proto, name, default)
 
     def ints_attribute(self, name: str) -> list[int]:
         """Return an attribute that is a list of integers; empty if it is left out."""
-        attribute = self.attribute(name)
-        return [] if attribute is None else list(attribute.ints)
+        return ints_attribute(self.proto, name, ())
 
     def attribute_length(self, *names: str) -> int:
         """Return the number of entries of the first of these list attributes that the node has, else 0."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, ONNX, canonical_domain
-from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.domains import (
     attention,
     microsoft,
@@ -14,8 +13,8 @@ from memplan_cli.onnx_io.shapes.domains import (
     products,
 )
 from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, Rule, RuleNode, last_as
-from memplan_cli.onnx_io.shapes.lattice import with_shape
-from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT
+from memplan_cli.onnx_io.shapes.lattice import tensor_type
+from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, FLOAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +32,20 @@ def _normalized(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
+def _dropout(node: RuleNode) -> Sequence[OutputType]:
+    """Dropout: x -> y and a mask, both with the shape of x; the mask is bool from opset 10 on."""
+    elem_type, shape = node.elem_type(0), node.input_shape(0)
+    mask_type = BOOL if node.values.opset >= 10 else elem_type
+    return [OutputType(elem_type, shape), OutputType(mask_type, shape)]
+
+
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # ONNX's inference misreads Attention and infers the recurrent states from numbers only; the
-    # others are in no opset: ONNX Runtime's optimizer writes them.
+    # ONNX's inference misreads Attention, leaves out the masks of Dropout before opset 12, and infers the
+    # recurrent states from numbers only; the others are in no opset: ONNX Runtime's optimizer writes them.
     ONNX: {
         "Attention": attention.onnx_attention,
         "CausalConvWithState": microsoft.RULES["CausalConvWithState"],
+        "Dropout": _dropout,
         "FusedConv": products.RULES["FusedConv"],
         "LinearAttention": attention.RULES["LinearAttention"],
         "SimplifiedLayerNormalization": _normalized,
@@ -69,7 +76,5 @@ def output_types(values: Values, node: NodeProto, rule: Rule) -> Mapping[str, Ty
     for name, (elem_type, shape) in zip(node.output, outputs, strict=False):
         negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
         if name and elem_type and not negative:
-            type_proto: TypeProto = messages().TypeProto()
-            type_proto.tensor_type.elem_type = elem_type
-            types[name] = with_shape(type_proto, shape)
+            types[name] = tensor_type(elem_type, shape)
     return types

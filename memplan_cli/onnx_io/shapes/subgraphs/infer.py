@@ -2,7 +2,7 @@
 
 ONNX's inference enters subgraphs, but it gives a Loop's carried values no shape and does not see
 constants of the outer graph. So each subgraph with an unknown type is inferred as a model of its own:
-captured values become its inputs, and small constants and arithmetic on shapes are copied into it.
+captured values become its inputs, and captured constants its initializers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memplan_cli.onnx_io.shapes.lattice import (
 )
 from memplan_cli.onnx_io.shapes.never_run import NEVER_RUN
 from memplan_cli.onnx_io.shapes.scan_signature import ScanSignature
-from memplan_cli.onnx_io.shapes.subgraphs.carried import LoopBody
+from memplan_cli.onnx_io.shapes.subgraphs.carried import infer_all_iterations
 from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, OuterGraph
 from memplan_cli.onnx_io.traversal import subgraphs
 
@@ -41,9 +41,7 @@ _MAX_TRIP_COUNT = 1 << 20
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
     """Return a copy of a model with inferred types, those in subgraphs at any depth included.
 
-    Args:
-        model: the model, which is not changed; known types are kept.
-        infer: infers one level; its caller handles failures.
+    ``infer`` infers one level; known types are kept.
     """
     working = deepcopy(model)  # collects the types of control-flow outputs
     for _ in range(_MAX_ROUNDS):
@@ -58,16 +56,13 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 def _infer_subgraphs_of(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of the main graph.
+    """Infer the subgraphs of the main graph; return new types of the outputs of control-flow nodes, by name.
 
     Args:
         given: the model before inference; types of subgraph inputs that are wrong in later iterations are
             cleared in it.
         inferred: the same model inferred; its subgraphs are replaced by inferred ones.
         infer: as in `infer_nested`.
-
-    Returns:
-        New types of the outputs of control-flow nodes, by name.
     """
     new_types: dict[str, TypeProto] = {}
     outer: OuterGraph | None = None
@@ -101,12 +96,8 @@ def _wrongly_declared_states(
     """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
     These have a number or name that the initial value has too, while the subgraph returns another one.
-    ONNX's inference believes such a declaration and infers wrong types from it.
-
-    Args:
-        node: the node before inference.
-        target: the same node after inference.
-        outer: the graph around it.
+    ONNX's inference believes such a declaration and infers wrong types from it. ``target`` is the node
+    after inference.
     """
     if node.op_type == "Loop":
         leading_inputs, leading_outputs = 2, 1
@@ -218,8 +209,11 @@ def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
         trip_count = None
     leading = [value.type for value in subgraph.input[:2]]
-    body = LoopBody(outer, subgraph, leading, skipped_outputs=1)  # the condition
-    inferred, final = body.infer_all_iterations(initial, trip_count)
+    inferred, final = infer_all_iterations(
+        outer, subgraph, initial, leading=leading, skipped_outputs=1
+    )
+    if trip_count == 0:
+        final = initial
     rows = inferred.output[1 + len(initial) :]
     return {attribute: inferred}, [*final, *(stack_of(v.type, 0, trip_count) for v in rows)]
 
@@ -236,9 +230,8 @@ def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
             scanned, signature.input_axes, subgraph.input[states:], strict=True
         )
     ]
-    body = LoopBody(outer, subgraph, [], skipped_outputs=0, trailing=slices)
     initial = [outer.type_of(name) for name in node.input[:states]]
-    inferred, final = body.infer_all_iterations(initial, None)
+    inferred, final = infer_all_iterations(outer, subgraph, initial, trailing=slices)
     length = signature.length(map(shape_in, scanned))
     stacked = [
         stack_of(value.type, axis, length)

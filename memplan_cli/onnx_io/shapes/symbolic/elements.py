@@ -1,4 +1,4 @@
-"""Arithmetic on single elements of small tensors: numbers, expressions of dims, quotients, or unknown.
+"""Arithmetic on single elements of small tensors: numbers, expressions of dims, or unknown.
 
 A bool is 1 or 0. A result is None (unknown) unless it is exact for every value of the dims, all
 of which are non-negative.
@@ -7,8 +7,7 @@ of which are non-negative.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import (
@@ -21,26 +20,21 @@ from memplan_cli.core.symbolic.polynomials import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.core.program import Dim
     from memplan_cli.core.symbolic.polynomials import Polynomial
 
 EXACT = 1 << 10
-"""Fractions with a numerator and denominator below this are multiplied by dims up to 2^14 without rounding:
-a product of single-precision numbers is exact up to 2^24."""
+"""Floats below this, or with a numerator and denominator below it, are multiplied by dims up to 2^14 without
+rounding: a product of single-precision numbers is exact up to 2^24."""
 
 _MAX_POWER = 4
 """Exponents above this give expressions that are too long."""
 
 
-class Ratio(NamedTuple):
-    """A float that is an expression of dims divided by an integer above 1."""
-
-    numerator: Polynomial
-    denominator: int
-
-
-Element = int | float | str | Ratio | None
-"""An element of a tensor: a number, an expression of dims, a quotient of one, or unknown."""
+Element = int | float | str | None
+"""An element of a tensor: a number, an expression of dims, or unknown."""
 
 
 def polynomial_of(dim: Dim) -> Polynomial:
@@ -70,19 +64,13 @@ def _is_nonnegative_atom(atom: str) -> bool:
     return any(signs) if name == "max" else signs[1] if name == "mod" else all(signs)
 
 
-def _ratio(element: Element) -> Ratio | None:
-    """Return an element as a quotient; None if it is unknown or floats would round it."""
-    if isinstance(element, Ratio):
-        # Division by anything but a power of two rounded it: only its floor is exact.
-        return element if element.denominator & (element.denominator - 1) == 0 else None
+def _polynomial(element: Element) -> Polynomial | None:
+    """Return an element as a polynomial; None if it is unknown, a fraction, or a float that may be rounded."""
     if isinstance(element, float):
-        if not math.isfinite(element):
+        if not element.is_integer() or abs(element) >= EXACT:
             return None
-        value = Fraction(element)
-        if max(abs(value.numerator), value.denominator) >= EXACT:
-            return None
-        return Ratio(_constant_polynomial(value.numerator), value.denominator)
-    return None if element is None else Ratio(polynomial_of(element), 1)
+        element = int(element)
+    return None if element is None else polynomial_of(element)
 
 
 def _constant_polynomial(value: int) -> Polynomial:
@@ -90,44 +78,20 @@ def _constant_polynomial(value: int) -> Polynomial:
     return {(): value} if value else {}
 
 
-def _reduced(numerator: Polynomial, denominator: int) -> Element:
-    """Return ``numerator / denominator`` in lowest terms; None for a number that floats would round."""
-    common = math.gcd(denominator, *numerator.values())
-    numerator, denominator = (
-        {m: v // common for m, v in numerator.items()},
-        denominator // common,
-    )
-    if denominator == 1:
-        return as_dim(numerator)
-    value = constant_value(numerator)
-    if value is None:
-        return Ratio(numerator, denominator)
-    return value / denominator if denominator & (denominator - 1) == 0 else None
-
-
-def _signed_difference(a: Element, b: Element) -> Polynomial | None:
-    """Return ``a - b`` times the denominators, which are positive: a polynomial of the same sign.
-
-    None if an element is unknown.
-    """
-    first, second = _ratio(a), _ratio(b)
+def _difference(a: Element, b: Element) -> Polynomial | None:
+    """Return ``a - b``; None if an element is unknown."""
+    first, second = _polynomial(a), _polynomial(b)
     if first is None or second is None:
         return None
-    minuend = multiply_polynomials([first.numerator], second.denominator)
-    negative_subtrahend = multiply_polynomials([second.numerator], -first.denominator)
-    return add_polynomials([minuend, negative_subtrahend])
+    return add_polynomials([first, multiply_polynomials([second], -1)])
 
 
 def add(a: Element, b: Element) -> Element:
     """Return ``a + b``."""
-    first, second = _ratio(a), _ratio(b)
+    first, second = _polynomial(a), _polynomial(b)
     if first is None or second is None:
         return None
-    numerators = (
-        multiply_polynomials([first.numerator], second.denominator),
-        multiply_polynomials([second.numerator], first.denominator),
-    )
-    return _reduced(add_polynomials(numerators), first.denominator * second.denominator)
+    return as_dim(add_polynomials([first, second]))
 
 
 def subtract(a: Element, b: Element) -> Element:
@@ -142,13 +106,10 @@ def negative(a: Element) -> Element:
 
 def multiply(a: Element, b: Element) -> Element:
     """Return ``a * b``; 0 times an unknown element is unknown (it may be infinite)."""
-    first, second = _ratio(a), _ratio(b)
+    first, second = _polynomial(a), _polynomial(b)
     if first is None or second is None:
         return None
-    return _reduced(
-        multiply_polynomials([first.numerator, second.numerator]),
-        first.denominator * second.denominator,
-    )
+    return as_dim(multiply_polynomials([first, second]))
 
 
 def divide_whole(a: Element, b: Element) -> Element:
@@ -163,16 +124,23 @@ def divide_whole(a: Element, b: Element) -> Element:
 
 
 def divide(a: Element, b: Element) -> Element:
-    """Return the float quotient ``a / b`` for a number b that is not 0."""
-    first, second = _ratio(a), _ratio(b)
-    number = constant_value(second.numerator) if second is not None else None
-    if first is None or second is None or not number:
+    """Return the float quotient ``a / b`` for a number b, if it is whole for all values of the dims."""
+    first, second = _polynomial(a), _polynomial(b)
+    number = constant_value(second) if second is not None else None
+    if first is None or not number or any(factor % number for factor in first.values()):
+        return None
+    return as_dim({monomial: factor // number for monomial, factor in first.items()})
+
+
+def divide_up(a: Element, b: Element) -> Element:
+    """Return ``a / b`` for an integer b that is not 0, rounded up."""
+    first, second = _polynomial(a), _polynomial(b)
+    number = constant_value(second) if second is not None else None
+    if first is None or not number:
         return None
     sign = 1 if number > 0 else -1
-    return _reduced(
-        multiply_polynomials([first.numerator], second.denominator * sign),
-        first.denominator * abs(number),
-    )
+    dividend = multiply_polynomials([first], sign)
+    return as_dim(apply_function("ceiling", [dividend, _constant_polynomial(abs(number))]))
 
 
 def modulo(a: Element, b: Element) -> Element:
@@ -211,9 +179,9 @@ def larger(a: Element, b: Element) -> Element:
 def _extreme(name: str, a: Element, b: Element) -> Element:
     """Return the ``min`` or ``max``: one of the two if their order is certain, else a call.
 
-    Unknown for floats and quotients whose order is not certain: there are no calls for them.
+    Unknown for floats whose order is not certain: there are no calls for them.
     """
-    difference = _signed_difference(a, b)
+    difference = _difference(a, b)
     if difference is None:
         return None
     result_if_a_is_larger, result_if_b_is_larger = (b, a) if name == "min" else (a, b)
@@ -228,7 +196,7 @@ def _extreme(name: str, a: Element, b: Element) -> Element:
 
 def equal(a: Element, b: Element) -> Element:
     """Return 1 if the elements are equal, 0 if they surely differ, else None."""
-    difference = _signed_difference(a, b)
+    difference = _difference(a, b)
     if difference is None:
         return None
     if not difference:
@@ -245,7 +213,7 @@ def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
 
 def less(a: Element, b: Element) -> Element:
     """Return 1 if surely ``a < b``, 0 if surely not, else None."""
-    difference = _signed_difference(b, a)  # positive if a is less
+    difference = _difference(b, a)  # positive if a is less
     if difference is None:
         return None
     if _is_always_positive(difference, 1):
@@ -282,29 +250,24 @@ def chosen(which: Element, yes: Element, no: Element) -> Element:
 
 
 def floor(a: Element) -> Element:
-    """Return the largest integer that is not above ``a``."""
-    if isinstance(a, float):
-        return math.floor(a) if math.isfinite(a) else None
-    return as_dim(floor_divide(a.numerator, a.denominator)) if isinstance(a, Ratio) else a
+    """Return the largest integer that is not above ``a``; expressions are integers."""
+    return _rounded(math.floor, a)
 
 
 def ceiling(a: Element) -> Element:
-    """Return the smallest integer that is not below ``a``."""
-    if isinstance(a, float):
-        return math.ceil(a) if math.isfinite(a) else None
-    if not isinstance(a, Ratio):
-        return a
-    return as_dim(
-        apply_function("ceiling", [a.numerator, _constant_polynomial(a.denominator)])
-    )
+    """Return the smallest integer that is not below ``a``; expressions are integers."""
+    return _rounded(math.ceil, a)
 
 
 def truncated(a: Element) -> Element:
-    """Round towards zero, as a cast to an integer does; a quotient that may be negative is unknown."""
+    """Round towards zero, as a cast to an integer does; expressions are integers."""
+    return _rounded(math.trunc, a)
+
+
+def _rounded(function: Callable[[float], int], a: Element) -> Element:
+    """Round a float with ``function``, to unknown if it is not finite; return another element as it is."""
     if isinstance(a, float):
-        return int(a) if math.isfinite(a) else None
-    if isinstance(a, Ratio):
-        return floor(a) if is_nonnegative(a.numerator) else None
+        return function(a) if math.isfinite(a) else None
     return a
 
 

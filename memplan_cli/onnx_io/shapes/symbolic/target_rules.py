@@ -13,8 +13,7 @@ from memplan_cli.core.operators import names_of
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import constant_value, floor_divide, parse_call
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
-    ceiling,
-    divide,
+    divide_up,
     larger,
     polynomial_of,
     subtract,
@@ -175,7 +174,7 @@ def range_shape(values: Values, node: NodeProto) -> Shape | None:
     if all(value.is_known for value in scalars):
         return (_range_length(*(value.array.reshape(()) for value in scalars)),)
     start, limit, delta = (value.elements[0] for value in scalars)
-    length = larger(ceiling(divide(subtract(limit, start), delta)), 0)
+    length = larger(divide_up(subtract(limit, start), delta), 0)
     return (length if isinstance(length, int | str) else None,)
 
 
@@ -197,19 +196,9 @@ def top_k_shape(values: Values, node: NodeProto) -> Shape | None:
     return (*shape[:axis], k[0], *shape[axis + 1 :])
 
 
-def one_hot_shape(values: Values, node: NodeProto) -> Shape | None:
-    """OneHot: the indices' shape with a dim of length ``depth``, the second input, at ``axis``."""
-    shape, depth = values.shape(node.input[0]), values.input_dims(node, 1)
-    if shape is None or depth is None or len(depth) != 1:
-        return None
-    axis = int_attribute(node, "axis", -1) % (len(shape) + 1)
-    return (*shape[:axis], depth[0], *shape[axis:])
-
-
 RULES: Mapping[str, Rule] = {
     "ConstantOfShape": constant_of_shape_shape,
     "Expand": expand_shape,
-    "OneHot": one_hot_shape,
     "Range": range_shape,
     "Reshape": reshape_shape,
     "TopK": top_k_shape,

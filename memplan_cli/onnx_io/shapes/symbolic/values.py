@@ -12,7 +12,7 @@ import numpy as np
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import multiply_polynomials
 from memplan_cli.onnx_io.shapes.lattice import shape_in
-from memplan_cli.onnx_io.shapes.symbolic.elements import Ratio, polynomial_of
+from memplan_cli.onnx_io.shapes.symbolic.elements import polynomial_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class Value(NamedTuple):
         """Return the value as an array of numbers if every element is a number, else itself."""
         if self.is_known or self.elem_type not in EXPRESSED:
             return self
-        if any(e is None or isinstance(e, str | Ratio) for e in self.array.reshape(-1)):
+        if any(e is None or isinstance(e, str) for e in self.array.reshape(-1)):
             return self
         return Value(self.array.astype(NUMPY[self.elem_type]), self.elem_type)
 

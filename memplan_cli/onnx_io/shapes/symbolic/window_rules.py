@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import Family, names_of
@@ -26,18 +27,8 @@ _BATCH_AND_CHANNELS = 2
 """Leading dims that have no window."""
 
 
-def conv_shape(values: Values, node: NodeProto) -> Shape | None:
-    """Conv: x (n, c, d..), kernel (m, c / group, k..) -> (n, m, windows..)."""
-    return _conv_shape(values, node, kernel_index=1)
-
-
-def qlinear_conv_shape(values: Values, node: NodeProto) -> Shape | None:
-    """QLinearConv: as Conv; the kernel is input 3, after the scale and zero point of x."""
-    return _conv_shape(values, node, kernel_index=3)
-
-
-def _conv_shape(values: Values, node: NodeProto, kernel_index: int) -> Shape | None:
-    """Return the shape after a convolution whose kernel is input ``kernel_index``; None if ranks differ."""
+def conv_shape(values: Values, node: NodeProto, kernel_index: int = 1) -> Shape | None:
+    """Conv: x (n, c, d..), kernel (m, c / group, k..) -> (n, m, windows..); None if ranks differ."""
     shape, kernel = values.shape(node.input[0]), values.shape(node.input[kernel_index])
     if shape is None or kernel is None or len(kernel) != len(shape):
         return None
@@ -144,7 +135,8 @@ RULES: Mapping[str, Rule] = {
     "ConvInteger": conv_shape,
     "ConvTranspose": conv_transpose_shape,
     "DeformConv": conv_shape,
-    "QLinearConv": qlinear_conv_shape,
+    # The kernel follows the scale and zero point of x.
+    "QLinearConv": partial(conv_shape, kernel_index=3),
     **dict.fromkeys(names_of(lambda op: op.family is Family.POOLING), pool_shape),
 }
 """The shape rules of this file, by operator."""

@@ -20,23 +20,22 @@ from memplan_cli.core.operators import (
     names_of,
 )
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.domains.table import output_types, rule_of
-from memplan_cli.onnx_io.shapes.lattice import is_complete, merged, shape_in, with_shape
-from memplan_cli.onnx_io.shapes.onnx_inference import infer_node
-from memplan_cli.onnx_io.shapes.symbolic import dim_rules, target_rules, window_rules
-from memplan_cli.onnx_io.shapes.symbolic.control_flow import (
-    CONTROL_FLOW_RULES,
-    KnownTensor,
+from memplan_cli.onnx_io.shapes.lattice import (
+    is_complete,
+    merged,
+    shape_in,
     tensor_type,
+    with_shape,
 )
+from memplan_cli.onnx_io.shapes.onnx_inference import WRONG_TYPES, infer_node
+from memplan_cli.onnx_io.shapes.symbolic import dim_rules, target_rules, window_rules
 from memplan_cli.onnx_io.shapes.symbolic.value_rules import SIZED_BY_DATA, add_output_values
 from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, INT32, INT64, MAX_ELEMENTS, Values
-from memplan_cli.onnx_io.shapes.workarounds import WRONG_TYPES
 from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, MutableMapping, Sequence
+    from collections.abc import Collection, Mapping, MutableMapping
 
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
@@ -63,9 +62,6 @@ type, which the runtime does not.
 
 _DIM_TYPES = (INT32, INT64, BOOL)
 """Element types of values that shapes are computed from."""
-
-_MAX_SUBGRAPH_NODES = 4096
-"""Nodes of subgraphs that are interpreted, counted once per iteration."""
 
 _NOT_INFERRED_ALONE = frozenset(
     {*CONTROL_FLOW, *names_of(lambda op: op.is_random), *WRONG_TYPES}
@@ -105,105 +101,75 @@ def interpret(
     for tensor in graph.initializer:
         types.setdefault(tensor.name, tensor_type(tensor.data_type, tuple(tensor.dims)))
     values = Values.of_graph(graph, types, standard_opset(model) or 1)
-    interpreter = _Interpreter(RULES if rules is None else rules)
-    improved = interpreter.interpret_nodes(graph, values, types, wanted)
+    improved = _interpret_nodes(
+        graph, values, types, wanted, RULES if rules is None else rules
+    )
     for name in wanted:
         values.value_of(name)  # adds the values of initializers to ``values.known``
     return Interpretation(improved, values.known)
 
 
-@dataclass(slots=True)
-class _Interpreter:
-    """An interpretation of a graph and, for each iteration, of the subgraphs in it.
+def _interpret_nodes(
+    graph: GraphProto,
+    values: Values,
+    types: MutableMapping[str, TypeProto],
+    wanted: Collection[str],
+    rules: Mapping[str, Rule],
+) -> dict[str, TypeProto]:
+    """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
 
-    Attributes:
-        rules: shape rules by operator.
-        subgraph_nodes_left: nodes of subgraphs that may still be interpreted.
+    Values are computed only of nodes on which a wanted value or an incomplete shape depends.
     """
+    needed = _needed_values(graph, types, wanted)
+    improved: dict[str, TypeProto] = {}
+    add_types = partial(_add_types, improved, types)
+    for node in graph.node:
+        domain_rule = rule_of(node)
+        if domain_rule is not None and not _has_complete_outputs(node, types):
+            add_types(output_types(values, node, domain_rule))
+        if node.domain not in STANDARD_DOMAINS:  # ONNX does not know the operator
+            continue
+        if not _has_complete_outputs(node, types):
+            add_types(_inferred_types(values, node, rules.get(node.op_type)))
+        if needed.isdisjoint(node.output):
+            continue
+        if node.op_type == "If":
+            add_types(_interpret_taken_branch(values, node, rules))
+        else:
+            add_output_values(values, node)
+        outputs = {name: values.known[name] for name in node.output if name in values.known}
+        add_types(
+            {name: tensor_type(v.elem_type, v.array.shape) for name, v in outputs.items()}
+        )
+    return improved
 
-    rules: Mapping[str, Rule]
-    subgraph_nodes_left: int = _MAX_SUBGRAPH_NODES
 
-    def interpret_nodes(
-        self,
-        graph: GraphProto,
-        values: Values,
-        types: MutableMapping[str, TypeProto],
-        wanted: Collection[str],
-    ) -> dict[str, TypeProto]:
-        """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
+def _interpret_taken_branch(
+    values: Values, node: NodeProto, rules: Mapping[str, Rule]
+) -> Mapping[str, TypeProto]:
+    """Add the values of an If's outputs to ``values``; return their types. Empty unless its condition is known.
 
-        Values are computed only of nodes on which a wanted value or an incomplete shape depends.
-        """
-        needed = _needed_values(graph, types, wanted)
-        improved: dict[str, TypeProto] = {}
-        add_types = partial(_add_types, improved, types)
-        for node in graph.node:
-            domain_rule = rule_of(node)
-            if domain_rule is not None and not _has_complete_outputs(node, types):
-                add_types(output_types(values, node, domain_rule))
-            if node.domain not in STANDARD_DOMAINS:  # ONNX does not know the operator
-                continue
-            if not _has_complete_outputs(node, types):
-                add_types(_inferred_types(values, node, self.rules.get(node.op_type)))
-            if needed.isdisjoint(node.output):
-                continue
-            if node.op_type in CONTROL_FLOW_RULES:
-                add_types(self._interpret_control_flow(values, node))
-            else:
-                add_output_values(values, node)
-            outputs = {
-                name: values.known[name] for name in node.output if name in values.known
-            }
-            add_types(
-                {name: tensor_type(v.elem_type, v.array.shape) for name, v in outputs.items()}
-            )
-        return improved
-
-    def _interpret_control_flow(
-        self, values: Values, node: NodeProto
-    ) -> Mapping[str, TypeProto]:
-        """Add the values of a control-flow node's outputs to ``values``; return their types."""
-        rule = CONTROL_FLOW_RULES[node.op_type]
-        try:
-            results = rule(values, node, partial(self._interpret_subgraph, values))
-        except (ValueError, IndexError, OverflowError):
-            return {}  # an invalid node, or one that runs for too long
-        outputs = [pair for pair in zip(node.output, results, strict=False) if pair[0]]
-        for name, tensor in outputs:
-            if tensor.value is not None and tensor.value.array.size <= MAX_ELEMENTS:
-                values.known[name] = tensor.value
-        return {
-            name: tensor.type_proto
-            for name, tensor in outputs
-            if tensor.type_proto.WhichOneof("value") == "tensor_type"
-        }
-
-    def _interpret_subgraph(
-        self, outer: Values, graph: GraphProto, inputs: Sequence[KnownTensor]
-    ) -> list[KnownTensor]:
-        """Interpret a subgraph for these inputs and return its outputs.
-
-        Types that the subgraph declares are ignored: they may hold for one iteration only.
-
-        Raises:
-            ValueError: the limit of `_MAX_SUBGRAPH_NODES` is reached.
-        """
-        self.subgraph_nodes_left -= len(graph.node)
-        if self.subgraph_nodes_left < 0:
-            raise ValueError("subgraphs run for too long")
-        types: MutableMapping[str, TypeProto] = ChainMap({}, cast("Any", outer.types))
-        values = outer.of_subgraph(graph, types)
-        for tensor in graph.initializer:
-            types[tensor.name] = tensor_type(tensor.data_type, tuple(tensor.dims))
-        for graph_input, known in zip(graph.input, inputs, strict=False):
-            types[graph_input.name] = known.type_proto
-            if known.value is not None:
-                values.known[graph_input.name] = known.value
-        outputs = [value.name for value in graph.output]
-        self.interpret_nodes(graph, values, types, outputs)
-        empty: TypeProto = messages().TypeProto()
-        return [KnownTensor(types.get(name, empty), values.value_of(name)) for name in outputs]
+    The types that the branch declares are not read: inference may have taken them from the other branch.
+    """
+    condition = values.input_value(node, 0)
+    if condition is None or not condition.is_known or condition.array.size != 1:
+        return {}
+    taken = "then_branch" if condition.array.reshape(-1)[0] else "else_branch"
+    branch = next(graph for name, graph in subgraphs(node) if name == taken)
+    types: MutableMapping[str, TypeProto] = ChainMap({}, cast("Any", values.types))
+    inner = values.of_subgraph(branch, types)
+    for tensor in branch.initializer:
+        types[tensor.name] = tensor_type(tensor.data_type, tuple(tensor.dims))
+    results = [value.name for value in branch.output]
+    _interpret_nodes(branch, inner, types, results, rules)
+    output_types: dict[str, TypeProto] = {}
+    for name, result in zip(node.output, results, strict=False):
+        value = inner.value_of(result)
+        if name and value is not None and value.array.size <= MAX_ELEMENTS:
+            values.known[name] = value
+        if name and result in types:
+            output_types[name] = types[result]
+    return output_types
 
 
 def _add_types(

@@ -1,0 +1,89 @@
+"""Names such as ``unk__0`` that ONNX's inference makes up for unknown dims, and their removal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.operators import operator
+from memplan_cli.onnx_io.traversal import graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+_GENERATED_NAME = re.compile(r"unk__\d+")
+
+
+def is_generated_name(dim: str) -> bool:
+    """Whether a dim has a name that ONNX's inference generates, such as ``unk__0``."""
+    return bool(_GENERATED_NAME.fullmatch(dim))
+
+
+def clear_generated_names(model: ModelProto) -> None:
+    """Clear the dims with names such as ``unk__0``, in place, or replace them by a dim of the file.
+
+    A name of this form that an input of the model has is kept.
+    """
+    if b"unk__" not in model.SerializeToString():  # much faster than a look at each dim
+        return
+    input_names = {
+        d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim
+    }
+    for graph in graphs(model.graph):
+        # An output of the graph may also be in ``value_info``: both entries are cleared.
+        all_values = (*graph.input, *graph.output, *graph.value_info)
+        values = {value.name: value for value in all_values}
+        generated_dims = [
+            dim
+            for value in all_values
+            for dim in value.type.tensor_type.shape.dim
+            if is_generated_name(dim.dim_param) and dim.dim_param not in input_names
+        ]
+        replacements = _equal_dims(graph, values) if generated_dims else {}
+        for dim in generated_dims:
+            replacement = replacements.get(dim.dim_param)
+            dim.ClearField("dim_param")
+            if isinstance(replacement, int):
+                dim.dim_value = replacement
+            elif replacement:
+                dim.dim_param = replacement
+
+
+def _equal_dims(
+    graph: GraphProto, values: Mapping[str, ValueInfoProto]
+) -> dict[str, int | str]:
+    """Return the dims of the file to which generated names are equal.
+
+    They are found at Transpose and at operators that keep the shape: if one side of the node has a
+    generated name and the other a number or name, both are the same dim. The first such node counts.
+    The dim is ``""`` if the other side is unknown there.
+    """
+    equal_dims: dict[str, int | str] = {}
+    for node in graph.node:
+        if node.op_type != "Transpose" and not operator(node).keeps_shape:
+            continue
+        if node.input[0] not in values or node.output[0] not in values:
+            continue
+        input_dims = values[node.input[0]].type.tensor_type.shape.dim
+        output_dims = values[node.output[0]].type.tensor_type.shape.dim
+        permutation = _permutation(node, len(input_dims))
+        is_valid = sorted(permutation) == list(range(len(input_dims)))
+        if len(input_dims) != len(output_dims) or not is_valid:
+            continue
+        for output_dim, axis in zip(output_dims, permutation, strict=True):
+            input_dim = input_dims[axis]
+            for dim, other in ((output_dim, input_dim), (input_dim, output_dim)):
+                if is_generated_name(dim.dim_param) and not is_generated_name(other.dim_param):
+                    number = other.dim_value if other.HasField("dim_value") else ""
+                    equal_dims.setdefault(dim.dim_param, other.dim_param or number)
+    return equal_dims
+
+
+def _permutation(node: NodeProto, rank: int) -> list[int]:
+    """Return for each output axis the input axis; the identity for operators other than Transpose."""
+    if node.op_type != "Transpose":
+        return list(range(rank))
+    perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
+    return list(range(rank))[::-1] if perm is None else perm
