@@ -9,8 +9,6 @@ import pytest
 from builders import parse
 from memplan_cli import Settings, api
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
-from memplan_cli.features.serving.loads import SampledSizes, with_further_sizes
-from memplan_cli.features.serving.sizes import Extent
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_by_rule
 from memplan_cli.runtime.settings_search.predicted import predict_settings
@@ -73,24 +71,6 @@ def test_what_asks_for_nothing_gets_no_region_for_a_memory_pattern() -> None:
     choice = predict_settings(ExecutedGraph(program(NOTHING)), RuntimeSettings(), {})
     assert choice.predicted.held == 0
     assert not any("initial" in key for key in choice.settings.arena)
-
-
-def test_sizes_that_were_not_run_ask_for_workspace_of_nodes_without_names() -> None:
-    text = NAMELESS.replace("float[256, 512]", "float[256, n]")
-    graph = program(text.replace("float[1, 512]", "float[1, n]"))
-    points = Extent({"n": (1, 512)}).points(24)
-    first = SampledSizes({point: ExecutedGraph(graph, {"n": point[0]}) for point in points})
-    served = with_further_sizes(first, Extent({"n": (1, 512)}))
-    bare, full = (
-        list(one.first_requests(UNOPTIMISED))
-        for one in (
-            served,
-            SampledSizes(served.executed, served.others, served.formulas, MEASURED),
-        )
-    )
-    assert len(bare) == len(full) > len(points)
-    counts = {len(b.sizes) - len(a.sizes) for a, b in zip(bare, full, strict=True)}
-    assert counts == {4}
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,12 @@
-"""Allocation traces of a model at many sizes of its requests.
-
-The executed graph is read or observed at a few sizes. At many more, the bytes of tensors follow from
-polynomials that fit the first sizes exactly.
-"""
+"""Allocation traces of a model at some sizes of its requests."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field, replace
-from itertools import count, islice, product
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.load import load_model
@@ -26,39 +17,22 @@ from memplan_cli.runtime.graph.dumps import (
     runtime_shapes,
     write_dump,
 )
-from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.run.observe import observe_many
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
-from memplan_cli.runtime.simulate.predict import needs_run, session_traces, simulated_model
-from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
+from memplan_cli.runtime.simulate.predict import needs_run, session_traces
+from memplan_cli.runtime.simulate.trace import UnknownBytesError
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from memplan_cli.core.bindings import Binding, FeedSpec
-    from memplan_cli.core.program import VarId
     from memplan_cli.features.serving.sizes import Extent, Point
+    from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
-    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
-_MAX_SIMULATED_OPS = 1_000_000
-"""Limit of simulated ops, summed over all sizes, in each variant: some seconds."""
-
-_KNOWN_POINTS = 24
-"""Sizes at which the bytes of tensors are computed one by one, or observed in a run."""
-
-_BATCH = 256
-"""Number of sizes whose bytes are computed together."""
-
-_MAX_POWER, _MAX_DEGREE = 2, 3
-"""Highest power of one dim in a tensor's size, and of all dims together (scores of attention)."""
-
-_SPARE_POINTS = 4
-"""Points beyond the number of unknowns, so that a polynomial that fits them all is no accident."""
+_SIMULATED_SIZES = 24
+"""Sizes of requests that are simulated: the largest, the corners of the bounds, and drawn ones."""
 
 NO_MEMORY_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
 
@@ -98,29 +72,19 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class SampledSizes:
-    """Sizes of requests to simulate, with the executed graph at some of them.
+    """Sizes of requests to simulate, with the executed graph at each of them.
 
     Attributes:
-        executed: the executed graph by size, for a few sizes, the largest first.
-        others: further sizes, whose bytes of tensors are given by formulas.
-        formulas: formulas that fit the bytes at the first sizes; None without further sizes.
-        workspace: measured bytes of kernels' workspace at the largest size, used for all sizes.
-        workspace_measured: whether the workspace was measured.
+        executed: the executed graph by size, the largest size first.
+        workspace: bytes of each kernel's workspace, measured at the largest size and used for all;
+            None if it was not measured.
     """
 
     executed: Mapping[Point, ExecutedGraph]
-    others: tuple[Point, ...] = ()
-    formulas: SizeFormulas | None = None
-    workspace: Mapping[str, int] = field(default_factory=dict)
-    workspace_measured: bool = False
-
-    @property
-    def count(self) -> int:
-        """The number of sizes to simulate."""
-        return len({*self.executed, *self.others})
+    workspace: Mapping[str, int] | None = None
 
     def traces(self, settings: RuntimeSettings) -> dict[Point, SessionTraces]:
-        """Return the allocations of the first and of later requests, by size, without `others`.
+        """Return the allocations of the first and of later requests, by size.
 
         Raises:
             UnknownSizeError: the bytes of a tensor depend on data.
@@ -129,15 +93,6 @@ class SampledSizes:
             size: self._session_traces(graph, settings)
             for size, graph in self.executed.items()
         }
-
-    def first_requests(self, settings: RuntimeSettings) -> Iterator[AllocationTrace]:
-        """Yield the allocations of the first request of each size, `others` included.
-
-        The largest size comes first.
-        """
-        yield from (traces.first for traces in self.traces(settings).values())
-        if self.formulas is not None:
-            yield from self._at_other_sizes(self.formulas, settings)
 
     def _session_traces(
         self, executed: ExecutedGraph, settings: RuntimeSettings
@@ -148,37 +103,12 @@ class SampledSizes:
             UnknownSizeError: the bytes of a tensor depend on data.
         """
         try:
-            return session_traces(executed, settings, self.workspace)
+            return session_traces(executed, settings, self.workspace or {})
         except UnknownBytesError as error:
             raise UnknownSizeError(
                 f"the memory of {str(error)[:120]!r} is not known for any size of a request",
                 hint="without --bounds, settings for one size can be found",
             ) from error
-
-    def _at_other_sizes(
-        self, formulas: SizeFormulas, settings: RuntimeSettings
-    ) -> Iterator[AllocationTrace]:
-        """Yield the allocations of a request of each further size: equal steps with other bytes.
-
-        The order of allocations does not depend on bytes, if no memory pattern is planned. So one
-        run is simulated in which tensor k has k bytes. For each size, k is then replaced by the
-        bytes of tensor k. Kernels' workspaces are numbered after the tensors, and keep their bytes.
-        """
-        first = next(iter(self.executed.values()))
-        numbers = {var: number for number, var in enumerate(formulas.variables, start=1)}
-        model = replace(simulated_model(first, settings), bytes=numbers, observed=None)
-        requests = requests_from_totals(first.program, first.dims, self.workspace)
-        workspace_bytes = [size for sizes in requests.values() for size in sizes]
-        next_numbers = count(len(numbers) + 1)
-        numbered_workspace = {
-            name: tuple(islice(next_numbers, len(sizes))) for name, sizes in requests.items()
-        }
-        trace = trace_session(model, numbered_workspace).first
-        for begin in range(0, len(self.others), _BATCH):
-            table = formulas.at(self.others[begin : begin + _BATCH]).tolist()
-            for row in table:
-                sizes = [0, *row, *workspace_bytes]  # numbers begin at 1
-                yield trace.resized([sizes[number] for number in trace.sizes])
 
 
 def predict_sizes(service: Service) -> SampledSizes:
@@ -194,7 +124,7 @@ def predict_sizes(service: Service) -> SampledSizes:
             "the sizes of some tensors within the bounds are unknown before a run",
             hint="--measure runs the model at some of them",
         )
-    return with_further_sizes(sample, service.extent)
+    return sample
 
 
 def measure_sizes(service: Service) -> SampledSizes:
@@ -208,8 +138,7 @@ def measure_sizes(service: Service) -> SampledSizes:
     record = record_run(service.model, settings, conditions, "arena", runs=1)
     workspace = record.workspace or {}
     sample = _sample_by_symbols(service) or _sample_by_runs(service)
-    sample = with_further_sizes(sample, service.extent)
-    return replace(sample, workspace=workspace, workspace_measured=True)
+    return replace(sample, workspace=workspace)
 
 
 def _sample_by_symbols(service: Service) -> SampledSizes | None:
@@ -217,13 +146,13 @@ def _sample_by_symbols(service: Service) -> SampledSizes | None:
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
-    points = service.extent.points(_KNOWN_POINTS)
+    points = service.extent.points(_SIMULATED_SIZES)
     return SampledSizes({point: replace(base, dims=service.dims(point)) for point in points})
 
 
 def _sample_by_runs(service: Service) -> SampledSizes:
     """Run the model at some sizes, and return these sizes with the bytes observed in the runs."""
-    points = service.extent.points(_KNOWN_POINTS)
+    points = service.extent.points(_SIMULATED_SIZES)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
@@ -237,102 +166,3 @@ def _sample_by_runs(service: Service) -> SampledSizes:
     return SampledSizes(
         {point: replace(base, dims=service.dims(point), observed=run) for point, run in pairs}
     )
-
-
-def with_further_sizes(sample: SampledSizes, extent: Extent) -> SampledSizes:
-    """Add further sizes, if polynomials give the bytes of every tensor at the first ones.
-
-    Nothing is added to models with subgraphs, in which more than the bytes may depend on the size, or if all
-    sizes are in the sample already.
-    """
-    first = next(iter(sample.executed.values()))
-    ops = [op for _, op in walk(first.program.body)]
-    if len(sample.executed) == extent.count or any(op.bodies for op in ops):
-        return sample
-    variables = tuple(dict.fromkeys(var for op in ops for var in op.outputs if var))
-    formulas = fit_formulas(
-        {size: _output_bytes(graph, variables) for size, graph in sample.executed.items()}
-    )
-    if formulas is None:
-        return sample
-    max_sizes = max(_MAX_SIMULATED_OPS // max(len(ops), 1), _KNOWN_POINTS)
-    further = [size for size in extent.points(max_sizes) if size not in sample.executed]
-    # The largest come first: a region that is too small for them is rejected early.
-    further.sort(key=prod, reverse=True)
-    return replace(sample, others=tuple(further), formulas=formulas)
-
-
-def _output_bytes(executed: ExecutedGraph, variables: tuple[VarId, ...]) -> dict[VarId, int]:
-    """Return the bytes of variables at one size: observed ones, else those of their shapes.
-
-    Variables of unknown size are left out. Without subgraphs each variable is written once in a run.
-    """
-    inferred = tensor_bytes(executed.program, executed.dims)
-    observed = executed.observed.written if executed.observed else {}
-    sizes: dict[VarId, int] = {}
-    for var in variables:
-        size = observed[var][0].bytes if observed.get(var) else inferred.get(var)
-        if size is not None:
-            sizes[var] = size
-    return sizes
-
-
-@dataclass(frozen=True, slots=True)
-class SizeFormulas:
-    """Polynomials in the dims of requests, one for the bytes of each tensor.
-
-    The bytes of tensor j are the sum over monomials i of ``coefficients[i, j]`` times the product
-    of ``(dim / scale) ** power`` over all dims.
-
-    Attributes:
-        variables: the tensors.
-        powers: the exponent of each dim, for each monomial.
-        scale: the number by which each dim is divided first, so that powers stay small and the fit exact.
-        coefficients: a row for each monomial and a column for each tensor.
-    """
-
-    variables: tuple[VarId, ...]
-    powers: tuple[Point, ...]
-    scale: Point
-    coefficients: NDArray[np.float64]
-
-    def at(self, points: Sequence[Point]) -> NDArray[np.int64]:
-        """Return the bytes of each tensor (column) at each size (row)."""
-        values = _monomials(points, self.powers, self.scale) @ self.coefficients
-        return np.rint(values).astype(np.int64)
-
-
-def fit_formulas(sizes: Mapping[Point, Mapping[VarId, int]]) -> SizeFormulas | None:
-    """Return polynomials that give exactly the bytes of every tensor at every given size.
-
-    ``sizes`` has the bytes of tensors by size of the request. None if there are too few sizes for a
-    conclusion, if the sizes do not have the same tensors, or if no polynomials fit: bytes that are rounded
-    (strides, pooling) are none.
-    """
-    points, rows = tuple(sizes), list(sizes.values())
-    variables = tuple(rows[0])
-    powers = tuple(
-        exponents
-        for exponents in product(range(_MAX_POWER + 1), repeat=len(points[0]))
-        if sum(exponents) <= _MAX_DEGREE
-    )
-    has_too_few = len(points) < len(powers) + _SPARE_POINTS
-    if has_too_few or any(row.keys() != rows[0].keys() for row in rows):
-        return None
-    scale = tuple(max(*numbers, 1) for numbers in zip(*points, strict=True))
-    expected = np.array([[row[var] for var in variables] for row in rows], np.float64)
-    coefficients, *_ = np.linalg.lstsq(_monomials(points, powers, scale), expected, rcond=None)
-    formulas = SizeFormulas(variables, powers, scale, coefficients.astype(np.float64))
-    is_exact = np.array_equal(formulas.at(points), expected.astype(np.int64))
-    return formulas if is_exact else None
-
-
-def _monomials(
-    points: Sequence[Point], powers: Sequence[Point], scale: Point
-) -> NDArray[np.float64]:
-    """Return each monomial (column) of the scaled dims at each size (row)."""
-    values = np.array(points, np.float64) / np.array(scale, np.float64)
-    monomials: NDArray[np.float64] = np.prod(
-        values[:, None, :] ** np.array(powers, np.float64)[None, :, :], axis=2
-    )
-    return monomials

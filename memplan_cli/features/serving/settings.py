@@ -9,23 +9,20 @@ arena holds for any sequence of requests.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.features.serving.loads import NO_MEMORY_PATTERN
 from memplan_cli.features.serving.sizes import SEQUENCES, request_sizes_among
-from memplan_cli.runtime.simulate.arena import UNLIMITED, ArenaSettings, simulate_arena
+from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.regions import (
     EXACT_UNSPLIT,
     OWN_INITIALIZERS,
-    ArenaChoice,
-    best_arena,
     one_region,
     shared_region,
-    shared_regions,
 )
+from memplan_cli.runtime.simulate.trace import rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,22 +37,19 @@ DEFAULTS = "defaults"
 NO_ARENA = "no arena"
 SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
-FEW_REGIONS = "a few regions for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
-
-_EXACT_GROWTH = NO_MEMORY_PATTERN.updated(
-    RuntimeSettings(arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS)
-)
 
 MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
     DEFAULTS: RuntimeSettings(),
     NO_ARENA: NO_MEMORY_PATTERN.updated(
         RuntimeSettings(session={"enable_cpu_mem_arena": False})
     ),
-    "pattern off": NO_MEMORY_PATTERN,
-    "exact growth": _EXACT_GROWTH,
-    SHRUNK: _EXACT_GROWTH.updated(RuntimeSettings(run_config=_SHRINKING)),
+    SHRUNK: NO_MEMORY_PATTERN.updated(
+        RuntimeSettings(
+            arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS, run_config=_SHRINKING
+        )
+    ),
 }
 """Common settings that users choose without a search, by name."""
 
@@ -114,30 +108,18 @@ class ServingSettings:
     sizes: int
     workspace_measured: bool
 
-    def with_larger_regions(self, factor: float) -> ServingSettings:
-        """Return the settings with regions that are larger by a factor.
-
-        The chosen candidate must have a bound. Its new bound is the bytes of the larger regions.
-        """
-        arena = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0).enlarged(
-            factor
-        )
-        settings = replace(self.chosen.settings, arena=arena.arena)
+    def with_larger_region(self, factor: float) -> ServingSettings:
+        """Return the settings with a region, which is the chosen candidate's bound, larger by a factor."""
+        size = rounded_up((self.chosen.bound or 0) * factor)
+        settings = replace(self.chosen.settings, arena=one_region(size))
         return self._with_chosen(
-            replace(self.chosen, settings=settings, held=arena.held, bound=arena.held)
+            replace(self.chosen, settings=settings, held=size, bound=size)
         )
 
     def unbounded(self) -> ServingSettings:
-        """Choose, among the candidates without a bound, the one that holds least in the simulation.
-
-        Only those with options of the arena are considered, such as exact growth.
-        """
-        growing = [
-            candidate
-            for candidate in self.candidates
-            if candidate.bound is None and candidate.settings.arena
-        ]
-        return self._with_chosen(min(growing, key=lambda candidate: candidate.held))
+        """Choose an arena that grows exactly and is shrunk, the one that holds less in simulation."""
+        shrunk = [one for one in self.candidates if one.name.startswith(SHRUNK)]
+        return self._with_chosen(min(shrunk, key=lambda candidate: candidate.held))
 
     def _with_chosen(self, chosen: Candidate) -> ServingSettings:
         """Return the settings with this choice, which replaces the candidate with its name."""
@@ -154,7 +136,7 @@ class ServingSettings:
 
 
 def choose_settings(
-    sampled: SampledSizes, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
+    sampled: SampledSizes, sizes: int, base: RuntimeSettings | None = None
 ) -> ServingSettings:
     """Return the settings with the lowest bound, or without any, those that hold least in simulation.
 
@@ -162,23 +144,24 @@ def choose_settings(
         sampled: the sizes to simulate, with their executed graphs.
         sizes: number of sizes within the bounds.
         base: settings that must not change.
-        seed: of the simulated sequences.
     """
-    candidates = tuple(_candidates(sampled, base or RuntimeSettings(), seed))
+    candidates = tuple(_candidates(sampled, base or RuntimeSettings()))
     bounded = [candidate for candidate in candidates if candidate.bound is not None]
     chosen = min(
         bounded or candidates, key=lambda candidate: candidate.bound or candidate.held
     )
-    live_bytes = _largest_peak(sampled.traces(chosen.settings))
     return ServingSettings(
-        chosen, candidates, live_bytes, sampled.count, sizes, sampled.workspace_measured
+        chosen,
+        candidates,
+        live_bytes=_largest_peak(sampled.traces(chosen.settings)),
+        simulated_sizes=len(sampled.executed),
+        sizes=sizes,
+        workspace_measured=sampled.workspace is not None,
     )
 
 
-def _candidates(
-    sampled: SampledSizes, base: RuntimeSettings, seed: int
-) -> Iterator[Candidate]:
-    """Yield the manual settings and the arenas with a bound, each with and without buffer reuse."""
+def _candidates(sampled: SampledSizes, base: RuntimeSettings) -> Iterator[Candidate]:
+    """Yield the manual settings and one region for all sizes, each with and without buffer reuse."""
     for reuse in (RuntimeSettings(), _REUSE_OFF):
         suffix = ", reuse off" if reuse.session else ""
         without_pattern = base.updated(NO_MEMORY_PATTERN).updated(reuse)
@@ -186,40 +169,14 @@ def _candidates(
         for name, manual in MANUAL_SETTINGS.items():
             settings = base.updated(manual).updated(reuse)
             if name != DEFAULTS:
-                yield Candidate(name + suffix, settings, _most_held(traces, settings, seed))
+                yield Candidate(name + suffix, settings, _most_held(traces, settings))
             elif not suffix:
                 # Only the defaults plan a memory pattern: they have traces of their own.
-                held = _most_held(sampled.traces(settings), settings, seed)
-                yield Candidate(name, settings, held)
-        for name, choice in _bounded_arenas(sampled, without_pattern, traces):
-            arena = RuntimeSettings(arena=choice.arena, session_config=OWN_INITIALIZERS)
-            settings = without_pattern.updated(arena)
-            yield Candidate(name + suffix, settings, choice.held, choice.held)
-
-
-def _bounded_arenas(
-    sampled: SampledSizes, settings: RuntimeSettings, traces: Mapping[Point, SessionTraces]
-) -> Iterator[tuple[str, ArenaChoice]]:
-    """Yield arenas that do not grow in any sequence of requests, with their names.
-
-    Args:
-        sampled: the sizes to simulate; each alone must fit.
-        settings: options of the session, besides those of the arena.
-        traces: the traces of the sampled sizes under these settings.
-    """
-    all_first_requests = partial(sampled.first_requests, settings)
-    region = shared_region(all_first_requests, _largest_peak(traces))
-    if region is not None:
-        yield ONE_REGION, ArenaChoice(one_region(region), region)
-    largest_request = next(iter(traces.values())).first  # the largest size is the first
-    # Several regions are only of use if they hold less than the single one.
-    several = shared_regions(
-        all_first_requests,
-        best_arena(largest_request),
-        UNLIMITED if region is None else region,
-    )
-    if several is not None:
-        yield FEW_REGIONS, several
+                yield Candidate(name, settings, _most_held(sampled.traces(settings), settings))
+        size = shared_region([trace.first for trace in traces.values()], _largest_peak(traces))
+        if size is not None:
+            arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
+            yield Candidate(ONE_REGION + suffix, without_pattern.updated(arena), size, size)
 
 
 def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:
@@ -227,9 +184,7 @@ def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:
     return max(trace.first.peak for trace in traces.values())
 
 
-def _most_held(
-    traces: Mapping[Point, SessionTraces], settings: RuntimeSettings, seed: int
-) -> int:
+def _most_held(traces: Mapping[Point, SessionTraces], settings: RuntimeSettings) -> int:
     """Return the most bytes that an arena holds over simulated sequences of every order.
 
     Without an arena, that is the largest peak of a single request.
@@ -240,9 +195,7 @@ def _most_held(
     # The only option of a run is to shrink the arena after it.
     after_run: AfterRun = "shrink" if settings.run_config else "keep"
     sizes = tuple(traces)
-    sequences = (
-        request_sizes_among(sizes, order, _SIMULATED_REQUESTS, seed) for order in SEQUENCES
-    )
+    sequences = (request_sizes_among(sizes, order, _SIMULATED_REQUESTS) for order in SEQUENCES)
     return max(
         simulate_arena(
             _traces_in_order(traces, sequence), arena, after_run=after_run

@@ -18,7 +18,6 @@ from memplan_cli.core.symbolic.bounds import Bounds  # noqa: TC001 - a type to r
 from memplan_cli.features.serving.settings import (
     DEFAULTS,
     NO_ARENA,
-    ONE_REGION,
     SHRUNK,
     ServingSettings,
 )
@@ -56,11 +55,8 @@ _CONFIRMING_SECONDS = 60.0
 _LATER_RUNS_SHARE = 0.9
 """Share of the process's time limit in which later configurations serve what the first served."""
 
-_ENLARGEMENTS_OF_ONE_REGION = (1.0, 1.03, 1.08, 1.15, 1.3)
-"""Sizes of one region to try, as multiples of the predicted size."""
-
-_ENLARGEMENTS_OF_SEVERAL_REGIONS = (1.0, 1.08)
-"""Sizes of several regions to try. An additional region costs more than a factor."""
+_ENLARGEMENTS = (1.0, 1.03, 1.08, 1.15, 1.3)
+"""Sizes of the region to try, as multiples of the predicted size."""
 
 _ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1, "inter_op_num_threads": 1})
 
@@ -241,23 +237,17 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
 
 
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
-    """Return the settings with each bounded candidate chosen, at several sizes of its regions.
+    """Return the settings with each bounded candidate chosen, at several sizes of its region.
 
-    The lowest bound comes first.
-
-    A candidate that is slightly better in simulation may need regions that are a third larger in a
-    run. Then another candidate that runs as predicted is better.
+    The lowest bound comes first: with buffer reuse or without, the candidate that is slightly better in
+    simulation may need a region that is a third larger in a run.
     """
-    enlarged: list[ServingSettings] = []
-    for candidate in serving.candidates:
-        if candidate.bound is None:
-            continue
-        is_one_region = candidate.name.startswith(ONE_REGION)
-        factors = (
-            _ENLARGEMENTS_OF_ONE_REGION if is_one_region else _ENLARGEMENTS_OF_SEVERAL_REGIONS
-        )
-        chosen = replace(serving, chosen=candidate)
-        enlarged += [chosen.with_larger_regions(factor) for factor in factors]
+    enlarged = [
+        replace(serving, chosen=candidate).with_larger_region(factor)
+        for candidate in serving.candidates
+        if candidate.bound is not None
+        for factor in _ENLARGEMENTS
+    ]
     return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
 
 

@@ -441,7 +441,7 @@ def _with_pattern(
         return candidate
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
     lowest = max(trace.peak for trace in traces.in_order)  # no region for both runs is smaller
-    region = shared_region(lambda: traces.in_order, lowest) if 0 < lowest <= max_held else None
+    region = shared_region(traces.in_order, lowest) if 0 < lowest <= max_held else None
     if region is None or region + _SPARE_BYTES > max_held:
         return candidate
     arena = ArenaChoice(one_region(region + _SPARE_BYTES), region + _SPARE_BYTES)

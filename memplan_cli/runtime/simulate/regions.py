@@ -70,9 +70,6 @@ _TRIAL_WORK = 20
 _SHARED_REGION_STEP = 1.005
 """Ratio of one size of a region for several runs to the next."""
 
-_ENLARGEMENTS = (1.0, 1.03, 1.06, 1.1, 1.15)
-"""Factors by which regions that suffice for one run are enlarged for other runs."""
-
 _OTHER_ORDERS = tuple(tuple(permutations(range(count)))[1:] for count in (1, 2, 3))
 """The orders of one, two and three regions in memory beside the ascending one."""
 
@@ -112,14 +109,6 @@ class ArenaChoice:
     def first_region(self) -> int:
         """Bytes of the first region, 0 under exact growth."""
         return int(self.arena.get("initial_chunk_size_bytes", 0))
-
-    def enlarged(self, factor: float) -> ArenaChoice:
-        """Return an arena with as many regions, each larger by a factor."""
-        first, later, count = self.region_sizes()
-        larger_first = rounded_up(first * factor)
-        larger_later = rounded_up(later * factor) if count else later
-        held = larger_first + count * larger_later
-        return ArenaChoice(regions(larger_first, larger_later), held)
 
     def region_sizes(self) -> tuple[int, int, int]:
         """Return the size of the first region, that of later ones, and how many of these are held."""
@@ -334,21 +323,21 @@ def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[
         first *= ratio
 
 
-def shared_region(traces: Callable[[], Iterable[AllocationTrace]], lowest: int) -> int | None:
+def shared_region(traces: Sequence[AllocationTrace], lowest: int) -> int | None:
     """Return the size of one region that never grows in any of several runs.
 
     The region is empty again after each run, so the runs may come in any order. None if no region
     can be that large.
 
     Args:
-        traces: returns the requests of each run, and is called several times.
+        traces: the requests of each run.
         lowest: the smallest size to try.
     """
     size, previous_size = max(rounded_up(lowest), CHUNK), 0
     # A larger region may have other holes, so runs that did not grow it are simulated again.
     while size != previous_size:
         previous_size = size
-        for trace in traces():
+        for trace in traces:
             while _grows(trace, size):
                 size = max(rounded_up(size * _SHARED_REGION_STEP), size + CHUNK)
                 if size > _LARGEST_REGION:
@@ -360,49 +349,3 @@ def _grows(trace: AllocationTrace, size: int) -> bool:
     """Return whether a run needs more than one region of this size."""
     settings = ArenaSettings.from_settings(one_region(size))
     return held_after_runs(trace, settings, runs=1, limit=size) > size
-
-
-def shared_regions(
-    traces: Callable[[], Iterable[AllocationTrace]], choice: ArenaChoice, highest: int
-) -> ArenaChoice | None:
-    """Return an arena of two or three regions that suffice for each of several runs.
-
-    All regions are empty again after each run, and earlier runs may have needed only some of them.
-    So each run is simulated after earlier runs that left none of the regions, the first, the first
-    two, and so on. None if even enlarged regions do not suffice.
-
-    Args:
-        traces: returns the requests of each run, and is called several times.
-        choice: regions that suffice for one of the runs.
-        highest: the result holds less than this.
-    """
-    if choice.arena.keys() != regions(0, 0).keys():  # exact growth has no fixed regions
-        return None
-    for factor in _ENLARGEMENTS:
-        enlarged = choice.enlarged(factor)
-        if enlarged.held >= highest:
-            break
-        settings = ArenaSettings.from_settings(enlarged.arena)
-        limit, earlier_runs = enlarged.held, _runs_that_leave_regions(enlarged)
-        if all(
-            simulate_arena((*earlier, trace), settings, limit=limit).held <= limit
-            for trace in traces()
-            for earlier in earlier_runs
-        ):
-            return enlarged
-    return None
-
-
-def _runs_that_leave_regions(choice: ArenaChoice) -> list[tuple[AllocationTrace, ...]]:
-    """Return runs after which the arena has none of the regions, the first, the first two, and so on.
-
-    Each element is the runs before another run: none, or one run that fills the first n regions.
-    """
-    first, later, count = choice.region_sizes()
-    sizes = (first, *[later] * count)
-    allocations = [(size // CHUNK, index) for index, size in enumerate(sizes)]
-    runs: list[tuple[AllocationTrace, ...]] = [()]
-    for n in range(1, len(sizes) + 1):
-        frees = [(0, index) for index in range(n)]
-        runs.append((AllocationTrace(sizes[:n], (*allocations[:n], *frees)),))
-    return runs

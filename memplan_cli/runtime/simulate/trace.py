@@ -91,16 +91,6 @@ class AllocationTrace:
         """The most bytes allocated at once, not rounded."""
         return _peak(self.steps, self.sizes)
 
-    def resized(self, sizes: Sequence[int]) -> AllocationTrace:
-        """Return the same allocations and frees with other sizes, one for each index."""
-        chunks = [-(-size // CHUNK) for size in sizes]
-        steps = (
-            (chunks[index] if count else 0, index)
-            for count, index in self.steps
-            if chunks[index]
-        )
-        return AllocationTrace(tuple(sizes), tuple(steps))
-
 
 def _peak(steps: Sequence[tuple[int, int]], sizes: Sequence[int]) -> int:
     """Return the most bytes live after any step, if allocation ``index`` has ``sizes[index]`` bytes."""
