@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.planned_graph import ProofError, require
-from memplan_cli.checking.live_bytes import LiveBytes, align
+from memplan_cli.checking.live_bytes import LiveBytes, align, tensor_storages
 from memplan_cli.checking.tensors import Box, first_overlap
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
@@ -47,11 +47,7 @@ def check_arena(
 ) -> None:
     """Check that a proof shows the lower bound of an arena.
 
-    Args:
-        arena: the arena of the plan.
-        tensors: all tensors of the plan, by id.
-        level: the level of the plan.
-        proof: of the method ``load`` or ``slots``.
+    ``tensors`` are all tensors of the plan, by id; ``level`` is the plan's.
 
     Raises:
         ProofError: with the reason.
@@ -68,15 +64,23 @@ def check_arena(
 def _check_load(arena: PlannedArena, rows: Mapping[str, Placement], proof: ArenaProof) -> None:
     """Check that the aligned bytes live at the tick of a proof reach its bound.
 
+    A tensor and its aliases have the same bytes, which count once.
+
     Raises:
-        ProofError: the proof has no tick, or fewer bytes are live.
+        ProofError: the proof has no tick, fewer bytes are live, or an alias is wrong.
     """
     if proof.tick is None:
         raise ProofError("the proof names no tick")
+    for name, row in rows.items():
+        base = row.alias_of or name
+        require(
+            base in rows and rows[base].bytes == row.bytes,
+            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which does not exist",
+        )
     load = sum(
-        align(size, arena.alignment)
-        for first, end, size in _storages(rows)
-        if first <= proof.tick < end
+        align(storage.bytes, arena.alignment)
+        for storage in tensor_storages(rows.values())
+        if storage.first <= proof.tick < storage.end
     )
     require(
         load >= proof.bound,
@@ -125,25 +129,6 @@ def _check_slots(
         _check_slot_loads(entries, tensors)
         total += _slot_bytes(entries)
     require(total >= proof.bound, f"its slots take {total} bytes, not {proof.bound}")
-
-
-def _storages(rows: Mapping[str, Placement]) -> Iterable[LiveBytes]:
-    """Return the storages of an arena: a tensor and its aliases have one.
-
-    Raises:
-        ProofError: the tensor of an alias is not in the arena, or has other bytes.
-    """
-    storages: dict[str, LiveBytes] = {}
-    for name, row in rows.items():
-        base = row.alias_of or name
-        require(
-            base in rows and rows[base].bytes == row.bytes,
-            f"tensor {name[:120]!r} shares the bytes of {base[:120]!r}, which does not exist",
-        )
-        storage = storages.get(base, LiveBytes(row.first, row.last, row.bytes))
-        first, end = min(storage.first, row.first), max(storage.end, row.last)
-        storages[base] = LiveBytes(first, end, row.bytes)
-    return storages.values()
 
 
 def _slot_bytes(entries: Iterable[SlotLoad]) -> int:
@@ -200,10 +185,7 @@ def check_packing(
 ) -> CertificateVerdict:
     """Return the verdict on a certificate of a layout of the buffers in a CSV file.
 
-    Args:
-        certificate: with the proof of one arena and nothing else.
-        problem: content of the file that was packed.
-        layout: content of the file that was written, with offsets.
+    ``problem`` and ``layout`` are the contents of both files; only the layout has offsets.
     """
     proofs = certificate.arenas
     try:

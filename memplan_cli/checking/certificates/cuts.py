@@ -29,11 +29,8 @@ def check_cuts(
 ) -> None:
     """Check that one cut, or a pair of cuts of which one holds in any order, reaches a bound.
 
-    Args:
-        graph: the groups of a block.
-        cuts: one cut without an assumption, or two that assume the two orders of a pair of groups.
-        tensors: the names of the tensors that the cuts refer to by index.
-        bound: bytes that the step of each cut must need.
+    There is one cut without an assumption, or two that assume the two orders of a pair of groups.
+    Cuts refer to ``tensors`` by index.
 
     Raises:
         ProofError: with the reason.

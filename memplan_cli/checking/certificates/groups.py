@@ -105,12 +105,8 @@ def block_groups(
 ) -> GroupGraph:
     """Return the nodes of a block, each as a group of its own.
 
-    The inputs of a subgraph are left out.
-
-    Args:
-        block: the main graph or a subgraph.
-        planned: the model and the plan's tensors.
-        subgraph_bytes: bytes that subgraphs need in any order of their nodes, by path.
+    The inputs of a subgraph are left out. ``subgraph_bytes`` are the bytes that subgraphs need in
+    any order of their nodes, by path.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
@@ -301,14 +297,8 @@ def _apply_late_rule(
 ) -> None:
     """Check the rule *late*: group ``node`` may run just before group ``into``.
 
-    The bytes that ``node`` produces are added to the need of ``into``.
-
-    Args:
-        graph: the groups; ``into`` is changed.
-        node: the number of the group that is moved.
-        into: the number of the group after it.
-        inner_tensors: the tensors of ``node`` that only these two groups use.
-        title: the name of the fusion in errors.
+    The bytes that ``node`` produces are added to the need of ``into``. ``inner_tensors`` are the
+    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *late* does not hold.
@@ -331,14 +321,7 @@ def _apply_early_rule(
     """Check the rule *early*: group ``node`` may run just after group ``into``.
 
     Tensors that ``node`` uses are removed from those that ``into`` can overwrite, because they
-    no longer end at ``into``.
-
-    Args:
-        graph: the groups; ``into`` is changed.
-        node: the number of the group that is moved.
-        into: the number of the group before it.
-        inner_tensors: the tensors of ``node`` that only these two groups use.
-        title: the name of the fusion in errors.
+    no longer end at ``into``. ``inner_tensors`` and ``title`` are as in `_apply_late_rule`.
 
     Raises:
         ProofError: the rule *early* does not hold.

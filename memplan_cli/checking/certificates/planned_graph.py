@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
+from memplan_cli.checking.operators import IN_PLACE_INPUTS
 from memplan_cli.checking.order import has_valid_path
+from memplan_cli.checking.sharing import viewed_value
 from memplan_cli.checking.timeline import (
     ValueKind,
     build_timeline,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.timeline import Node, TensorTypes, Timeline
+    from memplan_cli.checking.timeline import TensorTypes, Timeline
     from memplan_cli.core.results.placements import BlockOrder, Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
@@ -120,7 +121,7 @@ def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
 
 
 def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
-    """Move the nodes of a model's graph into the plan's order and return its timeline.
+    """Put a model's nodes into the plan's order, in place, and return the timeline.
 
     Raises:
         ProofError: the plan's order is not an order of the graph's nodes.
@@ -281,25 +282,16 @@ def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mappi
         for value in subgraph.outputs
     }
     for node in nodes:
-        base, view = _view_of_same_size(node, tensors, bases)
+        view = node.outputs[0] if node.outputs else None
+        base = None if view is None else viewed_value(view)
+        if view is None or base is None:
+            continue
+        pair = base.tensor_id, view.tensor_id
+        if not all(name in bases for name in pair):
+            continue
+        source = bases[base.tensor_id]
         # An output for the next iteration that is a view of an input of this one is a copy.
-        if base and not (view in loop_outputs and bases[base] in received):
-            bases[view] = bases[base]
+        is_copied = view.tensor_id in loop_outputs and source in received
+        if not is_copied and tensors[base.tensor_id].size == tensors[view.tensor_id].size:
+            bases[view.tensor_id] = source
     return bases
-
-
-def _view_of_same_size(
-    node: Node, tensors: Mapping[str, SizedTensor], bases: Mapping[str, str]
-) -> tuple[str, str]:
-    """Return the ids of the input and output of a view; empty if the node is no view.
-
-    Both tensors must be in ``bases`` and have equal sizes.
-    """
-    if node.operator in VIEWS and node.inputs and node.outputs:
-        base, view = node.inputs[0], node.outputs[0]
-        if base is not None and view is not None:
-            pair = base.tensor_id, view.tensor_id
-            sizes = [tensors[each].size for each in pair if each in bases]
-            if len(sizes) == len(pair) and sizes[0] == sizes[1]:
-                return pair
-    return "", ""

@@ -203,10 +203,8 @@ class _OrderSimulator:
         }
         for number in sorted(waiting):
             missing = self._predecessors[number] & state.remaining
-            if (
-                missing & ~late_set
-            ):  # it also waits for groups that must run by moves of their own
-                continue
+            if missing & ~late_set:
+                continue  # it also waits for groups that must run by moves of their own
             produced = sum(self._produced[n] for n in late if self._bits[n] & missing)
             # A late group needs no more than it leaves live: their highest step is `after_late.live`.
             after_late = _State(state.remaining & ~missing, state.live + produced)

@@ -94,11 +94,8 @@ def _bound_verdict(
 ) -> Iterator[PartVerdict]:
     """Yield the verdict on one bound; nothing if neither plan nor certificate has it.
 
-    Args:
-        part: the name of the part in the verdict.
-        bound: the bound in the plan.
-        proof: its proof in the certificate.
-        check: raises a `ProofError` if the proof is wrong.
+    ``bound`` is that of the plan; ``check`` raises a `ProofError` if the certificate's proof of it
+    is wrong.
     """
     if bound is None and proof is None:
         return

@@ -107,19 +107,13 @@ class _OriginalLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session; no step runs yet.
-
-        Args:
-            spec: of the original.
-            job: that of `run`.
-        """
+        """Create the session of the original for a job of `run`; no step runs yet."""
         self.spec = spec
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.requested_lengths: list[int] = list(job["lengths"])
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
-        # `step_lengths` finds the rules, the start and ``planned_lengths``; `step` updates the rest.
         self.rules: Rules = {}
         self.state: dict[str, Any] = {}
         self.position = 0
@@ -140,7 +134,8 @@ class _OriginalLoop:
         self.rules, trial_length = self._find_rules()
         has_single_entries = trial_length == 1
         first_length = 1 if has_single_entries else 2  # a prefill of several entries
-        self.position = 0 if self._runs(past=0, new=first_length) else 1
+        outputs, _ = self._try_step(self.rules, 0, first_length)
+        self.position = 0 if outputs is not None else 1
         if self.position:
             drawn = self.inputs.draw(self.rules, 1, 1, seed=_START_SEED)
             self.state = {cache.input: drawn[cache.input] for cache in self.caches.growing}
@@ -164,17 +159,14 @@ class _OriginalLoop:
                 outputs, error = self._try_step(rules, past, new)
                 if outputs is None:
                     reason = reason or error
-                # With another past too: "five" or "one" may be right by accident for a single one.
-                elif self._growth(outputs, past) and self._grows(rules, past=5):
-                    return rules, new
-                else:
-                    reason = "its caches do not all grow by the same number of entries"
+                    continue
+                if self._growth(outputs, past):
+                    # Another past too: "five" or "one" may be right by accident for a single one.
+                    outputs, _ = self._try_step(rules, past=5, new=1)
+                    if outputs is not None and self._growth(outputs, past=5):
+                        return rules, new
+                reason = "its caches do not all grow by the same number of entries"
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
-
-    def _grows(self, rules: Rules, past: int) -> bool:
-        """Whether a step with one new entry runs, and all caches grow alike."""
-        outputs, _ = self._try_step(rules, past, 1)
-        return outputs is not None and self._growth(outputs, past) > 0
 
     def _growth(self, outputs: Mapping[str, Any], past: int) -> int:
         """Return by how many entries all caches grew; 0 if the numbers differ."""
@@ -182,10 +174,6 @@ class _OriginalLoop:
             np.shape(outputs[cache.output])[cache.axis] - past for cache in self.caches.growing
         }
         return growths.pop() if len(growths) == 1 else 0
-
-    def _runs(self, past: int, new: int) -> bool:
-        """Whether a step with the found rules runs."""
-        return self._try_step(self.rules, past, new)[0] is not None
 
     def _try_step(
         self, rules: Rules, past: int, new: int
@@ -378,14 +366,9 @@ class _StepInputs:
         seed: int = 0,
         without: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Return random inputs of a decoding step, by name.
+        """Return random inputs, by name, of a step with past and new entries.
 
-        Args:
-            rules: the rule of each free dim.
-            past: entries in the caches before the step.
-            new: entries that the step adds.
-            seed: the seed of random values.
-            without: names of inputs that are not drawn.
+        Inputs in ``without`` are not drawn.
         """
         specs = self._feeder.specs(self.dim_values(rules, past, new))
         drawn = [self._adapted(spec) for spec in specs if spec.name not in without]

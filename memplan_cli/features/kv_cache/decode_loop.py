@@ -91,7 +91,7 @@ class OriginalDecoding:
     tokens: tuple[tuple[str, int], ...]
 
     def dims_at(self, past: int, new: int) -> dict[str, int]:
-        """Return the value of each dim in a step, apart from the dims along which caches grow."""
+        """Return the value of each dim in a step, except the dims along which caches grow."""
         return step_dims(self.rules, past, new)
 
 
@@ -210,14 +210,7 @@ def validate_decoding(
 def decoding_verdict(
     comparison: DecodeComparison, provider: str, steps: tuple[int, ...], *notes: str
 ) -> Validation:
-    """Return the verdict of a decode loop, for reports.
-
-    Args:
-        comparison: of its outputs with the original's.
-        provider: ONNX Runtime's name of the provider that both ran on.
-        steps: entries that each step added.
-        notes: further notes of the verdict.
-    """
+    """Return the verdict of a decode loop, for reports; ``steps`` are the entries each step added."""
     decoded = f"decoded {sum(steps)} entries in {len(steps)} steps, each compared"
     failure = comparison.failure
     failures = [f"decoding with caches in place fails: {failure}"] if failure else []

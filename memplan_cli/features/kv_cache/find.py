@@ -39,8 +39,6 @@ class GraphIndex:
     A *path* is a tuple of indices of nodes of `PASSING`, from the first to the last.
 
     Attributes:
-        graph: the graph.
-        nodes: its nodes.
         producer: the index of the node that produces each value.
         ranks: the declared rank of each graph input without an initializer.
         constants: the elements of small constants.
@@ -167,11 +165,9 @@ class CacheSearch:
 
 
 def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearch:
-    """Return the caches among the outputs of a model's main graph.
+    """Return the caches among the outputs of a model's main graph, whose weights may be absent.
 
-    Args:
-        model: The model; its weights may be absent.
-        excluded: Names of tensors that must not be overwritten by the next step.
+    ``excluded`` are names of tensors that must not be overwritten by the next step.
     """
     index = GraphIndex.of(model.graph)
     matches: list[CacheMatch] = []
@@ -204,7 +200,9 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
     """
     source, after = index.trace_back(output)
     if source in index.ranks:  # a graph input: no node computes the output
-        if after and not index.rounds(after) and _keeps_axes(index, after, source):
+        rank = index.ranks[source]
+        keeps_axes = index.permutation(after, rank) == tuple(range(rank))
+        if after and not index.rounds(after) and keeps_axes:
             yield CacheMatch(source, output, 0, "constant", after=after)
         return
     node = index.producer_of(source)
@@ -223,14 +221,7 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
 def _concatenated_cache(
     output: str, node: NodeProto, after: tuple[int, ...], index: GraphIndex
 ) -> Iterator[CacheMatch | KeptCache]:
-    """Yield the cache that a Concat extends, if there is one.
-
-    Args:
-        output: The graph output.
-        node: The Concat.
-        after: The path from the Concat to the output.
-        index: The graph.
-    """
+    """Yield the cache that a Concat extends; ``after`` is the path from the Concat to the output."""
     past, before = index.trace_back(node.input[0])
     if past not in index.ranks:
         yield from _cache_behind_new_values(output, node, past, index)
@@ -259,11 +250,7 @@ def _operator_cache(
 ) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that an attention operator extends.
 
-    Args:
-        output: The graph output.
-        present: The operator's result.
-        after: The path from the result to the output.
-        index: The graph.
+    ``present`` is the operator's result, ``after`` the path from it to the output.
     """
     node_index = index.producer[present]
     node = index.nodes[node_index]
@@ -313,11 +300,7 @@ def _cache_behind_new_values(
 ) -> Iterator[KeptCache]:
     """Yield the cache of a Concat whose first operand is not a graph input, with the reason.
 
-    Args:
-        output: The graph output.
-        node: The Concat.
-        first: The source of its first operand.
-        index: The graph.
+    ``first`` is the source of that operand.
     """
     producer = index.producer_of(first)
     if producer is not None and operator(producer).family in _SELECTIONS:
@@ -373,12 +356,6 @@ def _cache_in_subgraph(output: str, node: NodeProto, index: GraphIndex) -> Itera
             reason = f"a subgraph of {node.op_type} {node.name or output!r} extends it"
             yield KeptCache(past, output, reason)
             return
-
-
-def _keeps_axes(index: GraphIndex, path: tuple[int, ...], source: str) -> bool:
-    """Whether the value after a path has its axes in the order of the graph input before it."""
-    rank = index.ranks[source]
-    return index.permutation(path, rank) == tuple(range(rank))
 
 
 def _operator_key(node: NodeProto) -> tuple[str, str]:

@@ -98,13 +98,8 @@ def _repeat(
     """Return the repetition that begins with an Unsqueeze, or None.
 
     An Expand repeats each head ``times`` times along the new axis, a Reshape joins this axis with the heads,
-    and one MatMul must be all that reads the result.
-
-    Args:
-        unsqueeze: The node that adds the axis along which heads are repeated.
-        heads: Number of heads in the cache.
-        index: The graph.
-        readers: The consumers of each value.
+    and one MatMul must be all that reads the result. ``heads`` are those of the cache; ``readers`` has the
+    consumers of each value.
     """
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")

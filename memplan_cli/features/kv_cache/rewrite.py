@@ -77,10 +77,7 @@ def with_cache_buffers(
 ) -> tuple[ModelProto, CacheSummary]:
     """Return a copy of a model whose caches are buffers, and the description of the caches.
 
-    Args:
-        model: The model that was searched, in an opset with TensorScatter.
-        search: The caches of the model.
-        capacity: The length of each buffer along its growing axis.
+    The model is in an opset with TensorScatter; each buffer has ``capacity`` entries.
     """
     copy = type(model)()
     copy.CopyFrom(model)
@@ -158,12 +155,9 @@ class _Rewriting(GraphEditor):
         present.type.CopyFrom(past.type)
 
     def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
-        """Add the nodes that compute ``position`` plus the length of ``new``; return the result.
+        """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
 
-        Args:
-            cache: The cache, for the names of the nodes. The result is added to `lengths`.
-            new: A value that is as long as the new entries.
-            axis: The axis along which it is so long.
+        The result is returned and added to `lengths`. The cache gives the nodes their names.
         """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
@@ -188,12 +182,9 @@ class _Rewriting(GraphEditor):
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
     def redirect_present(self, cache: CacheMatch, valid: str, length: str) -> None:
-        """Let the consumers of a present read its valid part.
+        """Let the consumers of a present, and of values between its node and it, read its valid part.
 
-        Args:
-            cache: The cache. Values between its node and its output are redirected too.
-            valid: The valid part, as the node's result was.
-            length: The value that holds its length.
+        ``valid`` is this part, with the axes of the node's result; ``length`` holds its length.
         """
         self.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
         if not cache.after:
