@@ -135,14 +135,8 @@ def _resident_peak(
 ) -> int | None:
     """Return the most bytes that a runtime holds at one tick, outputs included, at these dims.
 
-    Args:
-        planned: the model and its plan.
-        interface: bytes of the model's outputs.
-        storages: result of `_runtime_storages`.
-        dims: values of dims.
-
-    Returns:
-        None if there are no storages, or if the bytes of an output or a symbol are unknown.
+    ``storages`` come from `_runtime_storages`. None if there are none, or if the bytes of an output
+    or a symbol are unknown.
     """
     outputs = _output_bytes_at(interface, dims)
     if storages is None or outputs is None:

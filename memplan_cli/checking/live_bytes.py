@@ -114,13 +114,10 @@ def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
 class Storage:
     """Bytes of one tensor or of several that share them, live from the first use to the last.
 
+    Offset and bytes are in the arena's unit; the live range ``[first, end)`` is in ticks.
+
     Attributes:
         name: the id of the tensor, or of the first one that has these bytes.
-        arena: id of the arena.
-        offset: start in the arena, in the arena's unit.
-        bytes: size in the arena's unit.
-        first: first tick of the live range.
-        end: tick after the last one.
         tensors: the tensors with these bytes.
     """
 

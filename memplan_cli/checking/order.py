@@ -125,10 +125,7 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
     """Yield a message if the original node at an entry's index has another type or other outputs.
 
-    Args:
-        node: the node of the written model.
-        entry: its entry in the plan's order, ``#index``.
-        original_nodes: the nodes of the same block in the original file.
+    ``entry`` is ``#index``; ``original_nodes`` are the nodes of the same block in the original file.
     """
     index = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
     if not 0 <= index < len(original_nodes):

@@ -63,10 +63,8 @@ class _Limit(NamedTuple):
 def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     """Yield the numbers of a report, and the slots, that contradict the plan's tensors.
 
-    Args:
-        plan: a plan with its report. Its layout is safe: arenas and aliases exist, and no tensor
-            occurs twice.
-        bounds: bounds of the dims for which the plan's sizes are the largest.
+    The plan's layout must be safe: arenas and aliases exist, and no tensor occurs twice. Its sizes are
+    the largest within ``bounds`` of dims.
     """
     units = {arena.id: arena.unit for arena in plan.arenas}
     for row in plan.tensors:

@@ -95,10 +95,8 @@ def _check_overwrites(
 ) -> Iterator[str]:
     """Yield each tensor of one buffer that is written while another one is still needed.
 
-    Args:
-        tensors: all tensors of the buffer.
-        view_sources: cache of `_view_source`.
-        buffers: the buffer of each value that shares bytes, by ``id``.
+    ``view_sources`` is the cache of `_view_source`; ``buffers`` has the buffer of each value that
+    shares bytes, by ``id``.
     """
     live: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):

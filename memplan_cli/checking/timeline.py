@@ -207,11 +207,9 @@ class Timeline:
 
 
 def build_timeline(graph: GraphProto, exposed: Collection[str] = ()) -> Timeline:
-    """Return the timeline of a graph. Faults of the graph are listed in its ``errors``.
+    """Return the timeline of a main graph. Faults of the graph are listed in its ``errors``.
 
-    Args:
-        graph: the main graph of a model.
-        exposed: names of graph outputs that the plan places as intermediates.
+    ``exposed`` are names of graph outputs that the plan places as intermediates.
     """
     timeline = Timeline()
     main = Block(graph)
@@ -429,13 +427,8 @@ def planned_model(
 ) -> PlannedModel:
     """Build the timeline of a written model and match the plan's tensors to its values.
 
-    Args:
-        model: the written model.
-        plan: its plan, as read from the file.
-        types: dtype and shape by name of each block: the main graph first, then subgraphs in the
-            order in which they run.
-        bounds: bounds of the dims for which the plan's sizes are the largest.
-        original: the file that the plan was made for.
+    ``types`` has dtype and shape by name for each block: the main graph first, then subgraphs in the
+    order in which they run. The plan's sizes are the largest within ``bounds`` of dims.
     """
     timeline = build_timeline(model.graph, exposed_outputs(plan))
     name_blocks(timeline, plan.order)

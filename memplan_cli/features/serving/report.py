@@ -73,12 +73,7 @@ def _candidates_table(serving: ServingSettings) -> doc.Table:
 class RangeSettingsReport:
     """The runtime options with which a model needs the least memory for all sizes in bounds.
 
-    Attributes:
-        model: the model's file.
-        bounds: the smallest and the largest number of each dimension.
-        serving: the chosen settings, and what the arena is predicted to hold.
-        notes: remarks for the user.
-        provider: ONNX Runtime's name of the execution provider.
+    ``provider`` is ONNX Runtime's name of it; ``notes`` are remarks for the user.
     """
 
     json_keys: ClassVar[Keys] = (

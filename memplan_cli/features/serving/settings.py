@@ -64,8 +64,6 @@ class Candidate:
     """Settings, and the bytes that the arena is predicted to hold under them, without weights.
 
     Attributes:
-        name: the name of the settings.
-        settings: the runtime's options.
         held: the most bytes held in the simulated sequences of requests.
         bound: the most bytes held in any sequence; null if that depends on the sequence.
     """
@@ -83,8 +81,6 @@ class ServingSettings:
     """The settings that are chosen for all sizes within bounds.
 
     Attributes:
-        chosen: the chosen candidate.
-        candidates: all candidates.
         live_bytes: the most bytes in use at once in any single request.
         simulated_sizes: how many sizes were simulated.
         sizes: how many sizes there are.
@@ -140,10 +136,7 @@ def choose_settings(
 ) -> ServingSettings:
     """Return the settings with the lowest bound, or without any, those that hold least in simulation.
 
-    Args:
-        sampled: the sizes to simulate, with their executed graphs.
-        sizes: number of sizes within the bounds.
-        base: settings that must not change.
+    ``sizes`` is the number of sizes within the bounds; settings in ``base`` are not changed.
     """
     candidates = tuple(_candidates(sampled, base or RuntimeSettings()))
     bounded = [candidate for candidate in candidates if candidate.bound is not None]

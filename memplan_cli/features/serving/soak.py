@@ -80,8 +80,6 @@ class ConfigurationRun:
     """Memory and time of a process that served all requests under one configuration.
 
     Attributes:
-        name: the name of the configuration.
-        settings: the runtime's options.
         requests: how many were served.
         samples: private memory over the requests; empty if unknown.
         highest: the most resident bytes at any time, beyond those of the process with its
@@ -136,12 +134,9 @@ class Soak:
     """Many requests of changing size, served under several configurations.
 
     Attributes:
-        model: the model's file.
-        bounds: the smallest and the largest number of each dimension of a request.
-        sequence: the order of the requests.
+        sequence: the order of the requests, one of `SEQUENCES`.
         seed: the seed of their sizes.
         requested: how many requests were to be served.
-        serving: the chosen settings, and what the arena is predicted to hold.
         runs: the configurations, the runtime's defaults first.
         notes: remarks for the user.
     """
