@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 - read by the JSON schema
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, CUDA
-from memplan_cli.core.serialization import SPARSE, Keys, json_form
+from memplan_cli.core.serialization import SPARSE
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
@@ -34,23 +34,6 @@ _PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderState:
-    """Whether a session on a provider could be created, and the error if not."""
-
-    works: bool
-    reason: str
-
-
-_AS_TABLE = json_form(type_hint=Mapping[str, str], write=dict)
-_BY_PROVIDER = json_form(
-    type_hint=Mapping[str, ProviderState],
-    write=lambda probes: {
-        probe.provider: ProviderState(probe.works, probe.reason) for probe in probes
-    },
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The state of the environment.
 
@@ -58,26 +41,17 @@ class Diagnosis:
         python: its version and the platform.
         versions: the relevant packages that are installed, with their versions.
         listed: the providers that the runtime lists, whether or not they work.
-        probes: for each provider, whether a session could be created on it.
+        providers: for each provider, whether a session could be created on it.
         problems: what is wrong, and what to do about it.
-        file: facts from the metadata of a model file, if one was given.
+        file: facts from the metadata of a model file, as texts by label, if one was given.
     """
 
-    json_keys: ClassVar[Keys] = (
-        "python",
-        "versions",
-        "listed",
-        ("providers", "probes"),
-        "problems",
-        "file",
-    )
-
     python: str
-    versions: tuple[tuple[str, str], ...] = field(metadata=_AS_TABLE)
+    versions: Mapping[str, str]
     listed: tuple[str, ...]
-    probes: tuple[ProviderProbe, ...] = field(metadata=_BY_PROVIDER)
+    providers: Mapping[str, ProviderProbe]
     problems: tuple[str, ...]
-    file: tuple[tuple[str, str], ...] = field(default=(), metadata={**SPARSE, **_AS_TABLE})
+    file: Mapping[str, str] = field(default_factory=dict, metadata=SPARSE)
 
 
 def diagnose(file: Path | None = None) -> Diagnosis:
@@ -90,26 +64,22 @@ def diagnose(file: Path | None = None) -> Diagnosis:
         ModelError: the file cannot be read.
     """
     versions = installed_versions()
-    facts, mismatches = compare_with_environment(file, dict(versions)) if file else ((), ())
-    probes = (probe_provider(CPU), probe_provider(CUDA))
+    facts, mismatches = compare_with_environment(file, versions) if file else ({}, ())
+    probes = {provider: probe_provider(provider) for provider in (CPU, CUDA)}
     return Diagnosis(
         python=f"{platform.python_version()} on {platform.platform()}",
         versions=versions,
         listed=_listed_providers(),
-        probes=probes,
-        problems=(*find_problems(dict(versions), probes), *mismatches),
+        providers=probes,
+        problems=(*find_problems(versions, probes[CPU]), *mismatches),
         file=facts,
     )
 
 
-Facts = tuple[tuple[str, str], ...]
-"""Pairs of a label and a text."""
-
-
 def compare_with_environment(
     file: Path, versions: Mapping[str, str]
-) -> tuple[Facts, tuple[str, ...]]:
-    """Return facts from a model's metadata, and how they differ from this environment.
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return facts from a model's metadata by label, and how they differ from this environment.
 
     Outputs are right in any environment; another runtime or processor costs memory.
 
@@ -156,18 +126,15 @@ def compare_with_environment(
             f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
         )
         mismatches = (f"{file.name}: {'; '.join(differences)}: {remedy}",)
-    return tuple((label, text) for label, text in facts.items() if text), mismatches
+    return {label: text for label, text in facts.items() if text}, mismatches
 
 
-def installed_versions() -> tuple[tuple[str, str], ...]:
-    """Return ``(package, version)`` of the relevant packages that are installed."""
-    versions = ((package, version_of(package)) for package in _PACKAGES)
-    return tuple((package, version) for package, version in versions if version)
+def installed_versions() -> Mapping[str, str]:
+    """Return the versions of the relevant packages that are installed."""
+    return {package: version for package in _PACKAGES if (version := version_of(package))}
 
 
-def find_problems(
-    versions: dict[str, str], probes: tuple[ProviderProbe, ...]
-) -> tuple[str, ...]:
+def find_problems(versions: Mapping[str, str], cpu: ProviderProbe) -> tuple[str, ...]:
     """Return what is wrong with the installed wheels and the CPU provider, a sentence each."""
     wheels = [name for name in _WHEELS if name in versions]
     problems = []
@@ -180,8 +147,7 @@ def find_problems(
             f"{' and '.join(wheels)} share one import folder and break each other: "
             f"pip uninstall {' '.join(wheels)}, then install one of them"
         )
-    cpu = next((probe for probe in probes if probe.provider == CPU), None)
-    if wheels and cpu and not cpu.works:
+    if wheels and not cpu.works:
         problems.append(f"no session can be created on {CPU}: {cpu.reason}")
     return tuple(problems)
 

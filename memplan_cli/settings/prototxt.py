@@ -28,8 +28,6 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
-_ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r"}
 _WORDS: Mapping[str, bool] = {"true": True, "t": True, "false": False, "f": False}
 _REPEATED = frozenset({"exclude_blob"})
 
@@ -102,7 +100,7 @@ def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
 def _value(token: _Token, key: _Token) -> Value:
     """Return the value of a field: a quoted name, true or false, or an integer."""
     if token.kind == "string":
-        return Value(_unquoted(token.text), token.at)
+        return Value(_unquoted(token.text, token.at), token.at)
     if token.kind == "word":
         content: bool | int | str = _WORDS.get(token.text.lower(), token.text)
         if re.fullmatch(r"-?[0-9]{1,18}", token.text):
@@ -133,19 +131,14 @@ def _with_lists(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(once)
 
 
-def _unquoted(token: str) -> str:
+def _unquoted(token: str, at: Place) -> str:
     """Return the text of a quoted token, with C escapes replaced."""
+    from google.protobuf.text_encoding import CUnescape  # type: ignore[import-untyped]
 
-    def replaced(match: re.Match[str]) -> str:
-        """Return the character of a hexadecimal, an octal or another escape."""
-        code = match.group(1)
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16))
-        if code[0] in "01234567":
-            return chr(int(code, 8))
-        return _ESCAPES.get(code, code)
-
-    return _ESCAPE.sub(replaced, token[1:-1])
+    try:
+        return str(CUnescape(token[1:-1]), "utf-8")
+    except ValueError as error:
+        raise invalid(at, f"{token} has an escape that is none") from error
 
 
 def _tokens(text: str, source: str) -> Iterator[_Token]:

@@ -183,7 +183,7 @@ def test_the_doctor_says_what_of_a_file_is_lost_with_another_runtime(
     out = tmp_path / "out.onnx"
     assert api.optimize(samples / "branchy_cnn.onnx", Settings(target="cpu"), out=out).passed
     facts, lost = compare_with_environment(out, {"onnxruntime": "0.1"})
-    assert dict(facts)["settings"] == "in the file"
+    assert facts["settings"] == "in the file"
     (line,) = lost
     assert "here is onnxruntime 0.1" in line
     here = memplan_cli.doctor(out)

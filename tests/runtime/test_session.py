@@ -19,7 +19,7 @@ from memplan_cli.runtime.workers.session import (
 
 
 def no_cuda(provider: str) -> ProviderProbe:
-    return ProviderProbe(provider, works=provider == CPU, reason="no driver")
+    return ProviderProbe(works=provider == CPU, reason="no driver")
 
 
 def test_auto_is_cpu_where_no_session_gets_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_auto_is_cpu_where_no_session_gets_cuda(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_auto_is_cuda_where_a_session_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "probe_provider", lambda p: ProviderProbe(p, works=True))
+    monkeypatch.setattr(session, "probe_provider", lambda _: ProviderProbe(works=True))
     assert resolve_provider("auto") == CUDA
 
 
@@ -88,17 +88,17 @@ def test_settings_survive_json() -> None:
 
 def test_the_doctor_sees_that_cpu_works() -> None:
     diagnosis = diagnose()
-    assert {probe.provider: probe.works for probe in diagnosis.probes}[CPU]
-    assert dict(diagnosis.versions)["onnx"]
+    assert diagnosis.providers[CPU].works
+    assert diagnosis.versions["onnx"]
 
 
 def test_two_wheels_in_one_folder_are_a_problem_with_a_way_out() -> None:
-    probes = (ProviderProbe(CPU, works=True),)
-    (problem,) = find_problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}, probes)
+    cpu = ProviderProbe(works=True)
+    (problem,) = find_problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}, cpu)
     assert "pip uninstall onnxruntime onnxruntime-gpu" in problem
-    assert find_problems({"onnxruntime-gpu": "1.31.1"}, probes) == ()
+    assert find_problems({"onnxruntime-gpu": "1.31.1"}, cpu) == ()
 
 
 def test_no_wheel_at_all_is_a_problem() -> None:
-    (problem,) = find_problems({}, ())
+    (problem,) = find_problems({}, ProviderProbe(works=False))
     assert "no onnxruntime wheel" in problem

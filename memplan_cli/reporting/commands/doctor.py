@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
     """Return the versions, the state of each provider, the facts of the file, and the problems."""
     provider_states = tuple(
-        f"{probe.provider}: works"
-        if probe.works
-        else f"{probe.provider}: does not work: {probe.reason}"
-        for probe in diagnosis.probes
+        f"{provider}: works" if probe.works else f"{provider}: does not work: {probe.reason}"
+        for provider, probe in diagnosis.providers.items()
     )
-    file_facts = doc.Table(doc.columns("", ""), diagnosis.file) if diagnosis.file else None
+    file_facts = (
+        doc.Table(doc.columns("", ""), tuple(diagnosis.file.items()))
+        if diagnosis.file
+        else None
+    )
     problems = (
         doc.Items(diagnosis.problems)
         if diagnosis.problems
@@ -30,7 +32,7 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
     return doc.Document(
         f"Python {diagnosis.python}",
         (
-            doc.Table(doc.columns("package", "version"), diagnosis.versions),
+            doc.Table(doc.columns("package", "version"), tuple(diagnosis.versions.items())),
             *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
             *doc.section("The file", file_facts),
             *doc.section("Problems", problems),

@@ -48,7 +48,6 @@ def time_ratio(
 ) -> TimeRatio | None:
     """Return the ratio of run times ``after / before`` of two sessions that are timed in turn.
 
-    Processor times are compared if both were measured, as in `is_slower`; else elapsed times.
     None if a round measured no time.
 
     Raises:
@@ -56,12 +55,8 @@ def time_ratio(
     """
     ratios = []
     for _ in range(ROUNDS):
-        peaks_before, peaks_after = (
-            _measure_times(session, inputs, timeout) for session in (before, after)
-        )
-        time_before, time_after = peaks_before.effort, peaks_after.effort
-        if time_before is None or time_after is None:
-            time_before, time_after = peaks_before.milliseconds, peaks_after.milliseconds
+        peaks = [_measure_times(session, inputs, timeout) for session in (before, after)]
+        time_before, time_after = _comparable_times(*peaks)
         if time_before and time_after is not None:
             ratios.append(time_after / time_before)
     if len(ratios) < ROUNDS:
@@ -77,6 +72,16 @@ def _measure_times(session: SessionSpec, inputs: InputSet, timeout: float) -> Pe
     return record.require(f"{session.model} could not be measured").peaks
 
 
+def _comparable_times(before: Peaks, after: Peaks) -> tuple[float | None, float | None]:
+    """Return the milliseconds of two runs: processor times if both have one, else elapsed times.
+
+    Elapsed times depend on the load of the machine. Processor times are measured on the CPU only.
+    """
+    if before.effort is None or after.effort is None:
+        return before.milliseconds, after.milliseconds
+    return before.effort, after.effort
+
+
 def slower_note(ratio: TimeRatio | None) -> str:
     """Return a warning if a written model is slower than allowed; else an empty text."""
     if ratio is None or ratio.median <= SLOWEST:
@@ -88,21 +93,14 @@ def slower_note(ratio: TimeRatio | None) -> str:
 
 
 def is_slower(after: Peaks, before: Peaks) -> bool:
-    """Return whether a run takes more than 5 % longer than before.
-
-    Processor times are compared if both were measured (only on CPU): elapsed times depend on the
-    load of the machine. A time that was not measured counts as 0.
-    """
-    new_time, old_time = after.effort, before.effort
-    if new_time is None or old_time is None:
-        new_time, old_time = after.milliseconds or 0.0, before.milliseconds or 0.0
+    """Return whether a run takes more than 5 % longer than before; an unknown time counts as 0."""
+    old_time, new_time = (time or 0.0 for time in _comparable_times(before, after))
     return new_time > max(SLOWEST * old_time, old_time + _NOISE_MILLISECONDS)
 
 
 def is_far_slower(after: Peaks, before: Peaks) -> bool:
     """Return whether a run takes so much longer than before that even a few runs show it reliably."""
-    new_time = after.effort or after.milliseconds
-    old_time = before.effort or before.milliseconds
+    old_time, new_time = _comparable_times(before, after)
     if new_time is None or old_time is None:
         return False
     return new_time > max(_FAR_RATIO * old_time, old_time + _FAR_MILLISECONDS)

@@ -73,25 +73,15 @@ def _resident_by_psutil() -> Resident | None:
     try:
         info = psutil.Process().memory_full_info()
         now, unique = int(info.rss), int(info.uss)
-        windows_peak = getattr(info, "peak_wset", None)
-        highest = max(int(windows_peak or _highest_by_getrusage()), now)
-        return Resident(highest, now, unique, max(now - unique, 0))
+        highest = getattr(info, "peak_wset", None)  # Windows
+        if highest is None:
+            import resource
+
+            highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            highest *= 1 if sys.platform == "darwin" else 1024
     except (psutil.Error, OSError, AttributeError):
         return None
-
-
-def _highest_by_getrusage() -> int:
-    """Return the highest resident size of this process since it began, on Unix.
-
-    Raises:
-        OSError: this is no Unix.
-    """
-    try:
-        import resource
-    except ImportError as error:
-        raise OSError("this system does not provide the highest resident size") from error
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return highest if sys.platform == "darwin" else highest * 1024
+    return Resident(max(highest, now), now, unique, max(now - unique, 0))
 
 
 def baseline() -> Resident | None:

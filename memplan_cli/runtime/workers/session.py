@@ -54,7 +54,6 @@ _PROBE_JOB = "memplan_cli.runtime.workers.session:run_on_provider"
 class ProviderProbe:
     """Whether a session on a provider could be created and run, and the error if not."""
 
-    provider: str
     works: bool
     reason: str = ""
 
@@ -92,9 +91,9 @@ def resolve_provider(name: str) -> str:
 def probe_provider(provider: str) -> ProviderProbe:
     """Create and run a session of one op on a provider, in a worker process."""
     if provider == CUDA and not _has_cuda_driver():
-        return ProviderProbe(provider, works=False, reason="there is no NVIDIA driver")
+        return ProviderProbe(works=False, reason="there is no NVIDIA driver")
     outcome = run_job(_PROBE_JOB, {"provider": provider}, timeout=_PROBE_TIMEOUT)
-    return ProviderProbe(provider, outcome.ok, outcome.reason)
+    return ProviderProbe(outcome.ok, outcome.reason)
 
 
 def run_on_provider(job: Json) -> Json:
