@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.allocation import Allocation
     from memplan_cli.planning.candidate import Runtime, Source
@@ -63,7 +62,7 @@ class PlannedProgram:
     program: Program
     plan: Plan
     settings: Settings
-    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
 
 
 def make_plan(

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.rewrites import (
         ConstantTensor,
         Fallback,
-        NewWeight,
         RecomputeSummary,
     )
     from memplan_cli.planning.allocation import Allocation, Heights, Needs
@@ -90,7 +89,7 @@ class Decision:
     fallbacks: tuple[Fallback, ...] = ()
     folded: FoldingSummary = field(default_factory=FoldingSummary)
     chunked: ChunkingSummary = field(default_factory=ChunkingSummary)
-    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.report import LiveTensor
-    from memplan_cli.core.results.rewrites import ConstantTensor, NewWeight
+    from memplan_cli.core.results.rewrites import ConstantTensor
     from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.candidate import Candidate, PlanningTask, Source
     from memplan_cli.settings.settings import Settings
@@ -39,7 +39,7 @@ class Chunking:
     """
 
     program: Program
-    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
     facts: ChunkingSummary = field(default_factory=ChunkingSummary)
 
 

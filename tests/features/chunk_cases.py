@@ -130,9 +130,6 @@ class Case:
                     raise ValueError(f"a piece without elements of input {at}")
         for at, values in changed.constants.items():
             inputs[at] = np.array(values, np.int64)
-        for at, mask in changed.masks.items():
-            rows, keys = np.arange(*mask.rows), np.arange(mask.keys)
-            inputs[at:] = [rows[:, None] >= keys[None, :]]
         return replace(
             self, inputs=tuple(inputs), attributes={**self.attributes, **changed.attributes}
         )

@@ -44,10 +44,6 @@ class Draw:
     def whole(self, *shape: int) -> Array:
         return self.rng.integers(-8, 9, shape).astype(np.float32)
 
-    def scale(self) -> float:
-        """Return a factor of scores with which softmax leaves the largest alone, or equal ones."""
-        return 256.0
-
     def dims(self, rank: int) -> tuple[int, ...]:
         return tuple(self.dim() for _ in range(rank))
 
@@ -132,54 +128,6 @@ def _attention(draw: Draw) -> Case:
         q, k, v = (x.transpose(0, 2, 1, 3).reshape(b, x.shape[2], -1) for x in (q, k, v))
         attributes |= {"q_num_heads": heads, "kv_num_heads": kv}
     return Case("Attention", (q, k, v, mask), attributes)
-
-
-def _fused_attention(draw: Draw) -> Case:
-    b, s, n, h, hidden = draw.dims(5)
-    h, hidden = 2 * h, 2 * hidden
-    x, weight = draw.floats(b, s, hidden), draw.floats(hidden, 3 * n * h)
-    bias = draw.floats(3 * n * h)
-    lengths = draw.rng.integers(1, s + 1, b).astype(np.int32)
-    mask = draw.one_of(None, lengths, (draw.floats(b, s) > 0.6).astype(np.int32))
-    told = {"num_heads": n, "unidirectional": draw.one_of(0, 1)}
-    if draw.coin():
-        return Case("Attention", (x, weight, bias, mask), told, domain=CONTRIB)
-    past = draw.floats(2, b, n, 3, h)
-    inputs = x, weight, bias, None, past
-    return Case("Attention", inputs, told, outputs=2, domain=CONTRIB)
-
-
-def _multi_head(draw: Draw) -> Case:
-    b, s, t, n, h = draw.dims(5)
-    q, k, v = draw.whole(b, s, n * h), draw.whole(b, t, n * h), draw.whole(b, t, n * h)
-    bias = draw.one_of(None, None, draw.whole(3 * n * h))
-    mask = draw.one_of(None, None, draw.rng.integers(1, t + 1, b).astype(np.int32))
-    added = draw.one_of(None, draw.whole(b, n, s, t), draw.whole(1, n, s, t))
-    added = None if added is None else added * np.float32(8 * draw.scale())
-    told = {"num_heads": n, "unidirectional": draw.one_of(0, 0, 1)}
-    told |= {"scale": draw.scale(), "mask_filter_value": -1e30}
-    if told["unidirectional"]:
-        k, v, added = k[:, :s], v[:, :s], None
-    return Case("MultiHeadAttention", (q, k, v, bias, mask, added), told, domain=CONTRIB)
-
-
-def _grouped(draw: Draw) -> Case:
-    b, s, kv, _, past = draw.dims(5)
-    group, h = 2, 16
-    if draw.coin():  # several samples with a past read one token each
-        s = 1
-    else:
-        past = 0
-    q, k, v = (draw.floats(b, s, heads * h) for heads in (group * kv, kv, kv))
-    before = [draw.floats(b, kv, past, h) if past else None for _ in range(2)]
-    lengths, total = np.full((b,), past + s - 1, np.int32), np.array([past + s], np.int32)
-    told: dict[str, Any] = {"num_heads": group * kv, "kv_num_heads": kv}
-    inputs: tuple[Array | None, ...] = (q, k, v, *before, lengths, total)
-    if draw.coin():
-        angles = draw.floats(past + s, h // 2)
-        told["do_rotary"] = 1
-        inputs = (*inputs, np.cos(angles), np.sin(angles))
-    return Case("GroupQueryAttention", inputs, told, outputs=3, domain=CONTRIB, ignored=(5, 6))
 
 
 def _softmax(draw: Draw, kind: str) -> Case:
@@ -276,14 +224,10 @@ def _move(draw: Draw, kind: str) -> Case:
     if kind == "Pad":
         pads = np.array((0, 1, 0, 0, 2, 0), np.int64)
         return Case(kind, (x, pads), constants=(1,))
-    if kind == "CumSum":
-        return Case(kind, (draw.whole(a, b, c), np.array(axis)), constants=(1,))
     if kind == "TopK":
         return Case(
             kind, (x, np.array([2], np.int64)), {"axis": axis}, outputs=2, constants=(1,)
         )
-    if kind == "Trilu":
-        return Case(kind, (x,))
     at = draw.rng.integers(0, x.shape[axis], draw.one_of((4,), (3, 4), (), (1, 5)))
     return Case("Gather", (x, np.asarray(at, np.int64)), {"axis": axis})
 
@@ -362,8 +306,8 @@ def _conv_transpose(draw: Draw) -> Case:
     return Case("ConvTranspose", (draw.whole(3, 2, 5, 4), draw.whole(2, 3, 2, 2)))
 
 
-def _blocks(draw: Draw, kind: str) -> Case:
-    return Case(kind, (draw.floats(3, 4, 6, 8),), {"blocksize": 2})
+def _depth_to_space(draw: Draw) -> Case:
+    return Case("DepthToSpace", (draw.floats(3, 4, 6, 8),), {"blocksize": 2})
 
 
 _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
@@ -437,10 +381,7 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
     (_reshape, ("Reshape", "Flatten", "Unsqueeze", "Squeeze")),
     (
         _move,
-        (
-            "Transpose", "Concat", "Split", "Expand", "Slice", "Pad", "CumSum", "TopK", "Trilu",
-            "Gather",
-        ),
+        ("Transpose", "Concat", "Split", "Expand", "Slice", "Pad", "TopK", "Gather"),
     ),
     (_by_index, ("GatherElements", "ScatterElements")),
     (_window, ("Conv", "MaxPool", "AveragePool")),
@@ -451,7 +392,6 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
             "LpNormalization", "GlobalAveragePool", "GlobalMaxPool",
         ),
     ),
-    (_blocks, ("DepthToSpace", "SpaceToDepth")),
 )  # fmt: skip
 
 
@@ -480,13 +420,11 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     "Gemm": _gemm,
     "Einsum": _einsum,
     "Attention": _attention,
-    f"{CONTRIB}.Attention": _fused_attention,
-    f"{CONTRIB}.MultiHeadAttention": _multi_head,
-    f"{CONTRIB}.GroupQueryAttention": _grouped,
     f"{CONTRIB}.SkipLayerNormalization": _skip_layer_norm,
     f"{CONTRIB}.SkipSimplifiedLayerNormalization": _skip_simplified,
     "SimplifiedLayerNormalization": _simplified,
     "ConvTranspose": _conv_transpose,
+    "DepthToSpace": _depth_to_space,
     "Resize": _resize,
     "Clip": _clip,
     "Where": _where,

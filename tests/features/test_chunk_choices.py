@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import parse
-from features.chunk_cases import CONTRIB, Case, differences
+from features.chunk_cases import Case, differences
 from features.chunk_models import Maker, convolutions, transformer, two_readers
 from features.test_chunk_regions import around_a_sum
 from features.test_chunk_rewrite import graph_of, largest, last_region, run, sizes_of
@@ -195,47 +195,24 @@ def test_sums_are_cut_beside_rows_that_stay_whole(
     assert keeps_bits(node, split, [(0, half), (half, dims[1])]) is allowed
 
 
-def told_lengths() -> Case:
-    q, lengths = filled(2, 8, 32), np.array([5, 8], np.int32)
-    return Case(
-        "MultiHeadAttention", (q, q, q, None, lengths), {"num_heads": 4}, domain=CONTRIB
-    )
-
-
-def biased_groups() -> Case:
-    q, k = filled(1, 4, 64), filled(1, 4, 32)
-    inputs = (q, k, k, None, None, np.array([3], np.int32), np.array([4], np.int32))
-    return Case(
-        "GroupQueryAttention",
-        (*inputs, None, None, None, filled(1, 4, 4, 4)),
-        {"num_heads": 4, "kv_num_heads": 2},
-        outputs=3,
-        domain=CONTRIB,
-        ignored=(5, 6),
-    )
-
-
-def told_scores() -> Case:
+def test_attention_with_scores_is_cut_along_batches_heads_and_rows() -> None:
     q, k = filled(2, 4, 8, 16), filled(2, 2, 8, 16)
-    return Case("Attention", (q, k, k), outputs=4)
-
-
-@pytest.mark.parametrize(
-    ("make", "axes"),
-    [(told_lengths, {0, 1, 2}), (biased_groups, {1, 2}), (told_scores, {0, 1, 2})],
-)
-def test_fused_attention_is_cut_along_these_axes(
-    make: Callable[[], Case], axes: set[int]
-) -> None:
-    case = make()
-    whole = Case.run if not case.domain else Case.run_in_runtime
-    node = case.node(whole(case))
+    case = Case("Attention", (q, k, k), outputs=4)
+    node = case.node(case.run())
     splits = splits_of(node)
-    assert {part.axis for split in splits for part in split.outputs if part} == axes
+    assert {part.axis for split in splits for part in split.outputs if part} == {0, 1, 2}
     for split in splits:
         # Whole keys and values are beside each piece of query rows, and nobody's.
         assert None not in split.outputs or split.role is Role.QUERIES
         assert split.outputs[-1] is not None
         cut = split.extent // 2
         if keeps_bits(node, split, [(0, cut), (cut, split.extent)]):
-            assert not differences(case, node, split, [cut], whole)
+            assert not differences(case, node, split, [cut], Case.run)
+
+
+def test_the_matrix_of_a_product_is_not_sliced() -> None:
+    make = Maker()
+    made = make.node("MatMul", "x", make.weight(16, 64))
+    kept = make.node("ReduceMax", made, make.constant(np.array([0], np.int64)), keepdims=0)
+    graph = graph_of(make.model({"x": (4, 16)}, kept))
+    assert not list(regions_from(graph, VarId(made), 1))

@@ -197,7 +197,7 @@ class RewrittenFiles(OutputFiles):
         if report.chunked.regions:
             from memplan_cli.onnx_io.writing.chunked import chunked_model
 
-            model, program = chunked_model(model, program, planned.constants, weight_folders)
+            model, program = chunked_model(model, program, planned.constants)
         if rewriting.original is None and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)
             self._add_weights(moved.created)

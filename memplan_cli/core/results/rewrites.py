@@ -108,20 +108,6 @@ _MAX_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class WeightSlice:
-    """A slice of an initializer, which the written file stores: ``[start, stop)`` along an axis."""
-
-    weight: str
-    axis: int
-    start: int
-    stop: int
-
-
-NewWeight = tuple[int, ...] | WeightSlice
-"""The value of an added initializer: integers, or a slice of another initializer."""
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkedRegion:
     """A region of nodes that is computed in pieces along an axis.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.operators import NCHWC
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.axes.split import AxisMap, Dims, Split
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
-
-_FEW_ROWS = 8
-"""A product of fewer rows cannot be cut into two chunks of rows that keep the bits."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class Graph:
             self._splits[op_index] = tuple(
                 split
                 for split in all_splits
-                if self._slices_no_shared_weight(op_index, split)
+                if self._slices_no_large_weight(op_index, split)
                 and self._respects_channel_blocks(op_index, split)
             )
         return self._splits[op_index]
@@ -122,12 +118,10 @@ class Graph:
             for var, axis_map in axis_maps
         )
 
-    def _slices_no_shared_weight(self, op_index: int, split: Split) -> bool:
-        """Whether a split slices no weight in a way that would copy many bytes.
+    def _slices_no_large_weight(self, op_index: int, split: Split) -> bool:
+        """Whether a split slices no weight, or only weights not larger than the op's output.
 
-        Elementwise ops may slice weights that are not larger than their output, such as masks.
-        Other ops may slice only weights that no other op reads, which are stored in slices
-        then, and only if they have too few rows to be split along rows instead.
+        The Slice copies the weight. A mask may be sliced, the matrix of a product not.
         """
         op = self.ops[op_index]
         sliced_weights = [
@@ -135,26 +129,10 @@ class Graph:
             for var, axis_map in zip(op.inputs, split.inputs, strict=True)
             if axis_map is not None and var in self.weights
         ]
-        if split.role is Role.FREE:
-            output_bytes = sum(self.bytes(var) for var in op.outputs if var)
-            return all(self.bytes(var) <= output_bytes for var in sliced_weights)
-        if not sliced_weights:
-            return True
-        rows = prod(self.dims(op.outputs[0])[:-1])
-        return rows < _FEW_ROWS and all(
-            self._reads_alone(op_index, var) for var in sliced_weights
-        )
-
-    def _reads_alone(self, op_index: int, weight: VarId) -> bool:
-        """Whether a float32 initializer is read by this op only, so it can be stored sliced."""
-        program = self.program
-        return (
-            program.vars[weight].dtype == "float32"
-            and self.consumers(weight) == (op_index,)
-            and self.ops[op_index].inputs.count(weight) == 1
-            and weight not in program.overridable
-            and weight not in self.outputs
-            and weight not in self.dataflow.producer
+        output_bytes = sum(self.bytes(var) for var in op.outputs if var)
+        return not sliced_weights or (
+            split.role is Role.FREE
+            and all(self.bytes(var) <= output_bytes for var in sliced_weights)
         )
 
     def dims(self, var: VarId) -> Dims:

@@ -7,9 +7,7 @@ round differently for a narrow chunk. Measured with ONNX Runtime, float32, one t
 =========================  ==============================================================
 rows of a product          one row uses another kernel (gemv); 4 and more the same
 columns of a product       one column uses another kernel; few are summed in longer blocks
-query rows of attention    as rows of a product; MultiHeadAttention computes blocks of as many
-                           rows as a head of queries and one of values have elements, and no
-                           block may be a single row
+query rows of attention    as rows of a product
 tiles of a convolution     positions are columns of a product: the same where sums have the
                            blocks of the whole (`_summing_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: the same if a row,
@@ -66,8 +64,6 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
     if not _rows_begin_aligned(node, split, chunks):
         return False
     if not _has_same_summing_blocks(node, split, chunks):
-        return False
-    if _leaves_single_row(node, split, chunks):
         return False
     shortest = min_chunk_length(node, split)
     if any(stop - start < shortest for start, stop in chunks):
@@ -144,19 +140,6 @@ def _summing_block(columns: int, summed: int) -> int:
     while columns < summed and width > 16 and width // 2 >= columns:
         width, depth = width // 2, depth * 2
     return min(depth, summed)
-
-
-def _leaves_single_row(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
-    """Whether MultiHeadAttention computes a block of one query row, in the whole or in a chunk."""
-    is_blocked = qualified_name(node.op) == f"{MICROSOFT}.MultiHeadAttention"
-    if not is_blocked or split.role is not Role.QUERIES:
-        return False
-    # The kernel computes blocks of as many rows as a head of queries and one of values have
-    # elements.
-    query_and_value_elements = node.data_shape[-1] + node.output_shape[-1]
-    block_rows = query_and_value_elements // node.int_attribute("num_heads", 1)
-    row_counts = (split.extent, *(stop - start for start, stop in chunks))
-    return any(count % block_rows == 1 for count in row_counts)
 
 
 def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:

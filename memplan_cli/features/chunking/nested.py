@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.features.chunking.graph import Graph
 from memplan_cli.features.chunking.search import (
     Search,
@@ -66,8 +65,7 @@ def _cut_again(
 ) -> SearchResult | None:
     """Return a result whose regions have ``divisor`` times fewer chunks, which are cut again.
 
-    The second search finds regions inside the chunks. None if the outer chunks cannot be
-    written, or if a weight would be stored in slices of slices.
+    The second search finds regions inside the chunks. None if the outer chunks cannot be written.
     """
     outer = Search(graph, planned_vars, budget).with_measured_choices(
         replace(choice, count=max(choice.count // divisor, 2))
@@ -78,17 +76,11 @@ def _cut_again(
     if outer is None:
         return None
     program, constants = outer.chunked.program, outer.chunked.constants
-    # Slices of weights are no constants with known values.
-    new_constants = {
-        var: value for var, value in constants.items() if not isinstance(value, WeightSlice)
-    }
-    context = replace(graph.context, constants={**graph.context.constants, **new_constants})
+    context = replace(graph.context, constants={**graph.context.constants, **constants})
     # Only tensors of chunks may be cut: everything of the original program is kept.
     inner_graph = Graph.of(program, context, graph.kept_vars | frozenset(graph.program.vars))
     sizes = with_new_sizes(program, graph.program, planned_vars.sizes)
     inner = search(inner_graph, replace(planned_vars, sizes=sizes), budget)
-    if any(isinstance(value, WeightSlice) for value in inner.chunked.constants.values()):
-        return None
     remaining_constants = {
         var: value for var, value in constants.items() if var in inner.chunked.program.vars
     }

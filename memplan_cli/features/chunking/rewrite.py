@@ -14,23 +14,15 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.core.program import VarId
-from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import chunk_edit
 from memplan_cli.features.chunking.ranges import chunk_ranges, output_axis_map
-from memplan_cli.features.chunking.writer import ProgramWriter, inserted_op
+from memplan_cli.features.chunking.writer import ProgramWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.core.results.rewrites import NewWeight
-    from memplan_cli.features.chunking.axes.split import (
-        AxisMap,
-        CausalMask,
-        ChunkEdit,
-        Range,
-        Split,
-    )
+    from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, Dims, Range, Split
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.ranges import ChunkRanges
     from memplan_cli.features.chunking.region import Region
@@ -42,13 +34,13 @@ class ChunkedProgram:
 
     Attributes:
         program: the ops; those of regions once per chunk.
-        constants: for each new weight its values, or the slice of a weight that it is.
+        constants: the values of each new weight.
         region_ranges: for each region, in the order given to `rewrite_in_chunks`, the range of
         indices of its ops.
     """
 
     program: Program
-    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
+    constants: Mapping[VarId, Dims] = field(default_factory=dict)
     region_ranges: tuple[Range, ...] = ()
 
 
@@ -174,15 +166,12 @@ def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> 
     unused -= {var for op in compress(writer.ops, is_kept) for var in op.outputs}
     # The index of each op once removed ops are gone.
     new_index = [0, *accumulate(map(int, is_kept))]
-    constants: dict[VarId, NewWeight] = {
-        var: values for values, var in writer.constants.items()
-    }
     return ChunkedProgram(
         program.with_ops(
             compress(writer.ops, is_kept),
             {var: record for var, record in writer.vars.items() if var not in unused},
         ),
-        {**constants, **writer.weight_slices},
+        {var: values for values, var in writer.constants.items()},
         tuple((new_index[start], new_index[stop]) for start, stop in region_ranges),
     )
 
@@ -255,7 +244,7 @@ class _ChunkWriter:
         return carried_over
 
     def _write_op(self, index: int, split: Split) -> None:
-        """Add the copy of one op, behind the slices and masks that it reads.
+        """Add the copy of one op, behind the slices that it reads.
 
         If the op reads a halo, it may make a surplus: elements before and after its own range
         of the output. Then a Slice of its own range follows.
@@ -299,7 +288,7 @@ class _ChunkWriter:
     def _input_slices(
         self, op: Op, split: Split, op_range: Range, edit: ChunkEdit
     ) -> list[VarId]:
-        """Add the slices and masks that an op's copy reads, and return its inputs.
+        """Add the slices that an op's copy reads, and return its inputs.
 
         Args:
             op: the original op.
@@ -313,34 +302,10 @@ class _ChunkWriter:
                 inputs.append(var)
                 continue
             bounds = axis_map.range(op_range, self._graph.dims(var)[axis_map.axis])
-            if split.role is Role.COLUMNS and var in self._graph.weights:
-                weight = self._writer.weight_slice(var, self._suffix, axis_map.axis, bounds)
-                inputs.append(weight)
-            else:
-                inputs.append(self.slice_of(var, axis_map.axis, bounds))
+            inputs.append(self.slice_of(var, axis_map.axis, bounds))
         for position, values in edit.constants.items():
             inputs[position] = self._writer.constant(values)
-        for position, mask in edit.masks.items():
-            # The original op may end before the mask's position: fill up with omitted inputs.
-            inputs += [VarId("")] * (position + 1 - len(inputs))
-            inputs[position] = self._causal_mask(op.outputs[0], mask)
         return inputs
-
-    def _causal_mask(self, named_after: VarId, mask: CausalMask) -> VarId:
-        """Add the ops that compute ``row >= key`` as a bool tensor ``[rows, keys]``; return it.
-
-        The names of the new vars begin with ``named_after``.
-        """
-        writer, rows = self._writer, tuple(range(*mask.rows))
-        row_indices = writer.new_var(
-            named_after, f"{self._suffix}_rows", (len(rows), 1), "int64"
-        )
-        writer.reshape(writer.constant(rows), row_indices)
-        dims = len(rows), mask.keys
-        output = writer.new_var(named_after, f"{self._suffix}_mask", dims, "bool")
-        inputs = row_indices, writer.constant(tuple(range(mask.keys)))
-        writer.ops.append(inserted_op(f"{output}/mask", "GreaterOrEqual", inputs, output))
-        return output
 
     def _new_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:
         """Add and return the var of the slice of an output that this chunk makes.

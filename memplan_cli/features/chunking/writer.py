@@ -1,6 +1,6 @@
 """Ops, vars and constants that chunking adds to a program.
 
-Added ops (slices, joins, views, masks) have no node in the file. Their small constants, such
+Added ops (slices, joins, views) have no node in the file. Their small constants, such
 as the bounds of a slice or the shape of a chunk, become new weights.
 """
 
@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Op, Origin, Var, VarId
-from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.features.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Attribute
-    from memplan_cli.core.results.rewrites import NewWeight
     from memplan_cli.features.chunking.axes.split import Dims, Range
     from memplan_cli.features.chunking.graph import Graph
 
@@ -62,7 +60,6 @@ class ProgramWriter:
         ops: the ops so far, in order; the caller appends the original's ops too.
         vars: the vars of the program and the added ones.
         constants: the name of each added int64 constant, by its values.
-        weight_slices: added weights that are slices of weights of the file.
         replaced: vars of the original that may be unused from now on.
     """
 
@@ -71,7 +68,6 @@ class ProgramWriter:
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)
         self.constants: dict[Dims, VarId] = {}
-        self.weight_slices: dict[VarId, NewWeight] = {}
         self.replaced: set[VarId] = set()
 
     def concat(
@@ -164,18 +160,6 @@ class ProgramWriter:
             self.vars[name] = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
             self.constants[values] = name
         return self.constants[values]
-
-    def weight_slice(self, weight: VarId, suffix: str, axis: int, bounds: Range) -> VarId:
-        """Add and return a weight that is a slice of a weight of the file.
-
-        The slice is stored in the written file, so no Slice runs.
-        """
-        dims = list(self._dims(weight))
-        dims[axis] = bounds[1] - bounds[0]
-        name = self.new_var(weight, suffix, tuple(dims))
-        self.vars[name] = self.vars[name]._replace(origin=Origin.WEIGHT)
-        self.weight_slices[name] = WeightSlice(self.vars[weight].name, axis, *bounds)
-        return name
 
     def new_var(
         self, var: VarId, suffix: str, dims: Dims | None = None, dtype: str | None = None

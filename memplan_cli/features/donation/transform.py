@@ -23,7 +23,7 @@ from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.planning.candidate import Candidate, PlanningTask
@@ -49,7 +49,7 @@ class Donations:
     """The pairs that may share one buffer.
 
     Attributes:
-        program: The same ops, in an order in which all pairs are safe; the program given
+        program: the same ops, in an order in which all pairs are safe; the program given
             itself if its order is.
     """
 
@@ -88,7 +88,7 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         # A budget that is missed in any case does not count.
         breaks_budget = candidate.recompute.met and budget is not None and peak > budget
         if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
-            result = donations_in_place(program, patterns)
+            result = donations(program, patterns, may_reorder=False)
         # What was measured was so in the former order.
         candidate = replace(candidate, program=result.program, measured=None)
 
@@ -112,37 +112,22 @@ def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
     return sum(size.coefficient for size in sizes if size is not None and not size.symbols)
 
 
-def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
+def donations(
+    program: Program, patterns: Sequence[tuple[str, str]], *, may_reorder: bool = True
+) -> Donations:
     """Return the pairs of an input and an output that may share one buffer, and an order for them.
 
     In that order, all other ops that read the input of a pair run before the op that writes its output.
 
     Args:
-        program: In the order in which it will run.
-        patterns: Globs ``(input, output)`` with at most one ``*`` each, which stands for
+        program: in the order in which it will run.
+        patterns: globs ``(input, output)`` with at most one ``*`` each, which stands for
             the same text in both: ``("in.*", "new.*")``.
+        may_reorder: whether ops may be moved; if not, only pairs that are safe already are
+            returned.
 
     Raises:
         SettingsError: a pattern has more than one ``*``, or matches no pair.
-    """
-    # Ops may be reordered for a pair, unlike in `donations_in_place`.
-    return _donations(program, patterns, _DonationOrder.add_pairs)
-
-
-def donations_in_place(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
-    """Do as `donations`, but refuse pairs that are not safe in the present order, which stays."""
-    return _donations(program, patterns, _DonationOrder.add_pairs_safe_in_present_order)
-
-
-def _donations(
-    program: Program,
-    patterns: Sequence[tuple[str, str]],
-    add_pairs: Callable[[_DonationOrder], None],
-) -> Donations:
-    """Match the patterns, refuse pairs that no order makes safe, and order the ops for the rest.
-
-    ``add_pairs`` is a method of `_DonationOrder`: `add_pairs` for any order of the ops, or
-    `add_pairs_safe_in_present_order`.
     """
     matches = [pair for pattern in patterns for pair in _matching_pairs(program, *pattern)]
     refused: list[RefusedPair] = []
@@ -157,13 +142,15 @@ def _donations(
         else:
             paired_vars.update(pair)
             pairs.append(pair)
-    order = _DonationOrder(program, pairs)
-    add_pairs(order)
-    safe_pairs = tuple(pair for pair in pairs if pair not in order.unsafe)
-    refused += [
-        RefusedPair(*pair, order.unsafe[pair]) for pair in pairs if pair in order.unsafe
-    ]
-    return Donations(order.ordered(program), safe_pairs, tuple(refused))
+    order = _DonationOrder(program)
+    safe_pairs = []
+    for pair in pairs:
+        reason = order.add_pair(pair, may_reorder=may_reorder)
+        if reason:
+            refused.append(RefusedPair(*pair, reason))
+        else:
+            safe_pairs.append(pair)
+    return Donations(order.ordered(program), tuple(safe_pairs), tuple(refused))
 
 
 def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iterator[Pair]:
@@ -221,17 +208,13 @@ class _DonationOrder:
     block.
 
     Attributes:
-        unsafe: The pairs whose edges would close a cycle, or whose writer cannot write in
-            place, with the reason.
-        _flow: The producers and readers of vars.
-        _pairs: The pairs to add.
-        _successors: For each op, those that must run after it.
-        _needs_reordering: Whether an added edge leads from an op to one that is before it now.
+        _flow: the producers and readers of vars.
+        _successors: for each op, those that must run after it.
+        _needs_reordering: whether an added edge leads from an op to one that is before it now.
     """
 
-    def __init__(self, program: Program, pairs: Sequence[Pair]) -> None:
+    def __init__(self, program: Program) -> None:
         self._flow = flow = program.dataflow
-        self._pairs = pairs
         self._successors: list[set[int]] = [set() for _ in flow.ops]
         for op, reads in enumerate(flow.reads):
             for var in reads:
@@ -241,45 +224,33 @@ class _DonationOrder:
         unrepeatable = [op for op, again in enumerate(repeatable(program)) if not again]
         for earlier, later in pairwise(unrepeatable):
             self._successors[earlier].add(later)
-        self.unsafe: dict[Pair, str] = {}
         self._needs_reordering = False
 
-    def add_pairs(self) -> None:
-        """Add an edge to each pair's writer from all readers of its input, or an entry of ``unsafe``.
+    def add_pair(self, pair: Pair, *, may_reorder: bool) -> str:
+        """Add an edge to the pair's writer from each other reader of its input.
 
-        A writer that reads the input itself must be able to write in place.
+        Returns:
+            Why the pair is unsafe, and no edge was added: the edges would close a cycle, the
+            writer reads the input and cannot write in place, or a reader runs after the writer
+            and ops may not be moved. Empty if the pair is safe.
         """
-        for pair in self._pairs:
-            writer = self._flow.producer[pair.output]
-            readers = self._readers(pair.input)
-            if writer in readers and not self._may_overwrite(writer, pair):
-                op = self._flow.ops[writer]
-                self.unsafe[pair] = f"{op.label} reads the input while it writes the output"
-                continue
-            readers_after_writer = readers & self._descendants(writer)
-            if readers_after_writer:
-                op = self._flow.ops[min(readers_after_writer)]
-                self.unsafe[pair] = f"{op.label} needs the output and reads the input"
-                continue
-            for reader in readers - {writer}:
-                self._successors[reader].add(writer)
-                self._needs_reordering |= reader > writer
-
-    def add_pairs_safe_in_present_order(self) -> None:
-        """Add the pairs whose readers run before the writer already; the rest become ``unsafe``.
-
-        These are removed from ``_pairs``.
-        """
-        for pair in self._pairs:
-            writer = self._flow.producer[pair.output]
-            late_readers = {reader for reader in self._readers(pair.input) if reader > writer}
-            if late_readers:
-                op = self._flow.ops[min(late_readers)]
-                self.unsafe[pair] = (
-                    f"{op.label} reads the input later, and to run it before takes more memory"
-                )
-        self._pairs = [pair for pair in self._pairs if pair not in self.unsafe]
-        self.add_pairs()
+        writer = self._flow.producer[pair.output]
+        readers = self._readers(pair.input)
+        late_readers = {reader for reader in readers if reader > writer}
+        if late_readers and not may_reorder:
+            op = self._flow.ops[min(late_readers)]
+            return f"{op.label} reads the input later, and to run it before takes more memory"
+        if writer in readers and not self._may_overwrite(writer, pair):
+            op = self._flow.ops[writer]
+            return f"{op.label} reads the input while it writes the output"
+        readers_after_writer = readers & self._descendants(writer)
+        if readers_after_writer:
+            op = self._flow.ops[min(readers_after_writer)]
+            return f"{op.label} needs the output and reads the input"
+        for reader in readers - {writer}:
+            self._successors[reader].add(writer)
+        self._needs_reordering |= bool(late_readers)
+        return ""
 
     def _readers(self, graph_input: VarId) -> set[int]:
         """Return the ops that read a graph input, or a view of it."""

@@ -1,31 +1,26 @@
-"""The data of single weights: read from or written to a file, cut into ranges, made dense."""
+"""The data of single weights: read from or written to a file, or made dense."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.weights.external_data import (
     data_range,
-    entries_of,
     loaded,
     locations,
 )
 from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from onnx import GraphProto, SparseTensorProto, TensorProto
 
-    from memplan_cli.core.results.rewrites import WeightSlice
 
 PAGE = 4096
 """Bytes: data in a file begins at a multiple of this, so that it can be mapped."""
@@ -117,44 +112,6 @@ def _chunks(array: NDArray[Any]) -> Iterator[bytes]:
         return
     for start in range(0, len(array), rows):
         yield array[start : start + rows].tobytes()
-
-
-def cut_weight(tensor: TensorProto, cut: WeightSlice, folders: Sequence[Path]) -> TensorProto:
-    """Return a range of a weight along one axis, as a tensor without a name.
-
-    If the range is contiguous in an external file, the result refers to these bytes; otherwise it
-    holds a copy, which is read from the file in one of ``folders``.
-    """
-    from onnx import numpy_helper
-
-    is_contiguous = prod(tensor.dims[: cut.axis]) == 1
-    if tensor.data_location == tensor.EXTERNAL and is_contiguous:
-        row_bits = prod(tensor.dims[cut.axis + 1 :]) * BITS[dtype_name(tensor.data_type)]
-        if cut.start * row_bits % 8 == 0:  # 4-bit elements may start in the middle of a byte
-            return _external_range(tensor, cut, row_bits)
-    # Data inside the model has no location, and `loaded` then opens no file.
-    location = entries_of(tensor).get("location", "")
-    folder = next((folder for folder in folders if (folder / location).is_file()), Path())
-    values = numpy_helper.to_array(loaded(tensor, folder))
-    return numpy_helper.from_array(
-        values[(slice(None),) * cut.axis + (slice(cut.start, cut.stop),)]
-    )
-
-
-def _external_range(tensor: TensorProto, cut: WeightSlice, row_bits: int) -> TensorProto:
-    """Return a tensor that refers to some rows of another tensor's external data.
-
-    Rows are the entries along the axis of the cut, of ``row_bits`` each; all axes before it have
-    length 1. The first row must start at a byte.
-    """
-    rows = cut.stop - cut.start
-    part = type(tensor)()
-    part.data_type = tensor.data_type
-    part.dims.extend(tensor.dims)
-    part.dims[cut.axis] = rows
-    offset = data_range(tensor)[0] + cut.start * row_bits // 8
-    refer_to_file(part, entries_of(tensor)["location"], offset, -(-rows * row_bits // 8))
-    return part
 
 
 def sparse_weights(graph: GraphProto) -> Iterator[tuple[str, SparseTensorProto]]:

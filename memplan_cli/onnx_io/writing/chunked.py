@@ -7,26 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.rewrites import WeightSlice
 from memplan_cli.onnx_io.graph_editor import INT64, keep, replace_nodes, with_values
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.weights.tensor_data import cut_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.core.program import Op, Program, Var
-    from memplan_cli.core.results.rewrites import NewWeight
 
 
 def chunked_model(
     model: ModelProto,
     program: Program,
-    constants: Mapping[VarId, NewWeight],
-    folders: Sequence[Path] = (),
+    constants: Mapping[VarId, tuple[int, ...]],
 ) -> tuple[ModelProto, Program]:
     """Return a copy of a model whose main graph has the ops of a program, and the copy's program.
 
@@ -36,8 +31,7 @@ def chunked_model(
         model: The model before it was chunked.
         program: The chunked program. Copies of an op have the ``source`` of its node; inserted ops
             have none (-1).
-        constants: New weights: int64 values, or ranges of existing weights.
-        folders: The folders that may contain the model's external data.
+        constants: The int64 values of new weights.
     """
     from onnx import helper
 
@@ -49,15 +43,9 @@ def chunked_model(
     keep(graph.value_info, lambda value: value.name in names)
     # An initializer that is a graph input too stays even if it is unused: callers may feed it.
     keep(graph.initializer, lambda tensor: tensor.name in names or tensor.name in graph_inputs)
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
         name = program.vars[var].name
-        if isinstance(values, WeightSlice):
-            tensor = cut_weight(weights[values.weight], values, folders)
-            tensor.name = name
-        else:
-            tensor = helper.make_tensor(name, INT64, [len(values)], values)
-        graph.initializer.append(tensor)
+        graph.initializer.append(helper.make_tensor(name, INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
     ops = tuple(op._replace(source=index) for index, op in enumerate(program.body.ops))

@@ -191,17 +191,6 @@ def _pad_splits(node: Node) -> tuple[Split, ...]:
     return _splits_of_first_input_except(node, padded)
 
 
-def _cumsum_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not summed; none if ``axis`` is no constant."""
-    axis = node.constants.get(1)
-    return _splits_of_first_input_except(node, (int(axis[0]),)) if axis else ()
-
-
-def _trilu_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along all axes but those of the matrices, the last two."""
-    return _splits_of_first_input_except(node, (-1, -2))
-
-
 def _gather_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along the axes of the indices, and along data axes that are not gathered.
 
@@ -267,9 +256,7 @@ RULES: Mapping[str, SplitRule] = {
     "Split": _split_operator_splits,
     "Slice": _slice_splits,
     "Pad": _pad_splits,
-    "CumSum": _cumsum_splits,
     "TopK": _top_k_splits,
-    "Trilu": _trilu_splits,
     "Gather": _gather_splits,
     "GatherElements": _gather_elements_splits,
     "ScatterElements": _scatter_elements_splits,

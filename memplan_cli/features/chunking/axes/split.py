@@ -163,32 +163,18 @@ SplitRule = Callable[[Node], tuple[Split, ...]]
 """Returns the splits of an operator; empty if shapes or constants do not tell enough."""
 
 
-class CausalMask(NamedTuple):
-    """A boolean mask ``[rows, keys]`` in which row ``i`` sees the keys ``0..i``.
-
-    Attributes:
-        rows: the query rows of the chunk, counted in the whole tensor.
-        keys: number of keys.
-    """
-
-    rows: Range
-    keys: int
-
-
 class ChunkEdit(NamedTuple):
     """What the op of a chunk has in place of the original op's attributes and constant inputs.
 
     Attributes:
         attributes: replaced or added attributes.
         constants: replaced int64 inputs, by position.
-        masks: added masks, by position of an input that the original op omits.
         surplus: elements of the first output that the chunk makes before and after its own
             range, because it reads a halo. They are sliced off.
     """
 
     attributes: Mapping[str, Attribute] = {}
     constants: Mapping[int, Dims] = {}
-    masks: Mapping[int, CausalMask] = {}
     surplus: tuple[int, int] = (0, 0)
 
 

@@ -151,19 +151,6 @@ def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
     return (*_splits_along_first_axes(node, 1), *spatial)
 
 
-def _space_to_depth_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples, rows and columns.
-
-    ``blocksize`` input rows or columns become one.
-    """
-    block = node.int_attribute("blocksize", 1)
-    spatial = (
-        node.split(node.output_shape[axis], {0: AxisMap(axis, block)}, {0: AxisMap(axis)})
-        for axis in (2, 3)
-    )
-    return (*_splits_along_first_axes(node, 1), *spatial)
-
-
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of a change from or to the blocked channel layout.
 
@@ -283,7 +270,6 @@ RULES: Mapping[str, SplitRule] = {
     "Conv": _convolution_splits,
     "ConvTranspose": _transposed_convolution_splits,
     "DepthToSpace": _depth_to_space_splits,
-    "SpaceToDepth": _space_to_depth_splits,
     **dict.fromkeys(_POOLS, _pooling_splits),
     "Resize": _resize_splits,
     f"{MICROSOFT}.FusedConv": _convolution_splits,
