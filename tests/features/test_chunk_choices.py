@@ -18,7 +18,7 @@ from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import splits_of
 from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.kernels import keeps_bits
-from memplan_cli.features.chunking.region import boundary_bytes, growth_stages, regions_from
+from memplan_cli.features.chunking.region import growth_stages, regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.writing.chunked import chunked_model
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.features.chunking.axes.split import Node, Split
     from memplan_cli.features.chunking.graph import Graph
-    from memplan_cli.features.chunking.region import Region
 
 MODELS = (around_a_sum, transformer, convolutions, two_readers)
 
@@ -39,20 +38,6 @@ MODELS = (around_a_sum, transformer, convolutions, two_readers)
 def seeds(graph: Graph) -> Iterator[tuple[Any, int]]:
     for var in sorted(intermediates(graph.program)):
         yield from ((var, axis) for axis in range(len(graph.program.vars[var].shape or ())))
-
-
-def whole_beside(graph: Graph, region: Region) -> int:
-    """Count what is whole while a region runs: what is made before it and read behind it."""
-    own = [at for at in region.splits if at not in region.duplicated]
-    counted = {*region.inputs, *region.outputs}
-    passing = (
-        var
-        for var, at in graph.dataflow.producer.items()
-        if at < min(own)
-        and var not in counted
-        and (var in graph.outputs or any(reader > max(own) for reader in graph.consumers(var)))
-    )
-    return sum(map(graph.bytes, passing))
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -64,17 +49,6 @@ def test_a_region_computes_only_light_ops_twice(make: Callable[[], onnx.ModelPro
                 read = [each for each in graph.dataflow.reads[at] if each not in graph.weights]
                 assert region.splits[at].role is Role.FREE
                 assert len(read) == 1
-
-
-@pytest.mark.parametrize("make", MODELS)
-def test_what_a_region_leaves_whole_is_its_border_and_what_passes_it_by(
-    make: Callable[[], onnx.ModelProto],
-) -> None:
-    graph = graph_of(make())
-    for var, axis in seeds(graph):
-        for region, whole in growth_stages(graph, var, axis):
-            least = boundary_bytes(graph, region.splits, region.duplicated)
-            assert whole == least + whole_beside(graph, region)
 
 
 def test_what_is_computed_twice_bars_no_other_op_from_joining() -> None:

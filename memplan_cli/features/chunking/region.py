@@ -11,14 +11,12 @@ The boundary is q, k, v and y; the scores are never whole.
 
 While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
 ``duplicated``. An op is duplicated if ops outside the region need its whole result too: it runs
-whole as well, beside its chunks. *Whole bytes* are those of all tensors that are whole while
-the region runs: its boundary, and tensors that only pass by.
+whole as well, beside its chunks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.features.chunking.axes.split import Role
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 
 _MAX_OPS = 400
 """Ops of a region; bounds the time of growing one."""
-
-_MERGED_SHARE = 0.9
-"""A light op that lowers the whole bytes to this share always belongs to the region, so the
-region without it is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +60,20 @@ class Region:
 
 
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
+    """Yield regions that grow from a tensor, sliced along one axis.
 
-    Whole bytes are those of all tensors that stay whole while the region runs (`whole_bytes`). A
-    region is left out if it has at least as many whole bytes as a smaller one, or if the next
-    growth stage, the region with one op more, has a tenth less by light ops alone.
+    Growth stages are left out whose boundary has at least as many bytes as that of an earlier one.
     """
     fewest_bytes = 0
-    # The None after the last stage is its successor.
-    for stage, next_stage in pairwise(chain(growth_stages(graph, seed, axis), [None])):
-        if stage is None:  # never: only the last ``next_stage`` is None
-            continue
-        region, region_bytes = stage
+    for region, region_bytes in growth_stages(graph, seed, axis):
         # A region of one op begins a new series of stages, with another split of the producer.
-        if len(region.splits) > 1 and region_bytes >= fewest_bytes:
-            continue
-        fewest_bytes = region_bytes
-        max_bytes = fewest_bytes * _MERGED_SHARE
-        if next_stage is None or not _adds_only_light_ops(region, next_stage, max_bytes):
-            yield _without_growing_ends(graph, region)
+        if len(region.splits) == 1 or region_bytes < fewest_bytes:
+            fewest_bytes = region_bytes
+            yield region
 
 
 def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
-    """Yield each region that grows from a tensor, with its whole bytes.
+    """Yield each region that grows from a tensor, with the bytes of its boundary.
 
     A region has the ops of the one before it and one op more; there is one such series for each
     split of the producer that slices the tensor along the axis.
@@ -105,12 +90,10 @@ def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region
 def _grow(
     graph: Graph, start: int, split: Split, seed: VarId, axis: int
 ) -> Iterator[tuple[Region, int]]:
-    """Yield the region of one op and its whole bytes, then with one op more each time.
+    """Yield the region of one op and the bytes of its boundary, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
-    boundary are the inputs and outputs of the region, which stay whole. Whole bytes are those of
-    the boundary and of tensors that are live across the region (`whole_bytes`). An op may join
-    as a duplicate: it runs in chunks for the region, and whole for its consumers outside.
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. An op may
+    join as a duplicate: it runs in chunks for the region, and whole for its consumers outside.
 
     Args:
         graph: the graph.
@@ -124,7 +107,7 @@ def _grow(
         return
     while len(splits) < _MAX_OPS:
         region = _make_region(graph, splits, duplicated, seed, axis)
-        yield region, whole_bytes(graph, splits, duplicated)
+        yield region, boundary_bytes(graph, splits, duplicated)
         extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
             return
@@ -165,47 +148,6 @@ def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) ->
     )
 
 
-def _adds_only_light_ops(
-    region: Region, next_stage: tuple[Region, int], max_bytes: float
-) -> bool:
-    """Whether the next growth stage adds light ops only and has at most ``max_bytes`` whole.
-
-    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product.
-    """
-    larger_region, larger_bytes = next_stage
-    added = [
-        split for index, split in larger_region.splits.items() if index not in region.splits
-    ]
-    is_light = bool(added) and all(split.role is Role.FREE for split in added)
-    same_duplicates = larger_region.duplicated == region.duplicated
-    return is_light and same_duplicates and larger_bytes <= max_bytes
-
-
-def _without_growing_ends(graph: Graph, region: Region) -> Region:
-    """Return the region without ops at its end whose removal leaves fewer bytes in the boundary.
-
-    An op at the end has no consumer in the region. Such an op makes more bytes than it reads.
-    """
-    splits, duplicated = dict(region.splits), region.duplicated
-    fewest_bytes = boundary_bytes(graph, splits, duplicated)
-    for op_index in sorted(region.splits, reverse=True):
-        outputs = graph.ops[op_index].outputs
-        is_at_end = not any(
-            reader in splits for var in outputs for reader in graph.consumers(var)
-        )
-        shorter = {index: split for index, split in splits.items() if index != op_index}
-        # A region of duplicates alone would have no outputs.
-        has_own_ops = bool(shorter.keys() - duplicated)
-        if op_index in duplicated or not is_at_end or not has_own_ops:
-            continue
-        shorter_bytes = boundary_bytes(graph, shorter, duplicated)
-        if shorter_bytes < fewest_bytes:
-            splits, fewest_bytes = shorter, shorter_bytes
-    if len(splits) == len(region.splits):
-        return region
-    return _make_region(graph, splits, duplicated, region.seed, region.axis)
-
-
 def boundary(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> tuple[list[VarId], list[VarId]]:
@@ -236,19 +178,6 @@ def boundary_bytes(
     """Return the bytes of the inputs and outputs of a region, which are whole tensors."""
     inputs, outputs = boundary(graph, ops, duplicated)
     return sum(graph.bytes(var) for var in (*inputs, *outputs))
-
-
-def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
-    """Return the bytes of all tensors that are whole and live while a region runs.
-
-    These are its boundary, and tensors made before the region and read after it.
-    """
-    inputs, outputs = boundary(graph, ops, duplicated)
-    boundary_vars = {*inputs, *outputs}
-    # A duplicated op may stand long before the others, but its chunks run among theirs.
-    own_ops = [index for index in ops if index not in duplicated]
-    passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
-    return sum(map(graph.bytes, boundary_vars)) + passing_bytes
 
 
 class _Extension(NamedTuple):

@@ -1,15 +1,14 @@
 """Recomputation within a budget, searched from several orders of the program.
 
 An order that is good if everything is kept is not good for recomputation: values that are kept
-for long will be dropped there, so only what is needed together counts. So several orders are
-tried, among them some in which values with long gaps weigh nothing. The best result is put in
-order and searched from once more.
+for long will be dropped there, so only what is needed together counts. So three orders are tried:
+that of the file, the one that is best without copies, and the one that is best if values with
+long gaps weigh nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import sub
 from typing import TYPE_CHECKING
 
@@ -17,36 +16,28 @@ from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.features.recompute.bound import Bound, resident_bound
 from memplan_cli.features.recompute.solve import Solver, Trial, without_needless_copies
-from memplan_cli.features.recompute.tidy import tidy
-from memplan_cli.features.recompute.values import bytes_of
 from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.features.recompute.values import Values
     from memplan_cli.ordering.records import PlannedVars
 
-_ORDER_WORK = 100_000
-"""Search steps for one order."""
+_LIGHT_ORDER_WORK = 100_000
+"""Search steps for the order in which some values weigh nothing."""
 
 _LARGE = 3_000
-"""Ops from which on only the most promising orders are tried, once."""
+"""Ops from which on copies are searched from the most promising order only."""
 
 _LONG_GAP = 20
 """A gap is long if it is at least as long as the program divided by this."""
 
-_LIGHT_SHARES = (0.06, 0.2)
-"""Shares of the first peak. Values up to one of them with a long gap weigh nothing in an order."""
-
-# Names of the orders that are searched from.
-_FILE = "file"
-_BEST_WITHOUT_COPIES = "alone"
-_ORDERED = "ordered"
-_TIDY = "tidy"
-_ORDER_OF_BEST = "again"
+_LIGHT_SHARE = 0.2
+"""Share of the first peak. Values up to it with a long gap weigh nothing in an order."""
 
 _CURVE_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Budgets along the curve of memory and work, as shares of the first peak."""
@@ -155,12 +146,12 @@ class _Search:
         bound: bounds of the live peak of intermediates.
         resident_interior_bound: the same under the sharing that counts outputs.
         floor: a lower bound of intermediates and outputs together.
-        is_large: whether only few orders are tried.
         _planned_vars: what is planned, outputs included.
         _total_work: the work of the program without copies.
         _first: the program as it is in the file.
         _trials: all programs that were written and measured.
-        _solvers: the solver of each order that was tried, by the order's name.
+        _promising_solvers: the solvers of the orders that copies are searched from: all three, or
+        of a large program the one in which values with long gaps weigh nothing.
     """
 
     def __init__(
@@ -173,16 +164,23 @@ class _Search:
         self._program, self._phases, self._progress = program, phases, progress
         self._planned_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
-        solver = Solver(program, self._planned_vars)
-        self._first = solver.unchanged()
+        in_file_order = Solver(program, self._planned_vars)
+        self._first = in_file_order.unchanged()
+        solvers = [
+            in_file_order,
+            Solver(self._best_order(self._planned_vars), self._planned_vars),
+            Solver(self._light_order(in_file_order.values), self._planned_vars),
+        ]
+        # The order that is best without copies is always a trial: a budget costs no memory that
+        # an order saves.
+        self._trials = [solver.unchanged() for solver in solvers]
+        is_large = len(program.body.ops) > _LARGE
+        self._promising_solvers = solvers[-1:] if is_large else solvers
         self.bound = Bound(program, planned_vars)
         self.resident_interior_bound = Bound(
             program, replace(self._planned_vars, sizes=planned_vars.sizes)
         )
         self.floor = resident_bound(self.resident_interior_bound, planned_vars)
-        self._trials = [self._first]
-        self._solvers: dict[str, Solver] = {_FILE: solver}
-        self.is_large = len(program.body.ops) > _LARGE
 
     def best(self, budget: int) -> Trial:
         """Return the trial that meets the budget with the least work, or exceeds it least."""
@@ -217,87 +215,27 @@ class _Search:
         return curve
 
     def fit(self, budget: int) -> None:
-        """Add trials for a budget from several orders; stop if an order alone meets it."""
-        self._try_best_order()
-        if self._fits_without_work(budget):
-            return
-        for name in self._orders():
-            self._try_order(name)
-            if self._fits_without_work(budget):
-                return
-        for name in self._promising_orders():
-            self._try_budget(name, budget)
-        self._try_order_of_best(budget)
+        """Add trials for a budget from several orders, unless an order alone meets it."""
+        best = self.best(budget)
+        if best.peak > budget or best.work:
+            for solver in self._promising_solvers:
+                self._try_budget(solver, budget)
 
     def descend(self) -> None:
         """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, from each order."""
         budgets = [max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES]
-        self._try_best_order()
-        for name in self._orders():
-            self._try_order(name)
-        for name in self._promising_orders():
-            solver = self._solvers[name]
+        for solver in self._promising_solvers:
             trials = solver.descend(dict.fromkeys(budgets), solver.without_drops())
             self._trials += trials
             lowest = min(trial.peak for trial in trials)
-            self._progress(Detail(f"from order {name!r}: down to {lowest} bytes"))
+            self._progress(Detail(f"copies: down to {lowest} bytes"))
 
-    def _try_best_order(self) -> None:
-        """Add the order that is best without copies, so that a budget never costs memory.
-
-        No copies are searched from this order.
-        """
-        if _BEST_WITHOUT_COPIES not in self._solvers:
-            ordered = self._ordered(self._program, self._planned_vars, DEFAULT_WORK)
-            solver = Solver(ordered, self._planned_vars)
-            self._solvers[_BEST_WITHOUT_COPIES] = solver
-            self._trials.append(solver.unchanged())
-
-    def _try_order(self, name: str) -> None:
-        """Add an order without copies, unless it was tried."""
-        if name not in self._solvers:
-            program_in_order = self._orders()[name]
-            self._solvers[name] = Solver(program_in_order(), self._planned_vars)
-            self._trials.append(self._solvers[name].unchanged())
-
-    def _fits_without_work(self, budget: int) -> bool:
-        """Whether a trial without copies meets a budget."""
-        best = self.best(budget)
-        return best.peak <= budget and not best.work
-
-    def _promising_orders(self) -> list[str]:
-        """Return the names of the orders to search from: all, or of a large program the last."""
-        names = list(self._orders())
-        return names[-1:] if self.is_large else names
-
-    def _orders(self) -> dict[str, Callable[[], Program]]:
-        """Return the orders to start from, the most promising one last.
-
-        Each name is mapped to a function that computes the program in that order, as some take
-        long.
-        """
-        light_orders: dict[str, Callable[[], Program]] = {
-            f"light {share}": partial(self._light_order, share) for share in _LIGHT_SHARES
-        }
-        ordered = partial(self._ordered, self._program, self._planned_vars)
-        if self.is_large:
-            # Of the light orders only the one in which most values weigh nothing.
-            name, light_order = list(light_orders.items())[-1]
-            return {_ORDERED: ordered, name: light_order}
-        return {
-            _FILE: lambda: self._program,
-            _ORDERED: ordered,
-            _TIDY: self._tidied,
-            **light_orders,
-        }
-
-    def _try_budget(self, name: str, budget: int) -> None:
-        """Add trials for a budget from one order, which was tried without copies before.
+    def _try_budget(self, solver: Solver, budget: int) -> None:
+        """Add trials for a budget from one order.
 
         One search first meets the budget halfway between the order's peak and ``budget``, and
         goes on from there. The other, which huge programs are spared, starts from no drops.
         """
-        solver = self._solvers[name]
         schedule = solver.without_drops()
         halfway = (int(schedule.live.max(initial=0)) + budget) // 2
         trials = solver.descend([halfway], schedule)
@@ -307,51 +245,27 @@ class _Search:
         self._trials += trials
         nearest = min(trials, key=lambda trial: trial.rank(budget))
         added = nearest.work / self._total_work
-        message = f"from order {name!r}: {nearest.peak} bytes, {added:.2%} more work"
-        self._progress(Detail(message))
+        self._progress(Detail(f"copies: {nearest.peak} bytes, {added:.2%} more work"))
 
-    def _try_order_of_best(self, budget: int) -> None:
-        """Order the best program with its copies, and search once more from that order."""
-        if self.is_large:
-            return
-        best = self.best(budget)
-        planned_vars = replace(self._planned_vars, sizes=best.written.sizes)
-        ordered = self._ordered(best.written.program, planned_vars)
-        self._trials.append(best.in_order(ordered, planned_vars))
-        self._solvers[_ORDER_OF_BEST] = Solver(
-            _originals_in_order(self._program, ordered), self._planned_vars
-        )
-        self._try_budget(_ORDER_OF_BEST, budget)
-
-    def _tidied(self) -> Program:
-        """Return the tidied form of the best order, which was tried before."""
-        return tidy(self._solvers[_ORDERED].values.program, self._bytes_except(()))
-
-    def _light_order(self, max_share: float) -> Program:
+    def _light_order(self, values: Values) -> Program:
         """Return the best order if values that would be dropped weigh nothing.
 
-        These are values with a long gap (`_has_long_gap`): their sizes are left out of the
-        search for the order.
-
-        Args:
-            max_share: the size of the largest such value as a share of the first peak.
+        These are values up to `_LIGHT_SHARE` with a long gap (`_has_long_gap`): their sizes are left
+        out of the search for the order.
         """
-        values = self._solvers[_FILE].values
         light_values = {
             value
             for value, accesses in enumerate(values.accesses)
             if values.can_recompute(value)
-            and values.sizes[value] <= max_share * self._first.peak
+            and values.sizes[value] <= _LIGHT_SHARE * self._first.peak
             and self._has_long_gap(accesses)
         }
-        light_vars = {var for var, value in values.value_of.items() if value in light_values}
         sizes = {
             var: size
             for var, size in self._planned_vars.sizes.items()
-            if var not in light_vars
+            if values.value_of.get(var) not in light_values
         }
-        ordered = self._ordered(self._program, replace(self._planned_vars, sizes=sizes))
-        return tidy(ordered, self._bytes_except(light_vars))
+        return self._best_order(replace(self._planned_vars, sizes=sizes), _LIGHT_ORDER_WORK)
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
         """Whether a value is likely to be dropped, given the places where it is accessed.
@@ -366,33 +280,15 @@ class _Search:
         parts = [self._phases.part(ops[place]) for place in accesses]
         return parts[0] == "forward" and "backward" in parts
 
-    def _bytes_except(self, light_vars: Collection[VarId]) -> dict[VarId, int]:
-        """Return the bytes of all planned vars except ``light_vars``."""
-        sizes = self._planned_vars.sizes
-        return {var: bytes_of(sizes, var) for var in sizes if var not in light_vars}
-
-    def _ordered(
-        self, program: Program, planned_vars: PlannedVars, work: int = _ORDER_WORK
-    ) -> Program:
-        """Return a program in the best order that ``work`` search steps find."""
+    def _best_order(self, planned_vars: PlannedVars, work: int = DEFAULT_WORK) -> Program:
+        """Return the program in the best order that ``work`` search steps find."""
         return best_order(
-            program,
+            self._program,
             planned_vars.sizes,
             pinned=planned_vars.pinned,
             aliasing=planned_vars.aliasing,
             work=work,
         ).program
-
-
-def _originals_in_order(program: Program, ordered: Program) -> Program:
-    """Return ``program`` with its ops in the order of ``ordered``, which may have copies.
-
-    An op is where it or a copy of it first runs there.
-    """
-    first_place: dict[int, int] = {}
-    for place, op in enumerate(ordered.body.ops):
-        first_place.setdefault(op.source, place)
-    return program.with_ops(sorted(program.body.ops, key=lambda op: first_place[op.source]))
 
 
 def _knee(curve: list[Trial]) -> Trial:

@@ -67,11 +67,6 @@ class Trial:
         """Return a sort key: the excess over a budget, then the work, then the peak."""
         return max(self.peak, budget), self.work, self.peak
 
-    def in_order(self, program: Program, planned_vars: PlannedVars) -> Trial:
-        """Return the trial of ``program``, which has the same ops in another order."""
-        peak = int(live_at(program, planned_vars).max(initial=0))
-        return replace(self, written=replace(self.written, program=program), peak=peak)
-
 
 def live_at(program: Program, planned_vars: PlannedVars) -> NDArray[np.int64]:
     """Return the most bytes live during each op of the top block."""
