@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from features.recompute_programs import bytes_of, program, terms
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.symbolic.sizes import Size
-from memplan_cli.features.recompute.bound import Bound, resident_bound
+from memplan_cli.features.recompute.bound import resident_bound
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
@@ -25,9 +25,7 @@ def counted(tested: Program) -> PlannedVars:
 
 
 def bound_of(tested: Program) -> int:
-    plan = counted(tested)
-    held = Bound(tested, replace(plan.resident, sizes=plan.sizes))
-    return resident_bound(held, plan)
+    return resident_bound(tested, counted(tested))
 
 
 def resident(tested: Program) -> int:

@@ -83,8 +83,7 @@ def _order(
 def _recompute(planned: PlannedProgram, facts: StorageFacts) -> RecomputeProof | None:
     """Return the proof of the bound on recomputation: the op that needs as much by itself.
 
-    None if the plan states no such bound. A higher bound, which the search for copies found by a
-    minimum cut, is not checkable.
+    None if the plan states no such bound.
     """
     from memplan_cli.ordering.cut_bounds import local_bounds
     from memplan_cli.ordering.witnesses import graph_without_subgraphs

@@ -2,22 +2,25 @@
 
 A chunk is assigned ranges of the region's outputs. From these, ranges are propagated
 backwards: each op computes what its consumers read, including their halos. So neighbouring
-chunks overlap, and compute the overlap twice. Rows of an op whose consumer has a halo of 2, in 3
-chunks of 48 rows:
+chunks overlap. The overlap is computed by both chunks, or carried over if that is less work:
+then an op begins where the previous chunk ended, and the previous chunk's last rows are kept
+and joined with its own. Rows of an op whose consumer has a halo of 2, in 3 chunks of 48 rows:
 
-    0..18      14..34      30..48
+    computed twice     0..18      14..34      30..48
+    carried            0..18      18..34      34..48     with rows 14..18 and 30..34 carried
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.analysis.cost import FLOPS_PER_BYTE, op_cost
 from memplan_cli.features.chunking.kernels import keeps_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.core.program import Op, VarId
     from memplan_cli.features.chunking.axes.split import AxisMap, Range, Split
@@ -32,10 +35,12 @@ class ChunkRanges:
     Attributes:
         computed: the range of its split that each op computes, by op index.
         outputs: the range of each region output that this chunk contributes.
+        carried: the range of each tensor that is read here but made by the previous chunk.
     """
 
     computed: Mapping[int, Range]
     outputs: Mapping[VarId, Range]
+    carried: Mapping[VarId, Range]
 
 
 def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges, ...] | None:
@@ -43,16 +48,17 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
     cuts = {var: _cut_positions(graph, region, var, count) for var in region.outputs}
     if any(len(positions) <= count for positions in cuts.values()):
         return None
-    chunks = []
-    for number in range(count):
-        outputs = {
-            var: (positions[number], positions[number + 1]) for var, positions in cuts.items()
-        }
-        computed = _computed_ranges(graph, region, outputs)
-        if computed is None:
-            return None
-        chunks.append(ChunkRanges(computed, outputs))
-    return tuple(chunks) if _all_keep_bits(graph, region, chunks) else None
+    outputs = [
+        {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
+        for number in range(count)
+    ]
+    # An op that leaves carried rows out may have a range too short for its kernel. So if
+    # carrying rows changes the bits, try once more with no op that carries rows.
+    for carrying_ops in (None, frozenset[int]()):
+        chunks = _propagate(graph, region, outputs, carrying_ops)
+        if chunks and _all_keep_bits(graph, region, chunks):
+            return chunks
+    return None
 
 
 def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
@@ -85,38 +91,129 @@ def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list
     )
 
 
-def _computed_ranges(
-    graph: Graph, region: Region, outputs: Mapping[VarId, Range]
-) -> dict[int, Range] | None:
-    """Return the range of its split that each op computes in one chunk.
+def _propagate(
+    graph: Graph,
+    region: Region,
+    outputs: Sequence[Mapping[VarId, Range]],
+    carrying_ops: Collection[int] | None,
+) -> tuple[ChunkRanges, ...] | None:
+    """Return the ranges of all chunks; None if an op would have nothing to compute in one.
 
-    Ops are visited from last to first, so all consumers of an op come before it.
+    Args:
+        graph: the graph.
+        region: the region.
+        outputs: the range of each region output, for each chunk.
+        carrying_ops: the ops that begin where the previous chunk ended. None: they are chosen
+            for the second chunk by the work that this saves (`_PreviousChunk.should_carry`),
+            and are the same in all later chunks.
+    """
+    chunks: list[ChunkRanges] = []
+    for chunk_outputs in outputs:
+        previous = _PreviousChunk(chunks[-1].computed, carrying_ops) if chunks else None
+        ranges = _backward_ranges(graph, region, chunk_outputs, previous)
+        if ranges is None:
+            return None
+        if previous is not None:
+            carrying_ops = ranges.carrying_ops
+        carried = _carried_ranges(graph, region, ranges)
+        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
+    return tuple(chunks)
+
+
+class _PreviousChunk(NamedTuple):
+    """The previous chunk.
+
+    Attributes:
+        computed: the range of its split that each op computed.
+        carrying_ops: the ops that begin where the previous chunk ended; None: not decided yet.
+    """
+
+    computed: Mapping[int, Range]
+    carrying_ops: Collection[int] | None
+
+    def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
+        """Whether an op begins where it ended in the previous chunk, instead of overlapping it.
+
+        If `carrying_ops` is None, it does if computing the overlap again is more work than the
+        Concat that joins the carried rows with the new ones.
+
+        Args:
+            graph: the graph.
+            op_index: the op.
+            needed: the range of its split that this chunk needs, overlap included.
+        """
+        if self.carrying_ops is not None:
+            return op_index in self.carrying_ops
+        op, (_, previous_stop) = graph.ops[op_index], self.computed[op_index]
+        # Work and bytes are those of the whole op; to divide both by the extent changes nothing.
+        overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - needed[0])
+        output_bytes = sum(graph.bytes(var) for var in op.outputs if var)
+        new_bytes = output_bytes * (needed[1] - previous_stop)
+        # The Concat reads and writes each byte.
+        return overlap_work > 2 * FLOPS_PER_BYTE * new_bytes > 0
+
+
+class _BackwardRanges(NamedTuple):
+    """Ranges of one chunk, propagated from the region's outputs to its inputs.
+
+    Attributes:
+        computed: the range of its split that each op computes.
+        needed: the range of each tensor that its consumers in this chunk read.
+        carrying_ops: the ops that begin where the previous chunk ended.
+    """
+
+    computed: dict[int, Range]
+    needed: dict[VarId, Range]
+    carrying_ops: frozenset[int]
+
+
+def _backward_ranges(
+    graph: Graph,
+    region: Region,
+    outputs: Mapping[VarId, Range],
+    previous: _PreviousChunk | None,
+) -> _BackwardRanges | None:
+    """Propagate the ranges of one chunk from the region's outputs to its inputs.
+
+    Ops are visited from last to first, so all consumers of an op come before it. An op whose
+    rows are carried computes only those after the previous chunk's; its consumers get the rows
+    before from there.
 
     Args:
         graph: the graph.
         region: the region.
         outputs: the range of each region output that the chunk contributes.
+        previous: the previous chunk: where its ranges end, and which ops carry rows over; None
+            for the first chunk, to which nothing is carried.
 
     Returns:
-        The ranges by op index; None if some op would compute or read an empty range.
+        The ranges; None if some op would compute or read an empty range.
     """
     computed: dict[int, Range] = {}
-    needed = dict(outputs)  # the range of each tensor that its consumers in this chunk read
+    needed = dict(outputs)
+    carrying_ops = set()
     for op_index in sorted(region.splits, reverse=True):
         op, split = graph.ops[op_index], region.splits[op_index]
         op_range = _range_for_outputs(op, split, needed)
-        if op_range is None or op_range[0] >= op_range[1]:
+        if op_range is None:
             return None
-        computed[op_index] = op_range
+        start, stop = op_range
+        if previous is not None and previous.should_carry(graph, op_index, op_range):
+            carrying_ops.add(op_index)
+            _, previous_stop = previous.computed[op_index]
+            start = max(start, previous_stop)
+        if start >= stop:
+            return None
+        computed[op_index] = start, stop
         for var, axis_map in zip(op.inputs, split.inputs, strict=True):
             if axis_map is None:
                 continue
-            read = axis_map.range(op_range, graph.dims(var)[axis_map.axis])
+            read = axis_map.range((start, stop), graph.dims(var)[axis_map.axis])
             if read[0] >= read[1]:
                 return None
             if graph.dataflow.producer.get(var) in region.splits:
                 needed[var] = _hull(needed.get(var, read), read)
-    return computed
+    return _BackwardRanges(computed, needed, frozenset(carrying_ops))
 
 
 def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:
@@ -135,6 +232,26 @@ def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> R
         return None
     starts, stops = zip(*ranges, strict=True)
     return max(min(starts), 0), min(max(stops), split.extent)
+
+
+def _carried_ranges(
+    graph: Graph, region: Region, ranges: _BackwardRanges
+) -> dict[VarId, Range]:
+    """Return for each tensor the range that this chunk reads but the previous one made.
+
+    A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18.
+    """
+    carried = {}
+    for op_index in ranges.carrying_ops:
+        op, split = graph.ops[op_index], region.splits[op_index]
+        for var, axis_map in zip(op.outputs, split.outputs, strict=True):
+            if var in ranges.needed and axis_map is not None:
+                dim = graph.dims(var)[axis_map.axis]
+                needed_start = ranges.needed[var][0]
+                made_start = axis_map.range(ranges.computed[op_index], dim)[0]
+                if needed_start < made_start:
+                    carried[var] = needed_start, made_start
+    return carried
 
 
 def _hull(first: Range, second: Range) -> Range:

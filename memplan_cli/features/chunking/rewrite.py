@@ -121,13 +121,17 @@ def _write_region(
 ) -> None:
     """Add the ops of all chunks of a region to the writer, and join the region's outputs.
 
-    What only the replaced ops made or read is added to ``writer.replaced``.
+    Rows that a chunk reads of the one before it are carried over, not computed again. What only
+    the replaced ops made or read is added to ``writer.replaced``.
     """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
+    carried: Mapping[VarId, VarId] = {}
     for number, chunk in enumerate(chunks, start=1):
+        # Numbers begin at 1, so this is the chunk after the present one.
+        next_carried = chunks[number].carried if number < len(chunks) else {}
         chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{number}")
-        chunk_writer.write()
+        carried = chunk_writer.write(carried, next_carried)
         for var, slices in output_slices.items():
             axis = output_axis_map(graph, region, var).axis
             slices.append(chunk_writer.slice_of(var, axis, chunk.outputs[var]))
@@ -198,6 +202,8 @@ class _ChunkWriter:
         _chunk: the ranges of this chunk.
         _suffix: appended to the names of all ops and vars of this chunk.
         _own_slices: for each tensor that the region makes, the slice that this chunk makes.
+        _joined_slices: the same slices preceded by the rows that the previous chunk carried
+        over, for tensors of which this chunk reads such rows.
         _added_slices: the output of each Slice that was added, by tensor, axis and range.
     """
 
@@ -207,12 +213,35 @@ class _ChunkWriter:
         self._writer, self._graph = writer, writer.graph
         self._region, self._chunk, self._suffix = region, chunk, suffix
         self._own_slices: dict[VarId, _SlicedVar] = {}
+        self._joined_slices: dict[VarId, _SlicedVar] = {}
         self._added_slices: dict[tuple[VarId, int, Range], VarId] = {}
 
-    def write(self) -> None:
-        """Add the ops of the chunk, in order."""
+    def write(
+        self, carried: Mapping[VarId, VarId], next_carried: Mapping[VarId, Range]
+    ) -> Mapping[VarId, VarId]:
+        """Add the ops of the chunk, in order.
+
+        Args:
+            carried: for each tensor of which the previous chunk carried rows over, the var
+                that holds these rows.
+            next_carried: for each tensor of which the next chunk needs rows of this one, the
+                range of these rows.
+
+        Returns:
+            For each tensor in ``next_carried``, the var that holds these rows.
+        """
+        carried_over: dict[VarId, VarId] = {}
         for index in sorted(self._region.splits):
-            self._write_op(index, self._region.splits[index])
+            op, split = self._graph.ops[index], self._region.splits[index]
+            self._write_op(index, split)
+            for var, axis_map in zip(op.outputs, split.outputs, strict=True):
+                if axis_map is None:
+                    continue
+                if var in carried:
+                    self._join_carried(var, axis_map.axis, carried[var])
+                if var in next_carried:
+                    carried_over[var] = self.slice_of(var, axis_map.axis, next_carried[var])
+        return carried_over
 
     def _write_op(self, index: int, split: Split) -> None:
         """Add the copy of one op, behind the slices that it reads.
@@ -303,11 +332,23 @@ class _ChunkWriter:
         dims[axis] = stop - start + sum(surplus)
         return self._writer.new_var(var, f"{self._suffix}_wide", tuple(dims))
 
+    def _join_carried(self, var: VarId, axis: int, carried: VarId) -> None:
+        """Add a Concat of the rows that were carried over and the rows of this chunk."""
+        own = self._own_slices[var]
+        bounds = self._chunk.carried[var][0], own.range[1]
+        dims = list(self._graph.dims(var))
+        dims[axis] = bounds[1] - bounds[0]
+        name = self._writer.new_var(var, f"{self._suffix}_joined", tuple(dims))
+        self._writer.concat(
+            f"{name}/join", (carried, own.var), output=name, axis=axis, original=var
+        )
+        self._joined_slices[var] = _SlicedVar(name, bounds)
+
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
         """Return a var that holds a range of a tensor; adds a Slice if no var holds it yet.
 
-        The Slice reads this chunk's own slice of the tensor, or the whole tensor if other ops make
-        it.
+        The Slice reads what this chunk has of the tensor: its own slice, the one joined with
+        carried rows if it needs more, or the whole tensor if other ops make it.
 
         Args:
             var: a tensor of the original program that the region makes or reads.
@@ -316,6 +357,8 @@ class _ChunkWriter:
         """
         dims = list(self._graph.dims(var))
         source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))
+        if bounds != source.range and var in self._joined_slices:
+            source = self._joined_slices[var]
         if bounds == source.range:
             return source.var
         key = var, axis, bounds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.progress import Detail, silent
-from memplan_cli.features.recompute.bound import Bound, resident_bound
+from memplan_cli.features.recompute.bound import resident_bound, step_bytes
 from memplan_cli.features.recompute.solve import Solver, Trial, without_needless_copies
 from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
 
@@ -114,14 +114,6 @@ def search_recomputation(
     else:
         search.fit(max(budget, search.floor))  # no program is below the floor
         chosen = search.best(budget)
-    bound, floor = search.bound.simple_bound, search.floor
-    if budget is not None and budget < chosen.peak and not search.is_large:
-        # A search for a budget that cannot be met adds much work for little. So prove a higher
-        # bound, and search once more for the bound instead of the budget.
-        bound = search.bound.best_bound(chosen.peak)
-        floor = max(floor, search.resident_interior_bound.best_bound(chosen.peak))
-        search.fit(max(budget, floor))
-        chosen = search.best(budget)
     chosen = search.prune(chosen, chosen.peak if budget is None else budget)
     written = chosen.written
     return Recomputation(
@@ -134,8 +126,8 @@ def search_recomputation(
         chosen=search.point(chosen),
         curve=tuple(search.point(trial) for trial in search.curve()),
         budget=budget,
-        bound=bound,
-        resident_bound=floor,
+        bound=max(step_bytes(program, planned_vars), default=0),
+        resident_bound=search.floor,
     )
 
 
@@ -143,8 +135,6 @@ class _Search:
     """All programs tried so far, and the orders to start from.
 
     Attributes:
-        bound: bounds of the live peak of intermediates.
-        resident_interior_bound: the same under the sharing that counts outputs.
         floor: a lower bound of intermediates and outputs together.
         _planned_vars: what is planned, outputs included.
         _total_work: the work of the program without copies.
@@ -176,11 +166,7 @@ class _Search:
         self._trials = [solver.unchanged() for solver in solvers]
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = solvers[-1:] if is_large else solvers
-        self.bound = Bound(program, planned_vars)
-        self.resident_interior_bound = Bound(
-            program, replace(self._planned_vars, sizes=planned_vars.sizes)
-        )
-        self.floor = resident_bound(self.resident_interior_bound, planned_vars)
+        self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:
         """Return the trial that meets the budget with the least work, or exceeds it least."""

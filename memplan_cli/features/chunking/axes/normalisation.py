@@ -6,7 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, Family, names_of
-from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, broadcast_axis
+from memplan_cli.features.chunking.axes.split import (
+    AxisMap,
+    ChunkEdit,
+    broadcast_axis,
+    same_axis_splits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -56,19 +61,16 @@ def _same_axis(data: Dims, output: Dims, axis: int) -> AxisMap | None:
 
 def _softmax_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along the axes that are not normalised."""
-    rank = len(node.data_shape)
-    is_single_axis = node.opset >= _SINGLE_AXIS_OPSET
-    axis = node.int_attribute("axis", -1 if is_single_axis else 1)
-    axis += rank if axis < 0 else 0
-    after = range(axis + 1, rank) if is_single_axis else ()
-    return _splits_along(node, (*range(axis), *after))
+    if node.opset < _SINGLE_AXIS_OPSET:
+        return _splits_before_axis(node, default=1)
+    return _splits_except_axis(node)
 
 
-def _splits_before_axis(node: Node) -> tuple[Split, ...]:
+def _splits_before_axis(node: Node, default: int = -1) -> tuple[Split, ...]:
     """Return the splits along the axes before ``axis``; all others are normalised together."""
-    rank = len(node.data_shape)
-    axis = node.int_attribute("axis", -1)
-    return _splits_along(node, range(axis + rank if axis < 0 else axis))
+    return _splits_along(
+        node, range(node.int_attribute("axis", default) % len(node.data_shape))
+    )
 
 
 def _splits_before_last_axis(node: Node) -> tuple[Split, ...]:
@@ -83,22 +85,11 @@ def _splits_except_axis(node: Node) -> tuple[Split, ...]:
     return _splits_along(node, (axis for axis in range(rank) if axis != normalised))
 
 
-def _splits_along_first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
-    """Return the splits along the first ``count`` axes: samples, then channels."""
-    data, output = node.data_shape, node.output_shape
-    return tuple(
-        node.split(data[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
-        for axis in range(min(count, len(data), len(output)))
-    )
-
-
 def _instance_normalisation_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples and channels, each channel with its own scale and shift."""
     channels = (node.input_shape(0) or (0, 0))[1]
     inputs = {0: AxisMap(1), 1: AxisMap(0), 2: AxisMap(0)}
-    return *_splits_along_first_axes(node, count=1), node.split(
-        channels, inputs, {0: AxisMap(1)}
-    )
+    return *same_axis_splits(node, (0,)), node.split(channels, inputs, {0: AxisMap(1)})
 
 
 def _group_normalisation_splits(node: Node) -> tuple[Split, ...]:
@@ -109,14 +100,15 @@ def _group_normalisation_splits(node: Node) -> tuple[Split, ...]:
     groups = node.int_attribute("num_groups", 0)
     channels = (node.input_shape(0) or (0, 0))[1]
     if groups < 1 or channels % groups:
-        return _splits_along_first_axes(node, count=1)
+        return same_axis_splits(node, (0,))
     parameters = {
         position: AxisMap(0, (node.input_shape(position) or (0,))[0] // groups)
         for position in (1, 2)
     }
     data = AxisMap(1, channels // groups)
-    return *_splits_along_first_axes(node, count=1), node.split(
-        groups, {0: data, **parameters}, {0: data}
+    return (
+        *same_axis_splits(node, (0,)),
+        node.split(groups, {0: data, **parameters}, {0: data}),
     )
 
 
@@ -132,11 +124,7 @@ def _batch_normalisation_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of an inference BatchNormalization along every axis but the channels."""
     if node.int_attribute("training_mode", 0) or len(node.outputs) > 1:
         return ()
-    return tuple(
-        node.split(dim, {0: AxisMap(axis)}, {0: AxisMap(axis)})
-        for axis, dim in enumerate(node.data_shape)
-        if axis != 1
-    )
+    return same_axis_splits(node, (axis for axis in range(len(node.data_shape)) if axis != 1))
 
 
 def _reduction_splits(node: Node) -> tuple[Split, ...]:
@@ -201,7 +189,7 @@ RULES: Mapping[str, SplitRule] = {
     "InstanceNormalization": _instance_normalisation_splits,
     "GroupNormalization": _group_normalisation_splits,
     **dict.fromkeys(
-        _family_names(Family.GLOBAL_POOLING), partial(_splits_along_first_axes, count=2)
+        _family_names(Family.GLOBAL_POOLING), partial(same_axis_splits, axes=(0, 1))
     ),
     **dict.fromkeys(_family_names(Family.REDUCTION), _reduction_splits),
     **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction_splits),

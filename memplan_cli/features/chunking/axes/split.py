@@ -13,7 +13,7 @@ A chunk depends on nothing but these slices, so chunks can be computed one after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -242,3 +242,14 @@ def broadcast_axis(shape: Dims | None, output_shape: Dims, axis: int) -> AxisMap
     input_axis = axis - (len(output_shape) - len(shape))
     is_sliced = input_axis >= 0 and shape[input_axis] == output_shape[axis] != 1
     return AxisMap(input_axis) if is_sliced else None
+
+
+def same_axis_splits(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
+    """Return the splits along axes that the first output has in common with the first input.
+
+    All other inputs stay whole.
+    """
+    return tuple(
+        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
+        for axis in axes
+    )

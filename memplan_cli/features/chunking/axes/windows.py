@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import MICROSOFT, NCHWC
-from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, Role, broadcast_axis
+from memplan_cli.features.chunking.axes.split import (
+    AxisMap,
+    ChunkEdit,
+    Role,
+    broadcast_axis,
+    same_axis_splits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,14 +99,6 @@ def _tile_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _splits_along_first_axes(node: Node, count: int) -> tuple[Split, ...]:
-    """Return the splits along the first axes: samples and, if ``count`` is 2, channels."""
-    return tuple(
-        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
-        for axis in range(count)
-    )
-
-
 def _convolution_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples and tiles.
 
@@ -110,11 +109,6 @@ def _convolution_splits(node: Node) -> tuple[Split, ...]:
     return (node.split(node.data_shape[0], inputs, {0: AxisMap(0)}), *_tile_splits(node))
 
 
-def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
-    """Return the split along samples."""
-    return _splits_along_first_axes(node, 1)
-
-
 def _pooling_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, channels and tiles.
 
@@ -122,12 +116,12 @@ def _pooling_splits(node: Node) -> tuple[Split, ...]:
     """
     if len(node.outputs) > 1:
         return ()
-    return (*_splits_along_first_axes(node, 2), *_pooling_tile_splits(node))
+    return (*same_axis_splits(node, (0, 1)), *_pooling_tile_splits(node))
 
 
 def _blocked_pooling_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of a pooling in the blocked channel layout: samples and tiles."""
-    return (*_splits_along_first_axes(node, 1), *_pooling_tile_splits(node))
+    return (*same_axis_splits(node, (0,)), *_pooling_tile_splits(node))
 
 
 def _pooling_tile_splits(node: Node) -> tuple[Split, ...]:
@@ -148,7 +142,7 @@ def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
         node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis, block)})
         for axis in (2, 3)
     )
-    return (*_splits_along_first_axes(node, 1), *spatial)
+    return (*same_axis_splits(node, (0,)), *spatial)
 
 
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
@@ -268,7 +262,7 @@ _POOLS = ("MaxPool", "AveragePool")
 
 RULES: Mapping[str, SplitRule] = {
     "Conv": _convolution_splits,
-    "ConvTranspose": _transposed_convolution_splits,
+    "ConvTranspose": partial(same_axis_splits, axes=(0,)),
     "DepthToSpace": _depth_to_space_splits,
     **dict.fromkeys(_POOLS, _pooling_splits),
     "Resize": _resize_splits,
