@@ -100,7 +100,6 @@ class CopiedProgram:
     """A program in which products read copies of tensors that are computed a second time.
 
     Attributes:
-        program: the program.
         constants: the values of its new constants.
     """
 
@@ -352,10 +351,7 @@ class _CopyWriter:
     def _copy_op(self, index: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
         """Return the ops that compute an op's outputs once more.
 
-        Args:
-            index: the op.
-            chain: the chain that it belongs to.
-            names: the copy of each original var of the chain so far; the op's are added.
+        ``names`` has the copy of each original var of the chain so far; the op's are added.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         outputs = [var for var in op.outputs if var in chain.axes]

@@ -30,11 +30,9 @@ class Graph:
     along an axis (`Split`).
 
     Attributes:
-        program: the program.
         context: constants, opset and channel block.
         kept_vars: tensors that stay one tensor: excluded ones, the loss.
         outputs: the graph's outputs.
-        weights: the weights.
         blocked_vars: images in the runtime's blocked channel layout. Their dims say
             ``[N, C, H, W]``, but their elements lie as ``[N, C / block, H, W, block]``.
         _nodes: the nodes of ops, by op index; a cache.
@@ -221,7 +219,6 @@ class _Place(NamedTuple):
     Attributes:
         position: the index at which the op runs.
         is_unmoved: whether the op has this index itself; ops moved there run before it.
-        op_index: the op.
     """
 
     position: int

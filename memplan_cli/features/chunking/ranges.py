@@ -99,13 +99,9 @@ def _propagate(
 ) -> tuple[ChunkRanges, ...] | None:
     """Return the ranges of all chunks; None if an op would have nothing to compute in one.
 
-    Args:
-        graph: the graph.
-        region: the region.
-        outputs: the range of each region output, for each chunk.
-        carrying_ops: the ops that begin where the previous chunk ended. None: they are chosen
-            for the second chunk by the work that this saves (`_PreviousChunk.should_carry`),
-            and are the same in all later chunks.
+    ``outputs`` are the ranges of the region's outputs for each chunk. ``carrying_ops`` begin where
+    the previous chunk ended. None: they are chosen for the second chunk by the work that this saves
+    (`_PreviousChunk.should_carry`), and are the same in all later chunks.
     """
     chunks: list[ChunkRanges] = []
     for chunk_outputs in outputs:
@@ -135,12 +131,8 @@ class _PreviousChunk(NamedTuple):
         """Whether an op begins where it ended in the previous chunk, instead of overlapping it.
 
         If `carrying_ops` is None, it does if computing the overlap again is more work than the
-        Concat that joins the carried rows with the new ones.
-
-        Args:
-            graph: the graph.
-            op_index: the op.
-            needed: the range of its split that this chunk needs, overlap included.
+        Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
+        that this chunk needs, overlap included.
         """
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
@@ -177,17 +169,10 @@ def _backward_ranges(
 
     Ops are visited from last to first, so all consumers of an op come before it. An op whose
     rows are carried computes only those after the previous chunk's; its consumers get the rows
-    before from there.
+    before from there. None if some op would compute or read an empty range.
 
-    Args:
-        graph: the graph.
-        region: the region.
-        outputs: the range of each region output that the chunk contributes.
-        previous: the previous chunk: where its ranges end, and which ops carry rows over; None
-            for the first chunk, to which nothing is carried.
-
-    Returns:
-        The ranges; None if some op would compute or read an empty range.
+    ``outputs`` are the ranges of the region's outputs that the chunk contributes; ``previous`` is
+    None for the first chunk, to which nothing is carried.
     """
     computed: dict[int, Range] = {}
     needed = dict(outputs)

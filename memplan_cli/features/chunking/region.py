@@ -148,7 +148,6 @@ class _Extension(NamedTuple):
         boundary_bytes: bytes of the boundary with this op.
         negative_shared_bytes: minus the bytes of the largest tensor that it shares with the
         region.
-        op_index: the op.
         split_index: which of the op's splits.
     """
 

@@ -50,11 +50,7 @@ def rewrite_in_chunks(
     """Return the program with each region in a number of chunks.
 
     None if a region cannot be cut into so many chunks without changing bits, or if two regions
-    need outputs of each other.
-
-    Args:
-        graph: the program.
-        chosen: regions that share no op, each with its number of chunks.
+    need outputs of each other. The regions share no op.
     """
     order = _order_regions(graph, [region for region, _ in chosen])
     if order is None:
@@ -170,7 +166,6 @@ class _SlicedVar:
     """A var of the rewritten program that holds a slice of a tensor of the original one.
 
     Attributes:
-        var: the var.
         range: the range of the sliced axis, in elements of the original tensor.
     """
 
@@ -187,7 +182,6 @@ class _ChunkWriter:
     Attributes:
         _writer: the program that is written; ops and vars are added to it.
         _graph: the original program.
-        _region: the region.
         _chunk: the ranges of this chunk.
         _suffix: appended to the names of all ops and vars of this chunk.
         _own_slices: for each tensor that the region makes, the slice that this chunk makes.
@@ -337,12 +331,8 @@ class _ChunkWriter:
         """Return a var that holds a range of a tensor; adds a Slice if no var holds it yet.
 
         The Slice reads what this chunk has of the tensor: its own slice, the one joined with
-        carried rows if it needs more, or the whole tensor if other ops make it.
-
-        Args:
-            var: a tensor of the original program that the region makes or reads.
-            axis: the axis.
-            bounds: the range, in elements of the original tensor.
+        carried rows if it needs more, or the whole tensor if other ops make it. ``var`` and
+        ``bounds`` are a tensor of the original program and a range of its elements.
         """
         dims = list(self._graph.dims(var))
         source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))

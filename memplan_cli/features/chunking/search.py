@@ -60,7 +60,6 @@ class Choice:
     """A region and its number of chunks.
 
     Attributes:
-        region: the region.
         count: the number of chunks.
         before: live bytes of the peak op when the region was chosen.
         after: most live bytes while the region runs; 0 before it is measured.
@@ -80,7 +79,6 @@ class State:
 
     Attributes:
         choices: the regions.
-        chunked: the program.
         sizes: the sizes of its planned vars.
         pressure: pairs of a tick and the bytes that are live from it on, by ascending tick. A
         tick is a step of the planner's clock, which also runs inside subgraphs.
@@ -139,9 +137,7 @@ class SearchResult:
     """The best program that a search wrote.
 
     Attributes:
-        chunked: the program.
         sizes: the sizes of its planned vars.
-        choices: its regions.
         before: the live peak without chunks.
         peak: the live peak.
         added_work: the added work as a share of ``work``.
@@ -416,10 +412,8 @@ class Search:
         if twice as many chunks as those of the last useful trial bring no useful gain; a
         number in between (3 after 2) may bring little.
 
-        Args:
-            state: the state that the region is added to, in place of regions that overlap it.
-            region: the region.
-            current_count: its number of chunks in the state; 0 if it is not there.
+        The region is added to the state in place of regions that overlap it. ``current_count`` is
+        its number of chunks in the state; 0 if it is not there.
         """
         ops = set(region.splits)
         others = tuple(

@@ -97,13 +97,8 @@ class ProgramWriter:
     ) -> None:
         """Append a Slice, with Reshapes around it in the blocked channel layout.
 
-        Args:
-            var: the var to slice.
-            output: the var that holds the result; it is in ``self.vars`` already.
-            axis: the axis.
-            bounds: the range of the axis, in elements of ``var``.
-            original: the tensor of the original program that ``var`` is, or is a slice of. Its
-                layout is also that of ``var``.
+        ``bounds`` are a range of ``var``, which is ``original`` or a slice of it in the same layout.
+        ``output`` is in ``self.vars`` already.
         """
         if not self._needs_row_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))

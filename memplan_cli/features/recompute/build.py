@@ -27,7 +27,6 @@ class RecomputedProgram:
     """A program with copies.
 
     Attributes:
-        program: the program.
         sizes: the sizes of all planned vars, copies included.
         places: for each op its place in the base program; for a copy that of the op it
         precedes.

@@ -35,9 +35,7 @@ class CheckpointedProgram:
     """A program whose segments run again.
 
     Attributes:
-        program: the program.
         sizes: the sizes of its planned vars, copies included.
-        copies: the copies.
         useless: the names of checkpoints that save nothing, each with the reason.
     """
 
@@ -110,7 +108,6 @@ class _Segments:
 
     Attributes:
         _values: the values of the training step.
-        _loss: its loss.
         _parts: the part of the step that each op belongs to.
         _checkpoints: the tensors that end segments.
         _ends: the ascending places of the last op of each segment.

@@ -198,7 +198,6 @@ class _CopyInput(NamedTuple):
     """One input of a copy, with how it gets into memory.
 
     Attributes:
-        value: the input.
         source: how it gets into memory.
         start: first place at which it is in memory in addition.
         stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
@@ -224,7 +223,6 @@ class _Candidate:
     """A value to drop in a gap, with what its copy needs.
 
     Attributes:
-        value: the value.
         gap: the gap; the copy runs at its end.
         gain: bytes above the budget that the drop removes, summed over places, less those that
         its inputs add.

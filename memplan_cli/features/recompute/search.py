@@ -63,9 +63,7 @@ class Recomputation:
     """The best program that was found.
 
     Attributes:
-        program: the program.
         sizes: the sizes of its planned vars, copies included.
-        copies: its copies.
         chosen: its point on the curve.
         curve: the programs found that no other beats in both memory and work.
         budget: bytes; None: no budget, and ``chosen`` is the knee of the curve.

@@ -54,7 +54,6 @@ class Trial:
     """A program that was written and measured.
 
     Attributes:
-        written: the program.
         peak: its live peak in bytes.
         work: the work of its copies.
     """

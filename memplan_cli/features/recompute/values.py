@@ -30,7 +30,6 @@ class Values:
     is the index of an op in the top block.
 
     Attributes:
-        program: the program.
         value_of: the value of each var that an op of the top block makes.
         sizes: bytes; 0 if they are not a number.
         made_at: the place of the producer.
