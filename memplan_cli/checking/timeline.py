@@ -175,7 +175,6 @@ class Timeline:
 
     Attributes:
         blocks: the main graph first, then subgraphs in the order in which they run.
-        ticks: number of ticks of the whole model.
         errors: why the graph is invalid, e.g. a value that is read before it is defined.
     """
 
@@ -361,8 +360,7 @@ class OriginalModel:
     Attributes:
         graph: its main graph; None if the written model is not a reordering of this graph, because
             ONNX Runtime optimized it or caches were turned into buffers.
-        sha256: digest of the file.
-        graph_sha256: digest of the graph.
+        sha256: digest of the file; ``graph_sha256`` is that of the graph.
     """
 
     graph: GraphProto | None
@@ -382,9 +380,6 @@ class PlannedModel:
     """A written model and its plan.
 
     Attributes:
-        model: the written model.
-        plan: the plan stored beside the model.
-        timeline: the model's nodes and values with their ticks.
         types: dtype and shape by name, for each block of the timeline.
         bounds: bounds of dims; sizes in the plan are the largest within these bounds.
         tensors: the plan's tensors that are intermediates of the model, by id.

@@ -41,8 +41,6 @@ class NodeGroup:
     """A group of nodes that run one right after the other.
 
     Attributes:
-        predecessors: groups that must run before.
-        successors: groups that must run after.
         produced: tensors that the group produces and other groups, or the block's end, use.
         used: ``produced`` and the tensors that the group reads.
         replaceable: tensors over which the group may write its first output, if they end here.
@@ -64,7 +62,6 @@ class GroupGraph:
     """All groups of a block.
 
     Attributes:
-        groups: the groups by number.
         sizes: the bytes of each tensor.
         users: the groups that produce or read each tensor; tensors with one user are left out.
         pinned_bytes: bytes live at every step.

@@ -38,10 +38,7 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that the listed states are all that can be reached below a bound.
 
-    Args:
-        graph: the groups of a block.
-        states: the moves of each state. State 0 has one move without groups, to the start.
-        bound: bytes that some step of any order must need.
+    ``states`` has the moves of each state. State 0 has one move without groups, to the start.
 
     Raises:
         ProofError: with the reason.

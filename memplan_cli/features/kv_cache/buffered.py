@@ -51,12 +51,9 @@ class BufferedDecoder:
     def of(
         cls, model: ModelProto, capacity: int, excluded: Collection[str]
     ) -> BufferedDecoder:
-        """Find the caches of a model and rewrite them to buffers.
+        """Find the caches of a decoder, in any opset, and rewrite them to buffers.
 
-        Args:
-            model: the decoder, in any opset.
-            capacity: entries of each buffer.
-            excluded: inputs and outputs that keep memory of their own.
+        Each buffer has ``capacity`` entries; ``excluded`` inputs and outputs keep memory of their own.
 
         Raises:
             ModelError: there is no cache, none can be updated in place, or the model cannot be

@@ -58,9 +58,10 @@ def run(job: Json) -> Json:
 
     Args:
         job: ``role``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
-            values of the user; ``caches``: the `CacheSummary`; ``dims``: values of dims; ``lengths``:
-            new entries of each step; ``folder``: for the outputs; ``tolerance``: ``[rtol, atol]``. The written model also needs ``original``,
-            the original's file, and its ``rules`` and ``start``.
+            values of the user; ``caches``: the `CacheSummary`; ``dims``: values of dims;
+            ``lengths``: new entries of each step; ``folder``: for the outputs; ``tolerance``:
+            ``[rtol, atol]``. The written model also needs ``original``, the original's file, and
+            its ``rules`` and ``start``.
 
     Returns:
         ``differences`` of outputs, named ``name@step``, and of caches. Of the original, also what
