@@ -95,18 +95,15 @@ def _infer_with_subgraphs(light: ModelProto, infer_level: _OneLevelInference) ->
         return infer_level(light)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _OneLevelInference:
     """Inference of one graph: ONNX's, and an interpretation of what it leaves open.
 
     Attributes:
         warnings: failures of ONNX's inference; each call may add one.
-        has_failed: whether ONNX's inference failed in the last call. Such a model may be invalid and is not
-            interpreted.
     """
 
     warnings: list[str] = field(default_factory=list)
-    has_failed: bool = False
 
     def distinct_warnings(self) -> tuple[str, ...]:
         """Return the warnings without repetitions, in order."""
@@ -117,19 +114,10 @@ class _OneLevelInference:
         return self.of_bytes(model.SerializeToString(), type(model))
 
     def of_bytes(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
-        """Return an inferred copy of a serialized model."""
-        self.has_failed = False
-        inferred = self._infer_with_onnx(data, model_class)
-        if not self.has_failed and has_holes(inferred.graph):
-            from memplan_cli.onnx_io.shapes.interpret import interpret
+        """Return an inferred copy of a serialized model, without generated dim names (``unk__0``).
 
-            declare(inferred.graph, interpret(inferred).types)
-        return inferred
-
-    def _infer_with_onnx(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
-        """Return a serialized model as ONNX infers it, without generated dim names (``unk__0``).
-
-        If inference fails, return the model as it is, add a warning and set ``has_failed``.
+        If ONNX's inference fails, the types are those of the model, and a warning is added. Such a model
+        may be invalid and is not interpreted.
         """
         from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 
@@ -138,8 +126,13 @@ class _OneLevelInference:
         except Exception as error:  # noqa: BLE001 - of many types
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {first_line(error)}")
-            self.has_failed = True
-            inferred = model_class()
-            inferred.ParseFromString(data)
+            unchanged = model_class()
+            unchanged.ParseFromString(data)
+            clear_generated_names(unchanged)
+            return unchanged
         clear_generated_names(inferred)
+        if has_holes(inferred.graph):
+            from memplan_cli.onnx_io.shapes.interpret import interpret
+
+            declare(inferred.graph, interpret(inferred).types)
         return inferred

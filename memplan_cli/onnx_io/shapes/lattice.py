@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from onnx import GraphProto, TensorShapeProto, TypeProto
 
     from memplan_cli.core.program import Dim, Shape
@@ -146,14 +144,6 @@ def common_shape(first: Shape | None, second: Shape | None) -> Shape | None:
     if first is None or second is None or len(first) != len(second):
         return None
     return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
-
-
-def widest(types: Iterable[TypeProto]) -> TypeProto | None:
-    """Return what all of these types have in common, None if there are no types."""
-    result: TypeProto | None = None
-    for type_proto in types:
-        result = type_proto if result is None else widened(result, type_proto)
-    return result
 
 
 def slice_of(type_proto: TypeProto, axis: int) -> TypeProto:

@@ -7,9 +7,9 @@ captured values become its inputs, and captured constants its initializers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import CONTROL_FLOW
@@ -18,17 +18,18 @@ from memplan_cli.onnx_io.shapes.lattice import (
     shape_in,
     slice_of,
     stack_of,
-    widest,
+    widened,
     with_shape,
 )
 from memplan_cli.onnx_io.shapes.never_run import NEVER_RUN
-from memplan_cli.onnx_io.shapes.scan_signature import ScanSignature
 from memplan_cli.onnx_io.shapes.subgraphs.carried import infer_all_iterations
 from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, OuterGraph
 from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+    from memplan_cli.core.program import Dim, Shape
 
 
 _MAX_ROUNDS = 8
@@ -104,7 +105,7 @@ def _wrongly_declared_states(
         initial = node.input[2:]
     elif node.op_type == "Scan":
         leading_inputs = leading_outputs = 0
-        initial = node.input[: ScanSignature.of_node(node).states]
+        initial = node.input[: len(node.input) - _scanned_count(node)]
     else:
         return []
     (_, subgraph), (_, inferred) = *subgraphs(node), *subgraphs(target)
@@ -166,10 +167,9 @@ def _if(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     }
     results = []
     for index in range(len(node.output)):
+        # An If has as many outputs as its branches.
         branch_types = (b.output[index].type for b in inner.values() if index < len(b.output))
-        type_proto = widest(branch_types)
-        assert type_proto is not None  # noqa: S101 - an If has as many outputs as its branches
-        results.append(type_proto)
+        results.append(reduce(widened, branch_types))
     return inner, results
 
 
@@ -221,23 +221,39 @@ def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
 def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     """Return the inferred body; outputs are the final states and the stacked rows of all iterations."""
     (attribute, subgraph), *_ = subgraphs(node)
-    signature = ScanSignature.of_node(node)
-    states = signature.states
+    states = len(node.input) - _scanned_count(node)  # the first inputs, and the first outputs
+    axes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     scanned = [outer.type_of(name) for name in node.input[states:]]
+    input_axes = axes.get("scan_input_axes", [0] * len(scanned))
     slices = [
         merged(slice_of(type_proto, axis), value.type)
         for type_proto, axis, value in zip(
-            scanned, signature.input_axes, subgraph.input[states:], strict=True
+            scanned, input_axes, subgraph.input[states:], strict=True
         )
     ]
     initial = [outer.type_of(name) for name in node.input[:states]]
     inferred, final = infer_all_iterations(outer, subgraph, initial, trailing=slices)
-    length = signature.length(map(shape_in, scanned))
+    rows = inferred.output[states:]
+    output_axes = axes.get("scan_output_axes", [0] * len(rows))
+    length = _scan_length(map(shape_in, scanned), input_axes)
     stacked = [
         stack_of(value.type, axis, length)
-        for value, axis in zip(inferred.output[states:], signature.output_axes, strict=False)
+        for value, axis in zip(rows, output_axes, strict=False)
     ]
     return {attribute: inferred}, [*final, *stacked]
+
+
+def _scanned_count(node: NodeProto) -> int:
+    """Return how many inputs of a Scan are sliced; the ones before them are states."""
+    return next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+
+
+def _scan_length(shapes: Iterable[Shape | None], axes: Iterable[int]) -> Dim:
+    """Return the first known length of a scanned input along its axis; None if none is known."""
+    for shape, axis in zip(shapes, axes, strict=True):
+        if shape and -len(shape) <= axis < len(shape) and shape[axis] is not None:
+            return shape[axis]
+    return None
 
 
 def _sequence_map(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
