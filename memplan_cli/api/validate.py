@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.report import Report, RuntimeSummary
     from memplan_cli.core.results.rewrites import CacheSummary
 
 Extra = Literal["replay", "measure"]
@@ -205,7 +205,8 @@ def _compared(
     binding = binding.at(first_dims)
     pairs, offline = donated_pairs(model), is_offline(model)
     written = WrittenModel(planned, offline=offline)
-    facts, notes = None, tuple[str, ...]()
+    facts: RuntimeSummary | None = None
+    notes: tuple[str, ...] = ()
     with warm_workers():
         if plan is not None and "measure" in extras:
             report = plan.report
@@ -213,10 +214,10 @@ def _compared(
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
             as_written = replace(written, as_written=offline or needs_order)
             result = measure_models(original, as_written, check, binding)
-            if result.facts is not None and result.facts.settings is not None:
-                facts, notes = with_time(
-                    result.facts, original, planned, RunConditions.of_check(check, binding)
-                )
+            facts = result.facts
+            if facts is not None and facts.settings is not None:
+                conditions = RunConditions.of_check(check, binding)
+                facts, notes = with_time(facts, original, planned, conditions)
         else:
             result = compare_models(original, written, check, binding)
         if second_dims != first_dims and result.verdict.passed:

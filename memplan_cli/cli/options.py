@@ -206,11 +206,7 @@ def validation_options(command: Command) -> Command:
 
 
 def options_in_use(parameters: Collection[str]) -> tuple[str, ...]:
-    """Return the options of the running command that the user gave, by their long names.
-
-    Args:
-        parameters: The names of the click parameters to look for.
-    """
+    """Return which of these click parameters the user gave, by the long names of their options."""
     context = click.get_current_context()
     return tuple(
         max(parameter.opts, key=len)  # --quiet, not -q

@@ -370,15 +370,8 @@ def several_dims(command: Command) -> Command:
         _refuse_common_names(bound, profiles)
         return command(*args, dims=tuple(bound), profiles=profiles, **options)
 
-    # `wraps` copied the options of the command: the help of its --dim is changed.
-    for option in vars(run).get("__click_params__", ()):
-        if option.name == "dims":
-            option.metavar = "NAME=N,.."
-            option.help = (
-                "Bind a symbolic dimension to a number, or to several numbers that one plan "
-                "holds for. Repeatable."
-            )
-    return cast("Command", run)
+    purpose = "several numbers that one plan holds for"
+    return cast("Command", _with_help_of_dim_lists(run, purpose))
 
 
 def profile_dims(command: Command) -> Command:
@@ -391,15 +384,18 @@ def profile_dims(command: Command) -> Command:
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
         return command(*args, dims=(), profiles=parse_dim_lists(dims), **options)
 
-    # `wraps` copied the options of the command: the help of its --dim is changed.
-    for option in vars(run).get("__click_params__", ()):
+    return cast("Command", _with_help_of_dim_lists(run, "several numbers for a row each"))
+
+
+def _with_help_of_dim_lists(command: Command, purpose: str) -> Command:
+    """Return a command after changing the help of its ``--dim``, which then takes several numbers."""
+    for option in vars(command).get("__click_params__", ()):  # `wraps` copied these
         if option.name == "dims":
             option.metavar = "NAME=N,.."
             option.help = (
-                "Bind a symbolic dimension to a number, or to several numbers for a row each. "
-                "Repeatable."
+                f"Bind a symbolic dimension to a number, or to {purpose}. Repeatable."
             )
-    return cast("Command", run)
+    return command
 
 
 def _refuse_common_names(texts: Iterable[str], names: Collection[str]) -> None:

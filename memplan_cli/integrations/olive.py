@@ -159,12 +159,7 @@ def _output_handler(model: Any, optimized: Optimized, out: Path) -> Any:  # noqa
     """Return Olive's handler of the written model.
 
     The plan and further files become additional files of the handler. Its inference settings are
-    those of the input model with memplan's session settings added.
-
-    Args:
-        model: the handler of the input model.
-        optimized: the result of memplan.
-        out: the written model.
+    those of the input model, ``model``, with memplan's session settings added.
     """
     attributes = dict(model.model_attributes or {})
     model_files = {out, *optimized.data_files}

@@ -92,12 +92,7 @@ def _later_outputs(answers: Sequence[Json]) -> dict[str, list[list[int]]]:
 def _allocating_dtypes(
     answers: Sequence[Json], in_place: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return, for ops whose kernels work in place, the dtypes with which no kernel does.
-
-    Args:
-        answers: of `run_probes`.
-        in_place: the ops.
-    """
+    """Return, for the ops of ``in_place``, the dtypes with which no kernel of theirs works in place."""
     shares_memory: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for answer in answers:
         if answer["bytes"] is not None and answer["alike"] and not answer["kept"]:

@@ -25,16 +25,10 @@ _LOAD_TIMEOUT = 120.0
 def inferred_shapes(
     model: ModelProto, bindings: Bindings, names: set[str]
 ) -> tuple[Known, str]:
-    """Return the shapes that ONNX Runtime infers for values of the top block.
+    """Return dtype and shape of the named values of the top block, as ONNX Runtime infers them.
 
-    Args:
-        model: the model.
-        bindings: values of its dims.
-        names: the values whose shapes are wanted.
-
-    Returns:
-        Dtype and shape by name, of the values that it infers, and the error if the model does not
-        load, else ``""``.
+    Values that it does not infer are left out. The second result is the error if the model does not
+    load, else ``""``.
     """
     from memplan_cli.core.results.observations import CPU, UNOPTIMISED
     from memplan_cli.core.serialization import to_json

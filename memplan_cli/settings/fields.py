@@ -31,11 +31,8 @@ READERS: Mapping[str, Reader] = {
 def read_fields(settings: DataclassInstance, within: str = "") -> None:
     """Replace each field of a new frozen instance by the value that the field's reader returns.
 
-    Called from ``__post_init__``. Fields that have their default value are not read.
-
-    Args:
-        settings: The instance; its fields are set in place.
-        within: Prefix of the keys, with its dot, such as ``mem_param.``.
+    Called from ``__post_init__``; the fields are set in place. Fields that have their default value
+    are not read. ``within`` is the prefix of the keys with its dot, such as ``mem_param.``.
 
     Raises:
         SettingsError: a field cannot have this value; the message names the field.

@@ -35,11 +35,6 @@ class MemParam:
     exclude_blob: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validate the fields.
-
-        Raises:
-            SettingsError: a value is not allowed; the message names its key.
-        """
         read_fields(self, "mem_param.")
 
 

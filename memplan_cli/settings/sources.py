@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import Inputs
@@ -123,21 +124,11 @@ def discovered_files(model: Path) -> tuple[Path, ...]:
     """Return the settings files that apply to a model or a folder, lowest precedence first."""
     folder = (model if model.is_dir() else model.parent).absolute()
     upwards = (folder, *folder.parents)
-    nearest_files = (
-        next(
-            (path for parent in upwards if (path := parent / "pyproject.toml").is_file()), None
-        ),
-        next(
-            (
-                path
-                for parent in upwards
-                for name in FILE_NAMES
-                if (path := parent / name).is_file()
-            ),
-            None,
-        ),
-    )
-    return tuple(path for path in nearest_files if path is not None)
+    nearest_files: list[Path] = []
+    for file_names in (("pyproject.toml",), FILE_NAMES):
+        candidates = (parent / name for parent in upwards for name in file_names)
+        nearest_files += islice((path for path in candidates if path.is_file()), 1)
+    return tuple(nearest_files)
 
 
 def file_layers(model: Path, config: Path | None) -> Iterator[SettingsLayer]:

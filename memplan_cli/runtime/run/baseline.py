@@ -123,14 +123,7 @@ class BaselineRun:
         binding: Binding,
         settings: RuntimeSettings = DEFAULTS,
     ) -> None:
-        """Start the run.
-
-        Args:
-            path: the file.
-            model: the parsed file.
-            check: where it runs, and what is recorded.
-            binding: a value for each dim, and given inputs.
-            settings: of the session.
+        """Start the run of a file and its parsed model; ``binding`` has a value for each dim.
 
         Raises:
             RuntimeUnavailableError: weights or the provider are missing.
@@ -155,11 +148,9 @@ class BaselineRun:
         self._job = start_run(self._spec, timeout=check.timeout)
 
     def __enter__(self) -> Self:
-        """Return the run itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the run if it is in progress, and remove the files."""
         self.end()
 
     def end(self) -> None:

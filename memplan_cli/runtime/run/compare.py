@@ -144,11 +144,7 @@ def compare_unrepeatable(
     first runs. Otherwise the first runs are compared if the first run of the original repeats, and
     else all runs, with a tolerance widened by the differences between the original's own runs.
 
-    Args:
-        baseline: the original's run.
-        path: the written file.
-        settings: of the written file's session.
-        original_settings: of the original's session.
+    ``path`` and ``settings`` are those of the written model.
     """
     models = (baseline.path, path)
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as name:
@@ -257,8 +253,7 @@ def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validat
 def unoptimised_note(verdict: Validation) -> str:
     """Return the note for two models whose outputs are equal only with optimization disabled.
 
-    Args:
-        verdict: the failed comparison with optimization enabled; its largest difference is stated.
+    ``verdict`` is the failed comparison with optimization enabled.
     """
     return (
         "compared with the runtime's optimisation off: on, the order changes what it fuses, "
@@ -288,11 +283,7 @@ def verdict_of(
 ) -> Validation:
     """Return the verdict on a written model's run: its differences, or its failure.
 
-    Args:
-        record: of the run.
-        provider: ONNX Runtime's name of the execution provider.
-        tolerance: within which outputs were compared.
-        noise: differences between runs of the original, by which the tolerance was widened.
+    ``noise`` are differences between runs of the original, by which the tolerance was widened.
     """
     failure = record.failure
     if failure is not None:

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 def observe(model: Path, program: Program, conditions: RunConditions) -> RunObservation:
     """Run a model once, without optimisation, and return its branches, iteration counts and sizes.
 
-    Args:
-        model: the file, with all its weights.
-        program: the program that was read from this file.
-        conditions: where it runs, and on which inputs.
-
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
@@ -47,7 +42,7 @@ def observe_many(
 ) -> tuple[RunObservation, ...]:
     """Run a model once on each input set, in one session; return an observation for each.
 
-    Arguments are those of `observe`, with the inputs drawn by ``input_sets``.
+    The inputs are drawn by ``input_sets``, not by the conditions.
 
     Raises:
         RuntimeUnavailableError: the model does not run here on one of the input sets.

@@ -195,12 +195,7 @@ def record_run(
 ) -> RunRecord:
     """Run a model with deterministic settings for its memory or kernels; outputs are ignored.
 
-    Args:
-        model: the file.
-        settings: of the session.
-        conditions: where the model runs, and on which inputs.
-        collect: what is recorded, as `RunSpec.collect`.
-        runs: number of runs; 0 only creates the session.
+    ``collect`` is that of `RunSpec`; 0 runs only create the session.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.

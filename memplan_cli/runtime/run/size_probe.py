@@ -111,13 +111,9 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
 def _with_shapes(
     result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: NumberedModel
 ) -> ProbeResult:
-    """Run a copy of a model and return the result with the shapes of its values.
+    """Run a copy of a model with numbered nodes, and return the result with the shapes of its values.
 
-    Args:
-        result: of the model with these inputs.
-        model: the model's file, whose folder has the weights.
-        specs: the inputs.
-        copy: the model with numbered nodes.
+    ``model`` is the original's file, whose folder has the weights.
     """
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
         # The folder of the model may be read-only, so the copy is written elsewhere.
@@ -133,13 +129,9 @@ def _with_shapes(
 
 
 def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
-    """Return dtype and largest shape of every value in the kernels of a run, by its id.
+    """Return dtype and largest shape of every value in the kernels of a run, by its id in the copy.
 
     Values of dtypes without a fixed size, such as strings, are left out.
-
-    Args:
-        copy: the model that was run, with the ids of its values by node.
-        kernels: of the run.
     """
     shapes: dict[str, tuple[str, Shape]] = {}
     for kernel in kernels:

@@ -111,10 +111,7 @@ def is_slower_as_written(
 ) -> bool:
     """Estimate whether a graph runs over 5 % longer without graph optimization than with it.
 
-    Args:
-        written: the graph in the file.
-        dims: values of symbolic dims.
-        optimised: the graph that ONNX Runtime makes of the same model.
+    ``optimised`` is the graph that ONNX Runtime makes of the same model.
     """
     if any(op.domain == NCHWC for _, op in walk(optimised.program.body)):
         return True  # blocked layouts make convolutions up to three times faster

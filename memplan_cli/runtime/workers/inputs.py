@@ -46,12 +46,7 @@ class PreparedInputs:
     """
 
     def __init__(self, sizes: Iterable[Iterable[FeedSpec]], *, seed: int = 0) -> None:
-        """Draw the largest inputs.
-
-        Args:
-            sizes: for each size, how its inputs are drawn.
-            seed: of the generators.
-        """
+        """Draw the largest inputs; ``sizes`` has, for each size, how its inputs are drawn."""
         self._seed = seed
         specs = sorted(
             (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)

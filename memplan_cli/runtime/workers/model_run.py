@@ -233,8 +233,8 @@ class _ModelRun:
 
         Args:
             session: ONNX Runtime's session.
-            input_set: where its outputs are saved, and what they are compared with.
-            feed: the inputs by name.
+            input_set: where outputs are saved, and what they are compared with.
+            feed: its inputs, drawn.
             runs: at most so many; fewer if ``spec.stop`` ends the job at a difference.
             meter: measures the memory of the process after each run.
         """
@@ -288,14 +288,9 @@ class _ModelRun:
         return differences
 
     def _read_profile(self, profile: Path, first_run_of_set: list[int]) -> list[int]:
-        """Set ``peaks`` and ``kernels`` from a profile.
+        """Set ``peaks`` and ``kernels`` from a profile; return the bytes of the arena after each run.
 
-        Args:
-            profile: the file.
-            first_run_of_set: index of the first run of each input set.
-
-        Returns:
-            The bytes that the arena held after each run.
+        ``first_run_of_set`` is the index of the first run of each input set.
         """
         events = json.loads(profile.read_text(encoding="utf-8"))
         runs = read_profile(events)

@@ -29,11 +29,7 @@ def save_values(
 ) -> None:
     """Save outputs to a folder: arrays as ``<index>.npy``, elements of a sequence one by one.
 
-    Args:
-        folder: where the files are written.
-        all_names: gives each name its index, the same for saving and comparing.
-        names: the outputs to save.
-        values: the value of each of them.
+    The index is that of the name in ``all_names``, the same for saving and comparing.
     """
     for file, _, array in _named_arrays(all_names, names, values):
         np.save(folder / f"{file}.npy", array)

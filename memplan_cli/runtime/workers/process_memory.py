@@ -112,11 +112,7 @@ def bytes_beyond(
 ) -> ProcessBytes | None:
     """Return the bytes of a process beyond those before its session; None if one is unknown.
 
-    Args:
-        before: the baseline, before the session was created.
-        loaded: when the session had been created.
-        after: after its first runs.
-        device: bytes that the session took on devices.
+    ``loaded`` is read when the session has been created, ``after`` after its first runs.
     """
     if before is None or loaded is None or after is None:
         return None

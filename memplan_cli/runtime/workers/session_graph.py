@@ -58,12 +58,7 @@ def write_graph(spec: SessionSpec, out: Path) -> Types:
     The weights are written to the null device, where there is one: a copy of them would take
     time and their size on disk.
 
-    Args:
-        spec: how the session is created; only its `graph_settings` are used.
-        out: the file for the graph.
-
-    Returns:
-        As `inferred_types`.
+    Only the `graph_settings` of the session are used.
     """
     weights = out.with_name(f"{out.name}.data")
     with suppress(OSError, NotImplementedError):
