@@ -415,7 +415,7 @@ RULES = (
     rule("a cast is no view",
          "OPERATORS", replace("_pointwise('Cast', flops=0)", "_pointwise('Cast', flops=0, is_view=True)"), "test_an_operator_with_other_bytes_is_no_view"),
     rule("an attribute that is not told has the standard's default",
-         "shrink", replace("0.5", "0.0", nth=1), "test_defaults"),
+         "hard_sigmoid", replace("0.2", "0.0"), "test_defaults"),
     rule("a slot of a level 0 file has one shape",
          "check_slots", never("level shape"), "test_slot_files"),
     rule("an order above its bound is not proved",

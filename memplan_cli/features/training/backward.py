@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS, operator, qualified_name
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.rules import DIFFERENTIABLE_OUTPUTS, INPUTS_WITHOUT_GRADIENT
+from memplan_cli.features.training.rules import DIFFERENTIABLE_OUTPUTS
 from memplan_cli.features.training.tape import Call
 from memplan_cli.features.training.tensors import FLOATS
 from memplan_cli.onnx_io.traversal import reads
@@ -103,8 +103,10 @@ def differentiable_reads(node: NodeProto) -> tuple[str, ...]:
         return names
     if operator(node).has_zero_gradient:
         return ("",) * len(names)
-    without_gradient = INPUTS_WITHOUT_GRADIENT.get(node.op_type, frozenset())
-    if node.op_type == "BatchNormalization":
+    without_gradient: frozenset[int] = frozenset()
+    if node.op_type == "CastLike":
+        without_gradient = frozenset({1})  # only its element type is read
+    elif node.op_type == "BatchNormalization":
         training_mode = any(a.name == "training_mode" and a.i for a in node.attribute)
         without_gradient = _RUNNING_STATISTICS if training_mode else frozenset()
     return tuple("" if i in without_gradient else name for i, name in enumerate(names))

@@ -66,8 +66,13 @@ def add_loss(model: ModelProto, function: LossFunction) -> str:
     if output not in producer_nodes(graph.node):
         raise SettingsError(f"the model computes no tensor {output!r}")
     tensor = infer_tensors(model).get(output)
-    if tensor is None or not tensor.shape:
+    if tensor is None or tensor.shape is None:
         raise SettingsError(f"the shape of {output!r} is not known: no loss can be added")
+    if tensor.shape == ():
+        raise SettingsError(
+            f"{output!r} is one number: a loss is made of several",
+            hint="if it is the loss already, name it with --loss",
+        )
     if tensor.dtype not in FLOATS:
         raise SettingsError(
             f"{output!r} is of type {_dtype_name(tensor.dtype)}: a loss is made of floats",

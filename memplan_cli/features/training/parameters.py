@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli.core.operators import Family, operator
+from memplan_cli.core.operators import EVERY_INPUT, Family, operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.tensors import FLOATS, tensor_of
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from onnx import GraphProto, NodeProto
 
@@ -158,16 +158,13 @@ def _matches(glob: str, trainable: Mapping[str, Parameter]) -> list[str]:
     return matches
 
 
-_ALL_INPUTS = frozenset(range(64))
-"""More inputs than a node has."""
-
-_LEARNED_INPUTS: Mapping[str, frozenset[int]] = {
+_LEARNED_INPUTS: Mapping[str, Container[int]] = {
     "Add": frozenset({0, 1}),
     "Attention": frozenset({0, 1, 2}),
     "BatchNormalization": frozenset({1, 2}),
     "Conv": frozenset({1, 2}),
     "ConvTranspose": frozenset({1, 2}),
-    "Einsum": _ALL_INPUTS,
+    "Einsum": EVERY_INPUT,
     "GRU": frozenset({1, 2, 3}),
     "Gather": frozenset({0}),
     "Gemm": frozenset({0, 1, 2}),
@@ -180,7 +177,7 @@ _LEARNED_INPUTS: Mapping[str, frozenset[int]] = {
     "PRelu": frozenset({1}),
     "RMSNormalization": frozenset({1}),
     "RNN": frozenset({1, 2, 3}),
-    "Sum": _ALL_INPUTS,
+    "Sum": EVERY_INPUT,
 }
 """Inputs at which an operator reads a weight that training changes. Bounds of a Clip, scales of a
 Resize, running statistics and the like are at other inputs."""
@@ -200,7 +197,7 @@ def _learned_weights(graph: GraphProto, weights: Mapping[str, Parameter]) -> set
     }
     learned: set[str] = set()
     for node in (node for inner in graphs(graph) for node in inner.node):
-        learned_inputs = _LEARNED_INPUTS.get(node.op_type, frozenset())
+        learned_inputs = _LEARNED_INPUTS.get(node.op_type, ())
         for index, name in enumerate(node.input):
             if index in learned_inputs:
                 learned.update(origins.get(name, ()))

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from onnx import (
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    helper,
-    numpy_helper,
-    version_converter,
-)
+from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
 from memplan_cli.core.operators import canonical_domain
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tensors import FLOATS, UNKNOWN, infer_tensors
 from memplan_cli.onnx_io.constants import constant_tensors, named_constant
 from memplan_cli.onnx_io.functions import inlined
-from memplan_cli.onnx_io.graph_editor import rename_values, replace_nodes
+from memplan_cli.onnx_io.graph_editor import replace_nodes
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from onnx import GraphProto
 
@@ -79,7 +72,7 @@ def _with_recent_opset(model: ModelProto) -> ModelProto:
     opset = standard_opset(model)
     if opset >= OLDEST_OPSET:
         return model
-    resizes = _resizes_before_opset_11(model)  # the conversion loses their coordinate mode
+    _reject_old_resizes(model)
     try:
         converted = version_converter.convert_version(model, OLDEST_OPSET)
     except Exception as error:
@@ -89,91 +82,25 @@ def _with_recent_opset(model: ModelProto) -> ModelProto:
             f" later, and it cannot be converted: {reason}",
             hint="export the model again with a later opset",
         ) from error
-    _restore_resizes(converted, resizes)
     _retype_former_attributes(converted)
     return converted
 
 
 _COORDINATE_MODE_OPSET = 11
-"""The opset from which Resize has a coordinate transformation mode.
-
-An earlier Resize, and Upsample, divides the output index by the scale, and rounds down where an
-axis grows and up where it shrinks. onnx's converter does not set the mode accordingly.
-"""
+"""The opset from which Resize has a coordinate mode; onnx's converter sets it wrongly for older ones."""
 
 
-class _OldResize(NamedTuple):
-    """The output of an Upsample or Resize before opset 11, and the equivalent ``nearest_mode``."""
-
-    output: str
-    nearest_mode: str
-
-
-def _resizes_before_opset_11(model: ModelProto) -> list[_OldResize]:
-    """Return each Upsample and Resize of a model before opset 11, in order; empty for later models.
-
-    Raises:
-        ModelError: no one rounding mode is right for all axes of a Resize, or its scales are not constant.
-    """
+def _reject_old_resizes(model: ModelProto) -> None:
+    """Raise ModelError if a model before opset 11 has an Upsample or Resize."""
     if standard_opset(model) >= _COORDINATE_MODE_OPSET:
-        return []
-    resizes: list[_OldResize] = []
-    for graph in graphs(model.graph):
-        constants = dict(constant_tensors(graph))
-        for node in graph.node:
-            if node.op_type == "Upsample":  # never shrinks an axis
-                resizes.append(_OldResize(node.output[0], "floor"))
-            elif node.op_type == "Resize" and not node.domain:
-                resizes.append(_OldResize(node.output[0], _nearest_mode(node, constants)))
-    return resizes
-
-
-def _nearest_mode(node: NodeProto, constants: Mapping[str, TensorProto]) -> str:
-    """Return the ``nearest_mode`` of opset 11 that rounds like a Resize of opset 10.
-
-    That Resize rounds down along axes that grow and up along axes that shrink.
-
-    Raises:
-        ModelError: some axes grow and others shrink, or the scales are not constant.
-    """
-    is_nearest = all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
-    if not is_nearest:
-        return "floor"  # ignored by linear interpolation
-    scales = constants.get(node.input[1])
-    if scales is not None:
-        values = numpy_helper.to_array(scales).ravel().tolist()
-        if min(values) >= 1:
-            return "floor"
-        if max(values) <= 1:
-            return "ceil"
-    raise ModelError(
-        f"Resize {node.name or node.output[0]!r} of opset 10 shrinks some axes and not others,"
-        " or its scales are not constant: it cannot be converted",
-        hint="export the model again with opset 11 or later",
-    )
-
-
-def _restore_resizes(model: ModelProto, resizes: Sequence[_OldResize]) -> None:
-    """Give converted Resize nodes the coordinate mode and output names of their originals, in place.
-
-    The conversion keeps the order of these nodes, and renames their outputs.
-    """
-    if not resizes:
         return
-    all_graphs = list(graphs(model.graph))
-    nodes = [node for graph in all_graphs for node in graph.node if node.op_type == "Resize"]
-    names: dict[str, str] = {}
-    for node, original in zip(nodes, resizes, strict=True):
-        mode = [a for a in node.attribute if a.name == "mode"]
-        del node.attribute[:]
-        coordinates = helper.make_attribute("coordinate_transformation_mode", "asymmetric")
-        rounding = helper.make_attribute("nearest_mode", original.nearest_mode)
-        node.attribute.extend([*mode, coordinates, rounding])
-        names[node.output[0]] = original.output
-    rename_values(model.graph.node, names)
-    for graph in all_graphs:
-        for value in (*graph.value_info, *graph.output):
-            value.name = names.get(value.name, value.name)
+    for node in (node for graph in graphs(model.graph) for node in graph.node):
+        if node.op_type in ("Resize", "Upsample") and not node.domain:
+            raise ModelError(
+                f"{node.op_type} {node.name or node.output[0]!r} is older than opset"
+                f" {_COORDINATE_MODE_OPSET}: it cannot be converted",
+                hint=f"export the model again with opset {_COORDINATE_MODE_OPSET} or later",
+            )
 
 
 _FORMER_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {"Clip": (1, 2), "Pad": (2,)}

@@ -170,7 +170,6 @@ def resize(draw: Draw) -> Case:
         "align_corners",
         "asymmetric",
         "pytorch_half_pixel",
-        "half_pixel_symmetric",
     )
     how = f'mode="{mode}", coordinate_transformation_mode="{places}"'
     if mode == "nearest":
@@ -212,13 +211,6 @@ def layer_norm(draw: Draw) -> Case:
     return Case(f"y = LayerNormalization<axis={axis}, epsilon=0.01>(x, s, b)", inputs)
 
 
-def rms_norm(draw: Draw) -> Case:
-    full = shape(draw, 2, 3)
-    axis = integer(draw, 1, len(full) - 1)
-    inputs = {"x": values(draw, *full), "s": values(draw, *full[axis:])}
-    return Case(f"y = RMSNormalization<axis={axis}, epsilon=0.01>(x, s)", inputs, opset=23)
-
-
 def channel_norm(kind: str, channels: int) -> Build:
     def build(draw: Draw) -> Case:
         x = values(draw, 2, channels, *shape(draw, 1, 2), 2)
@@ -226,17 +218,6 @@ def channel_norm(kind: str, channels: int) -> Build:
         return Case(f"y = {kind}(x, s, b)", inputs, opset=21)
 
     return build
-
-
-def lp_norm(draw: Draw) -> Case:
-    full = shape(draw, 2, 3)
-    how = f"axis={integer(draw, 0, len(full) - 1)}, p={integer(draw, 1, 2)}"
-    return Case(f"y = LpNormalization<{how}>(x)", {"x": values(draw, *full)})
-
-
-def mean_variance(draw: Draw) -> Case:
-    x = values(draw, 2, 2, 3, 2)
-    return Case("y = MeanVarianceNormalization(x)", {"x": x})
 
 
 def loss(kind: str) -> Build:
@@ -260,21 +241,7 @@ def loss(kind: str) -> Build:
     return build
 
 
-def affine_grid(draw: Draw) -> Case:
-    batch, rows = integer(draw, 1, 3), integer(draw, 2, 3)
-    size = ints(batch, 1, *(integer(draw, 2, 4) for _ in range(rows)))
-    body = f"y = AffineGrid<align_corners={integer(draw, 0, 1)}>(a, n)"
-    return Case(body, {"a": values(draw, batch, rows, rows + 1)}, constants={"n": size})
-
-
-def affine_grid_at_run_time(draw: Draw) -> Case:
-    size = ints(2, 1, integer(draw, 2, 4), integer(draw, 2, 4))
-    return Case("y = AffineGrid(a, n)", {"a": values(draw, 2, 2, 3), "n": size})
-
-
 LAYERS: Mapping[str, Build] = {
-    "AffineGrid": affine_grid,
-    "AffineGrid-at run time": affine_grid_at_run_time,
     "AveragePool": pool("AveragePool"),
     "AveragePool-ceil": ceil_pool,
     "BatchNormalization": batch_norm(Statistics.BATCH),
@@ -291,13 +258,10 @@ LAYERS: Mapping[str, Build] = {
     "InstanceNormalization": channel_norm("InstanceNormalization<epsilon=0.01>", 3),
     "LRN": local_response,
     "LayerNormalization": layer_norm,
-    "LpNormalization": lp_norm,
     "MatMul": matmul,
     "MatMul-vectors": vectors,
     "MaxPool": pool("MaxPool"),
-    "MeanVarianceNormalization": mean_variance,
     "NegativeLogLikelihoodLoss": loss("NegativeLogLikelihoodLoss"),
-    "RMSNormalization": rms_norm,
     "Resize": resize,
     "SoftmaxCrossEntropyLoss": loss("SoftmaxCrossEntropyLoss"),
 }

@@ -37,9 +37,6 @@ def recurrent(kind: str, gates: int) -> Build:
         if kind == "LSTM":
             inputs["c"] = values(draw, ways, _BATCH, _HIDDEN)
             operands += ", c"
-            if integer(draw, 0, 1):
-                inputs["p"] = values(draw, ways, 3 * _HIDDEN)
-                operands += ", p"
         return Case(f"y, last = {kind}<{how}>({operands})", inputs, ("y", "last"))
 
     return build

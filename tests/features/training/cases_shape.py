@@ -160,18 +160,6 @@ def top_k(draw: Draw) -> Case:
     )
 
 
-def one_hot(draw: Draw) -> Case:
-    where = indices(draw, 4, *shape(draw, 1, 2))
-    body = f"y = OneHot<axis={pick(draw, 0, -1)}>(i, d, v)"
-    constants = {"d": np.array(integer(draw, 2, 4))}
-    return Case(body, {"v": values(draw, 2), "i": where}, constants=constants)
-
-
-def range_(draw: Draw) -> Case:
-    inputs = {"a": values(draw), "d": np.asarray(values(draw) / 2 + 0.4)}
-    return Case("y = Range(a, e, d)", inputs, constants={"e": np.array(2.72)})
-
-
 def branch(draw: Draw) -> Case:
     inputs = {
         "c": np.array(bool(integer(draw, 0, 1))),
@@ -193,10 +181,8 @@ SHAPE: Mapping[str, Build] = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "If": branch,
-    "OneHot": one_hot,
     "Pad": pad,
     "Pad-axes": pad_axes,
-    "Range": range_,
     "Reshape": moved("y = Reshape(x, n)", (2, 3, 2), n=(4, -1)),
     "ReverseSequence": reverse_sequence,
     "ScatterElements": scatter_elements,

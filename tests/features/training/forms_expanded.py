@@ -29,7 +29,6 @@ def _recurrence(kind: str, how: str, given: str, ways: int = 1) -> Case:
         "b": (ways, 2 * gates * 3),
         "h": (ways, 2, 3),
         "c": (ways, 2, 3),
-        "p": (ways, 9),
     }
     read = [name.strip() for name in given.split(",")]
     outputs = ("y", "last", "cell") if kind == "LSTM" else ("y", "last")
@@ -52,9 +51,8 @@ RECURRENCES: Forms = {
             ("both-ways", ', direction="bidirectional"', "x, w, r, b, , h", 2),
         )
     },
-    "LSTM-all": _recurrence("LSTM", _WIDTH, "x, w, r, b, , h, c, p"),
+    "LSTM-all": _recurrence("LSTM", _WIDTH, "x, w, r, b, , h, c"),
     "LSTM-cell-alone": _recurrence("LSTM", _WIDTH, "x, w, r, , , , c"),
-    "LSTM-coupled": _recurrence("LSTM", f"{_WIDTH}, input_forget=1", "x, w, r, b"),
     "GRU-linear-first": _recurrence("GRU", f"{_WIDTH}, linear_before_reset=1", "x, w, r"),
     "GRU-linear-first-bias": _recurrence(
         "GRU", f"{_WIDTH}, linear_before_reset=1", "x, w, r, b"
@@ -221,24 +219,6 @@ OLD: Forms = {
     "opset-8-Max": _old(
         8, "y = Max(a, b)", a=single(2, 3), b=single(3, seed=4) + np.float32(0.03)
     ),
-    "opset-9-Upsample": _old(
-        9, 'y = Upsample<mode="nearest">(x, n)', x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0]
-    ),
-    "opset-9-Upsample-uneven": _old(
-        9, 'y = Upsample<mode="nearest">(x, n)', x=single(1, 1, 2, 3), n=[1.0, 1.0, 1.5, 2.4]
-    ),
-    "opset-9-Upsample-linear": _old(
-        9, 'y = Upsample<mode="linear">(x, n)', x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0]
-    ),
-    "opset-10-Resize": _old(
-        10, 'y = Resize<mode="linear">(x, n)', x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0]
-    ),
-    "opset-10-Resize-nearest": _old(
-        10, "y = Resize(x, n)", x=single(1, 1, 4, 3), n=[1.0, 1.0, 1.5, 2.4]
-    ),
-    "opset-10-Resize-down": _old(
-        10, "y = Resize(x, n)", x=single(1, 1, 5, 5), n=[1.0, 1.0, 0.6, 0.5]
-    ),
     "opset-11-Resize": _old(
         11,
         'y = Resize<mode="linear">(x, r, n)',
@@ -255,7 +235,6 @@ OLD: Forms = {
     "opset-11-ReduceSum": _old(11, "y = ReduceSum<axes=[0, -1], keepdims=0>(x)", x=(2, 3, 2)),
     "opset-11-ReduceMean": _old(11, "y = ReduceMean<axes=[1]>(x)", x=(2, 3, 2)),
     "opset-13-ReduceMean": _old(13, "y = ReduceMean<keepdims=0>(x)", x=(2, 3, 2)),
-    "opset-13-ReduceProd": _old(13, "y = ReduceProd<axes=[-2], keepdims=0>(x)", x=(2, 3, 2)),
     "opset-13-ReduceSum-noop": _old(13, "y = ReduceSum<noop_with_empty_axes=1>(x)", x=(2, 3)),
     "opset-11-Squeeze": _old(11, "y = Squeeze<axes=[1]>(x)", x=(2, 1, 3)),
     "opset-11-Unsqueeze": _old(11, "y = Unsqueeze<axes=[0, -1]>(x)", x=(2, 3)),
@@ -294,7 +273,6 @@ OLD: Forms = {
     "opset-9-Gemm": _old(
         9, "y = Gemm<beta=0.3, transB=1>(a, b, c)", a=(2, 3), b=(4, 3), c=(4,)
     ),
-    "opset-12-Celu": _old(12, "y = Celu<alpha=0.6>(x)", x=single(3, 4)),
     "opset-11-Pow": _old(11, "y = Pow(x, p)", x=above(3, 4), p=2.0),
     "opset-11-CumSum": _old(11, "y = CumSum<exclusive=1>(x, n)", x=(3, 2), n=1),
     "opset-10-AveragePool": _old(
@@ -316,9 +294,6 @@ OLD: Forms = {
     "opset-9-Where": _old(9, "y = Where(c, a, b)", a=(2, 3), b=(3,), c=np.eye(2, 3) > 0),
     "opset-8-Expand": _old(8, "y = Expand(x, n)", x=(3, 1), n=[2, 1, 4]),
     "opset-9-Flatten": _old(9, "y = Flatten<axis=2>(x)", x=(2, 3, 2)),
-    "opset-10-Resize-one-down": _old(
-        10, "y = Resize(x, n)", x=single(1, 1, 5, 5), n=[1.0, 1.0, 0.7, 1.0]
-    ),
 }
 
 EXPANDED: Forms = {**RECURRENCES, **ATTENTION, **BODIES, **OLD}

@@ -53,8 +53,15 @@ REFUSED: Forms = {
             ),
         )
     },
-    "Resize-opset-10-both-ways": form(
-        "y = Resize(x, n)", x=single(1, 1, 4, 4), n=[1.0, 1.0, 0.5, 2.0], how={"opset": 10}
+    "Resize-opset-10": form(
+        "y = Resize(x, n)", x=single(1, 1, 4, 4), n=[1.0, 1.0, 2.0, 2.0], how={"opset": 10}
+    ),
+    "Upsample-opset-9": form(
+        "y = Upsample(x, n)", x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0], how={"opset": 9}
+    ),
+    "Einsum-diagonal": form('y = Einsum<equation="ii->i">(a)', a=(3, 3)),
+    "GroupNormalization-scaled-by-group": form(
+        "y = GroupNormalization<num_groups=2>(x, s, b)", x=(2, 4, 3), s=(2,), b=(2,)
     ),
     "Attention-window": form(
         f"y = Attention<{_HEADS}, left_window_size=1>(q, k, v)", how={"opset": 25}, **_QKV
@@ -98,6 +105,9 @@ REFUSED: Forms = {
                 _RECURRENT,
             ),
             ("affine", 'activations=["Affine", "Tanh", "Tanh"]', "", _RECURRENT),
+            ("coupled", "input_forget=1", "", _RECURRENT),
+            ("batch-first", "layout=1", "", _RECURRENT),
+            ("peepholes", 'direction="forward"', ", , , , p", {**_RECURRENT, "p": (1, 9)}),
             (
                 "of-lengths",
                 'direction="forward"',
@@ -131,9 +141,6 @@ REFUSED: Forms = {
         b=single(3),
         o=[0.1, 0.2, 0.3],
         w=[1.1, 1.2, 1.3],
-    ),
-    "RMSNormalization-of-two-types": form(
-        "y = RMSNormalization(x, s)", x=half(2, 3), s=single(3), how={"opset": 23}
     ),
     "NegativeLogLikelihoodLoss-trained-weights": form(
         "y = NegativeLogLikelihoodLoss(x, t, w)", x=(2, 3), t=np.array([1, 2]), w=(3,)

@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-class AffineGrid(OpRun):  # type: ignore[misc]  # onnx has no types
-    """onnx's own is float32 always; the definition, place by place."""
-
-    op_domain = ""
-
-    def _run(self, theta: Array, size: Array, align_corners: int = 0) -> tuple[Array]:
-        axes = [
-            np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1
-            for n in size[2:]
-        ]
-        # The last axis of an image is the first coordinate of a place.
-        places = np.stack([*np.meshgrid(*axes, indexing="ij")][::-1], axis=-1)
-        whole = np.concatenate([places, np.ones((*places.shape[:-1], 1))], axis=-1)
-        return (np.einsum("nij,...j->n...i", theta, whole).astype(theta.dtype),)
-
-
 class Conv(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own, up to 1.22, pads where ``auto_pad`` says that nothing is padded."""
 
@@ -182,17 +166,6 @@ class Gelu(OpRun):  # type: ignore[misc]  # onnx has no types
         return (0.5 * x * (1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))),)
 
 
-class MeanVarianceNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
-    """onnx's own mixes types."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, axes: list[int] | None = None) -> tuple[Array]:
-        over = tuple(axes or (0, 2, 3))
-        centred = x - x.mean(axis=over, keepdims=True)
-        return (centred / (x.std(axis=over, keepdims=True) + 1e-9),)
-
-
 class GroupNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own has float32's precision."""
 
@@ -204,31 +177,6 @@ class GroupNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
         root = np.sqrt(groups.var(axis=2, keepdims=True) + how["epsilon"])
         column = (1, -1, *[1] * (x.ndim - 2))
         return ((centred / root).reshape(x.shape) * s.reshape(column) + b.reshape(column),)
-
-
-class LpNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
-    """onnx's own forgets the absolute value."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, axis: int = -1, p: int = 2) -> tuple[Array]:
-        norm = (abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
-        return (x / norm,)
-
-
-class OneHot(OpRun):  # type: ignore[misc]  # onnx has no types
-    """onnx's own, up to 1.19, puts what is out of range within it."""
-
-    op_domain = ""
-
-    def _run(
-        self, indices: Array, depth: Array, values: Array, axis: int = -1
-    ) -> tuple[Array]:
-        count = int(np.ravel(depth)[0])
-        whole = np.asarray(indices).astype(np.int64)
-        places = np.where(whole < 0, whole + count, whole)
-        hot = np.stack([places == place for place in range(count)], axis=axis)
-        return (np.where(hot, values[1], values[0]).astype(values.dtype),)
 
 
 class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
@@ -259,17 +207,13 @@ class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
 
 
 OPERATORS = [
-    AffineGrid,
     Conv,
     ConvTranspose,
     Erf,
     Gelu,
     GroupNormalization,
     LRN,
-    LpNormalization,
     MaxPool,
-    MeanVarianceNormalization,
-    OneHot,
     Resize,
     *RECURRENCES,
 ]

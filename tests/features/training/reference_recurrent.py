@@ -53,14 +53,12 @@ class _Recurrence(OpRun):  # type: ignore[misc]  # onnx has no types
         start = np.zeros((len(turned), x.shape[1], hidden), x.dtype)
         given = [*rest, None, None, None]
         starts = [start if one is None else one for one in given[: self.states]]
-        peephole = given[self.states]
         rows, ends = [], []
         for k, backwards in enumerate(turned):
             state = tuple(one[k] for one in starts)
-            own = how if peephole is None else {**how, "peephole": peephole[k]}
             made = []
             for step in x[::-1] if backwards else x:
-                state = self.step(step, state, (w[k], r[k], bias[k]), own)
+                state = self.step(step, state, (w[k], r[k], bias[k]), how)
                 made.append(state[0])
             rows.append(np.stack(made[::-1] if backwards else made))
             ends.append(state)
@@ -121,14 +119,13 @@ class LSTM(_Recurrence):
         self, x: Array, state: State, weights: tuple[Array, Array, Array], how: dict[str, Any]
     ) -> State:
         h, c = state
+        del how
         own, back, bias = self.parts(x, h, weights)
         gate_i, gate_o, gate_f, fresh = (
             a + b + d for a, b, d in zip(own, back, bias, strict=True)
         )
-        peep_i, peep_o, peep_f = np.split(how.get("peephole", np.zeros(3 * h.shape[1])), 3)
-        kept = _sigmoid(gate_f + peep_f * c) * c
-        cell = kept + _sigmoid(gate_i + peep_i * c) * np.tanh(fresh)
-        return _sigmoid(gate_o + peep_o * cell) * np.tanh(cell), cell
+        cell = _sigmoid(gate_f) * c + _sigmoid(gate_i) * np.tanh(fresh)
+        return _sigmoid(gate_o) * np.tanh(cell), cell
 
 
 class Scan(OpRun):  # type: ignore[misc]  # onnx has no types

@@ -65,9 +65,6 @@ def _places(mode: str, steps: int, size: int, scale: np.float32) -> Array:
         return at / scale
     if mode == "align_corners":
         return at * single(size - 1) / single(max(steps - 1, 1))
-    if mode == "half_pixel_symmetric":
-        shift = single(size) / single(2) * (single(1) - single(steps) / (scale * single(size)))
-        return (shift + (at.astype(np.float64) + 0.5) / scale - 0.5).astype(single)
     if mode == "pytorch_half_pixel" and steps == 1:
         return np.zeros(1, single)
     assert mode in {"half_pixel", "pytorch_half_pixel"}, mode

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 NEED_SIZES = frozenset(
     {
-        "AffineGrid",
-        "AffineGrid-at run time",
         "Attention",
         "Attention-by-head",
         "AveragePool",
@@ -137,7 +135,6 @@ def test_convolutions_have_gradients_for_images_of_unknown_size(
         "align_corners",
         "asymmetric",
         "pytorch_half_pixel",
-        "half_pixel_symmetric",
     ],
 )
 @pytest.mark.parametrize(

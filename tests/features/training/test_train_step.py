@@ -379,3 +379,20 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     recipe = Recipe(LossFunction("softmax-cross-entropy", "target"), None)
     with pytest.raises(SettingsError, match="'target' are of type float"):
         make_train_step(parse(LINEAR), recipe)
+
+
+def test_a_loss_is_not_made_of_a_single_number() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[2] x) => (float total)
+        { total = ReduceSum<keepdims=0>(x) }"""
+    with pytest.raises(SettingsError, match="is one number"):
+        make_train_step(parse(text), Recipe(LossFunction("mse"), None, train=("x",)))
+
+
+def test_a_split_into_more_than_64_parts_has_a_gradient() -> None:
+    parts = [f"p{index}" for index in range(80)]
+    text = f"""<ir_version: 10, opset_import: ["": 20]> g (float[80] x) => (float loss)
+        {{ {", ".join(parts)} = Split<axis=0, num_outputs=80>(x)
+          total = Sum({", ".join(parts)}) loss = ReduceSum<keepdims=0>(total) }}"""
+    step = make_train_step(parse(text), Recipe("loss", None, train=("x",)))
+    got = run(step.model, {"in.x": np.ones(80, np.float32)})
+    np.testing.assert_array_equal(got["x_grad"], np.ones(80))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.prepare import OLDEST_OPSET
@@ -34,7 +34,7 @@ def inline_function(call: Call) -> bool:
     tape = call.tape
     names = dict.fromkeys(function.input, "")  # "": an optional input that the node omits
     names |= dict(zip(function.input, call.node.input, strict=False))
-    attributes = {a.name: a for a in (*function.attribute_proto, *call.node.attribute)}
+    attributes = {a.name: a for a in (*_attribute_defaults(call), *call.node.attribute)}
     nodes = []
     for node in function.node:
         copy = with_attribute_values(node, attributes)
@@ -69,6 +69,13 @@ def _function_body(call: Call) -> FunctionProto | None:
         for tensor in map(call.tape.tensor, call.node.input)
     )
     return schema_function(schema, call.node, input_types, range(OLDEST_OPSET, opset + 1))
+
+
+def _attribute_defaults(call: Call) -> Iterable[AttributeProto]:
+    """Return the defaults that ONNX defines for the attributes of a node's operator."""
+    schema = defs.get_schema(call.node.op_type, call.tape.opset, "")
+    defaults = (attribute.default_value for attribute in schema.attributes.values())
+    return (value for value in defaults if value.type != AttributeProto.UNDEFINED)
 
 
 def unroll_loop(call: Call) -> None:

@@ -25,14 +25,12 @@ class Cell:
         call: the recurrent node.
         recurrent: R^T, [hidden, gates * hidden].
         recurrent_bias: the bias of H R^T, [gates * hidden], if it is not added to X W^T; else empty.
-        peepholes: P of an LSTM for the gates i, o, f, each [hidden]; may be empty.
         activations: operators of this direction.
     """
 
     call: Call
     recurrent: str
     recurrent_bias: str
-    peepholes: tuple[str, ...]
     activations: tuple[str, ...]
 
 
@@ -81,18 +79,13 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
     """
     tape, node = call.tape, call.node
     _reject_unsupported(call)
-    batch_first = call.attribute("layout", 0)
     x = call.input(0)
-    length = tape.sizes(x, "a recurrence is unrolled")[1 if batch_first else 0]
-    if batch_first:
-        x = tape.emit("Transpose", x, perm=[1, 0, 2])
+    length = tape.sizes(x, "a recurrence is unrolled")[0]
     # For each direction, whether it reads the sequence backwards.
     reversals = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     is_reversed = reversals[call.attribute("direction", "forward")]
     # Input 5 is the initial H, input 6 the initial C.
-    initial = [
-        _initial_state(call, 5 + index, batch_first) for index in range(operator.state_count)
-    ]
+    initial = [_initial_state(call, 5 + index) for index in range(operator.state_count)]
     sequences: list[list[str]] = []  # of each direction: H of each step
     final_states: list[list[str]] = []
     for direction, backwards in enumerate(is_reversed):
@@ -106,15 +99,10 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
         final_states.append(state)
     if node.output[0]:
         steps = [tape.stack(parts, 0) for parts in zip(*sequences, strict=True)]
-        y = tape.stack(steps, 0)
-        if batch_first:
-            # From [length, directions, batch, hidden] to [batch, length, directions, hidden].
-            y = tape.emit("Transpose", y, perm=[2, 0, 1, 3])
-        tape.copy_to(node.output[0], y)
+        tape.copy_to(node.output[0], tape.stack(steps, 0))
     for index, name in enumerate(node.output[1:]):
         if name:
-            axis = 1 if batch_first else 0
-            tape.copy_to(name, tape.stack([state[index] for state in final_states], axis))
+            tape.copy_to(name, tape.stack([state[index] for state in final_states], 0))
 
 
 def _cell(
@@ -139,15 +127,11 @@ def _cell(
         else:
             input_bias = tape.emit("Add", input_bias, second_bias)
         product = tape.emit("Add", product, input_bias)
-    peepholes: tuple[str, ...] = ()
-    if call.node.op_type == "LSTM" and call.input(7):
-        flat = _of_direction(call, call.input(7), direction)
-        peepholes = tape.emit_many("Split", [flat], 3, axis=0, num_outputs=3)
     # A node lists the activations of the first direction, then those of the second.
     count = len(operator.activations)
     named = [_ACTIVATIONS[name.lower()] for name in _activation_names(call)]
     activations = named[direction * count : (direction + 1) * count] or operator.activations
-    cell = Cell(call, recurrent, recurrent_bias, peepholes, tuple(activations))
+    cell = Cell(call, recurrent, recurrent_bias, tuple(activations))
     return cell, tape.unstack(product, length, 0)
 
 
@@ -188,46 +172,32 @@ def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
 def _lstm_step(cell: Cell, product: str, state: list[str]) -> list[str]:
     """Return [H', C'] of the next step, from [H, C].
 
-    X_i, X_o, X_f, X_c are the quarters of X W^T + H R^T + B. The gates are i = s(X_i + P_i C),
-    f = s(X_f + P_f C), or 1 - i with input_forget, and o = s(X_o + P_o C'), with the activation s. Then
-    C' = f C + i g(X_c) and H' = o h(C').
+    X_i, X_o, X_f, X_c are the quarters of X W^T + H R^T + B. The gates are i = s(X_i), f = s(X_f) and
+    o = s(X_o), with the activation s. Then C' = f C + i g(X_c) and H' = o h(C').
     """
     tape, (hidden, memory), (s, g, h) = cell.call.tape, state, cell.activations
     total = tape.emit("Add", product, tape.emit("MatMul", hidden, cell.recurrent))
     x_i, x_o, x_f, x_c = tape.emit_many("Split", [total], 4, axis=-1, num_outputs=4)
-
-    def with_peephole(x: str, index: int, memory: str) -> str:
-        if not cell.peepholes:
-            return x
-        return tape.emit("Add", x, tape.emit("Mul", memory, cell.peepholes[index]))
-
-    input_gate = tape.emit(s, with_peephole(x_i, 0, memory))
-    if cell.call.attribute("input_forget", 0):
-        one = tape.scalar(1, cell.call.input(0))
-        forget_gate = tape.emit("Sub", one, input_gate)
-    else:
-        forget_gate = tape.emit(s, with_peephole(x_f, 2, memory))
+    input_gate, forget_gate, output_gate = (tape.emit(s, x) for x in (x_i, x_f, x_o))
     new_memory = tape.emit(
         "Add",
         tape.emit("Mul", forget_gate, memory),
         tape.emit("Mul", input_gate, tape.emit(g, x_c)),
     )
-    output_gate = tape.emit(s, with_peephole(x_o, 1, new_memory))
     return [tape.emit("Mul", output_gate, tape.emit(h, new_memory)), new_memory]
 
 
-def _initial_state(call: Call, index: int, batch_first: int) -> str:
+def _initial_state(call: Call, index: int) -> str:
     """Return the initial state at an input as [directions, batch, hidden]; zeros if it is omitted."""
     tape, name = call.tape, call.input(index)
     if name:
-        return tape.emit("Transpose", name, perm=[1, 0, 2]) if batch_first else name
+        return name
     x, hidden = call.input(0), _hidden_size(call)
-    axis = 0 if batch_first else 1
-    batch = tape.shape(x)[axis]
+    batch = tape.shape(x)[1]
     if isinstance(batch, int):  # otherwise the shape is computed in the run
         shape = tape.ints(_direction_count(call), batch, hidden)
     else:
-        dim = tape.emit("Gather", tape.emit("Shape", x), tape.ints(axis))
+        dim = tape.emit("Gather", tape.emit("Shape", x), tape.ints(1))
         parts = (tape.ints(_direction_count(call)), dim, tape.ints(hidden))
         shape = tape.emit("Concat", *parts, axis=0)
     return tape.emit("Expand", tape.scalar(0, x), shape)
@@ -270,11 +240,15 @@ def _of_direction(call: Call, name: str, direction: int) -> str:
 
 
 def _reject_unsupported(call: Call) -> None:
-    """Raise ModelError if a node has clipping, sequence lengths, or activations with parameters."""
-    attributes = ("clip", "activation_alpha", "activation_beta")
-    unsupported = [name for name in attributes if call.attribute(name) is not None]
+    """Raise ModelError if a node has a form that no current exporter writes, or sequence lengths."""
+    attributes = ["clip", "activation_alpha", "activation_beta", "layout"]
+    if call.node.op_type == "LSTM":
+        attributes.append("input_forget")
+    unsupported = [name for name in attributes if call.attribute(name)]
     if call.input(4):
         unsupported.append("sequence lengths")
+    if call.input(7):
+        unsupported.append("peepholes")
     unsupported.extend(
         f"activation {name}"
         for name in _activation_names(call)

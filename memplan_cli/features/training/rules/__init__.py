@@ -8,6 +8,7 @@ which `Program` does not have.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from memplan_cli.features.training.rules import (
@@ -49,16 +50,9 @@ RULES: Mapping[str, Rule] = {
     kind: rule for family in FAMILIES.values() for kind, rule in family.items()
 }
 
-INPUTS_WITHOUT_GRADIENT: Mapping[str, frozenset[int]] = {
-    "CastLike": frozenset({1}),
-    "OneHot": frozenset({0, 1}),
-    "Range": frozenset({1}),
-}
-"""Float inputs that do not affect the output if they change a little: a dtype, an index, a limit."""
-
 DIFFERENTIABLE_OUTPUTS: Mapping[str, int] = {
-    "If": 64,
+    "If": sys.maxsize,
     "SoftmaxCrossEntropyLoss": 2,
-    "Split": 64,
+    "Split": sys.maxsize,
 }
-"""How many outputs a rule supports, the first ones, if more than one; 64, more than any node has: all."""
+"""How many outputs a rule supports, the first ones; all other rules support one."""

@@ -45,13 +45,6 @@ def prelu(call: Call) -> Gradients:
     return (dx, dslope)
 
 
-def thresholded_relu(call: Call) -> Gradients:
-    """Y = X where X > a else 0: dX = dY where X > a."""
-    tape, x = call.tape, call.input(0)
-    is_above = tape.emit("Greater", x, tape.scalar(call.attribute("alpha", 1.0), x))
-    return (tape.emit("Where", is_above, call.dy, tape.scalar(0, x)),)
-
-
 def elu(call: Call) -> Gradients:
     """Y = X where X > 0 else a (e^X - 1): dX = dY, or dY (Y + a)."""
     alpha = call.attribute("alpha", 1.0)
@@ -70,15 +63,6 @@ def selu(call: Call) -> Gradients:
     positive = tape.emit("Greater", sign, tape.scalar(0, call.input(0)))
     scaled = tape.emit("Mul", call.dy, tape.scalar(gamma, call.input(0)))
     return (tape.emit("Where", positive, scaled, _times_y_plus(call, alpha * gamma)),)
-
-
-def celu(call: Call) -> Gradients:
-    """Y = X where X > 0 else a (e^(X/a) - 1): dX = dY, or dY (Y / a + 1)."""
-    # Y has the sign of X for positive and negative a.
-    tape, x = call.tape, call.input(0)
-    ratio = tape.emit("Div", call.output(), tape.scalar(call.attribute("alpha", 1.0), x))
-    slope = tape.emit("Add", ratio, tape.scalar(1, x))
-    return (_where_positive(call, call.output(), tape.emit("Mul", call.dy, slope)),)
 
 
 def sigmoid(call: Call) -> Gradients:
@@ -119,41 +103,6 @@ def hard_swish(call: Call) -> Gradients:
 def softplus(call: Call) -> Gradients:
     """Y = log(1 + e^X): dX = dY sigmoid X."""
     return (call.tape.emit("Mul", call.dy, call.tape.emit("Sigmoid", call.input(0))),)
-
-
-def softsign(call: Call) -> Gradients:
-    """Y = X / (1 + |X|): dX = dY / (1 + |X|)^2."""
-    tape, x = call.tape, call.input(0)
-    divisor = tape.emit("Add", tape.emit("Abs", x), tape.scalar(1, x))
-    return (tape.emit("Div", call.dy, tape.emit("Mul", divisor, divisor)),)
-
-
-def shrink(call: Call) -> Gradients:
-    """Y = X -+ b beyond +-l, else 0: dX = dY where |X| > l."""
-    tape, x = call.tape, call.input(0)
-    limit = tape.scalar(call.attribute("lambd", 0.5), x)
-    is_beyond = tape.emit("Greater", tape.emit("Abs", x), limit)
-    return (tape.emit("Where", is_beyond, call.dy, tape.scalar(0, x)),)
-
-
-def swish(call: Call) -> Gradients:
-    """Y = X s, s = sigmoid(a X): dX = dY (s + a Y (1 - s))."""
-    tape, x, y = call.tape, call.input(0), call.output()
-    alpha = tape.scalar(call.attribute("alpha", 1.0), x)
-    s = tape.emit("Sigmoid", tape.emit("Mul", x, alpha))
-    product = tape.emit("Mul", tape.emit("Sub", tape.scalar(1, x), s), y)
-    slope = tape.emit("Add", s, tape.emit("Mul", product, alpha))
-    return (tape.emit("Mul", call.dy, slope),)
-
-
-def mish(call: Call) -> Gradients:
-    """Y = X t, t = tanh(softplus X): dX = dY (t + X sigmoid(X) (1 - t^2))."""
-    tape, x = call.tape, call.input(0)
-    t = tape.emit("Tanh", tape.emit("Softplus", x))
-    tanh_slope = tape.emit("Sub", tape.scalar(1, x), tape.emit("Mul", t, t))
-    x_sigmoid = tape.emit("Mul", x, tape.emit("Sigmoid", x))
-    slope = tape.emit("Add", t, tape.emit("Mul", x_sigmoid, tanh_slope))
-    return (tape.emit("Mul", call.dy, slope),)
 
 
 def gelu(call: Call) -> Gradients:
@@ -248,7 +197,6 @@ def _gelu_slope_tanh(call: Call) -> str:
 
 
 RULES: Mapping[str, Rule] = {
-    "Celu": celu,
     "Dropout": dropout,
     "Elu": elu,
     "Gelu": gelu,
@@ -256,17 +204,12 @@ RULES: Mapping[str, Rule] = {
     "HardSwish": hard_swish,
     "LeakyRelu": leaky_relu,
     "LogSoftmax": log_softmax,
-    "Mish": mish,
     "PRelu": prelu,
     "Relu": relu,
     "Selu": selu,
-    "Shrink": shrink,
     "Sigmoid": sigmoid,
     "Softmax": softmax,
     "Softplus": softplus,
-    "Softsign": softsign,
-    "Swish": swish,
     "Tanh": tanh,
-    "ThresholdedRelu": thresholded_relu,
 }
 """The rule of each operator of this family."""

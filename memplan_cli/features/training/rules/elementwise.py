@@ -21,15 +21,7 @@ def identity(call: Call) -> Gradients:
 
 
 def cast(call: Call) -> Gradients:
-    """Y = X in another type: dX = dY in X's type."""
-    dtype = call.tape.dtype(call.input(0))
-    if call.attribute("to") == dtype:
-        return (call.dy,)
-    return (call.tape.emit("Cast", call.dy, to=dtype),)
-
-
-def cast_like(call: Call) -> Gradients:
-    """Y = X in the type of another: dX = dY in X's type."""
+    """Y = X in another type (Cast, CastLike): dX = dY in X's type."""
     return (call.tape.emit("Cast", call.dy, to=call.tape.dtype(call.input(0))),)
 
 
@@ -98,7 +90,7 @@ def power(call: Call) -> Gradients:
 
 
 def _power_slope(call: Call) -> str:
-    """Return P X^(P-1), without Pow if P is 0, 1, 2 or 3.
+    """Return P X^(P-1), without Pow if P is 2 or 3.
 
     Where P is 0 it is 0 X^0: at X = 0, 0 X^-1 would be NaN.
     """
@@ -106,8 +98,6 @@ def _power_slope(call: Call) -> str:
     exponents = tape.value(p)
     if exponents is not None and exponents.size == 1:
         exponent = float(exponents.ravel()[0])
-        if exponent in (0.0, 1.0):
-            return tape.scalar(exponent, x)
         if exponent in (2.0, 3.0):
             factor = tape.scalar(exponent, x)
             base = x if exponent == 2.0 else tape.emit("Mul", x, x)
@@ -186,18 +176,6 @@ def where(call: Call) -> Gradients:
     return ("", da, db)
 
 
-def modulo(call: Call) -> Gradients:
-    """Y = A - B trunc(A / B): dA = dY, dB = -dY trunc(A / B)."""
-    tape, a, b = call.tape, call.input(0), call.input(1)
-    db = ""
-    if call.wants(1):
-        # trunc(A / B) = (A - Y) / B
-        quotient = tape.emit("Div", tape.emit("Sub", a, call.output()), b)
-        product = tape.emit("Mul", call.dy, quotient)
-        db = tape.emit("Neg", _input_gradient(call, 1, product))
-    return (_input_gradient(call, 0, call.dy), db)
-
-
 def _input_gradient(call: Call, index: int, gradient: str) -> str:
     """Return a gradient of Y's shape summed to the shape of an input; empty if it is not wanted."""
     if not call.wants(index):
@@ -248,22 +226,6 @@ def cos(call: Call) -> Gradients:
     return (call.tape.emit("Mul", call.dy, slope),)
 
 
-def tan(call: Call) -> Gradients:
-    """Y = tan X: dX = dY (1 + Y^2)."""
-    return (call.tape.emit("Mul", call.dy, _square_plus(call, call.output(), 1.0)),)
-
-
-def sinh(call: Call) -> Gradients:
-    """Y = sinh X: dX = dY cosh X, with cosh X = sqrt(1 + Y^2)."""
-    slope = call.tape.emit("Sqrt", _square_plus(call, call.output(), 1.0))
-    return (call.tape.emit("Mul", call.dy, slope),)
-
-
-def cosh(call: Call) -> Gradients:
-    """Y = cosh X: dX = dY sinh X."""
-    return (call.tape.emit("Mul", call.dy, call.tape.emit("Sinh", call.input(0))),)
-
-
 def asin(call: Call) -> Gradients:
     """Y = asin X: dX = dY / sqrt(1 - X^2)."""
     return (call.tape.emit("Div", call.dy, _root_of_one_minus_square(call)),)
@@ -277,24 +239,9 @@ def acos(call: Call) -> Gradients:
 
 def atan(call: Call) -> Gradients:
     """Y = atan X: dX = dY / (1 + X^2)."""
-    return (call.tape.emit("Div", call.dy, _square_plus(call, call.input(0), 1.0)),)
-
-
-def asinh(call: Call) -> Gradients:
-    """Y = asinh X: dX = dY / sqrt(X^2 + 1)."""
-    root = call.tape.emit("Sqrt", _square_plus(call, call.input(0), 1.0))
-    return (call.tape.emit("Div", call.dy, root),)
-
-
-def acosh(call: Call) -> Gradients:
-    """Y = acosh X: dX = dY / sqrt(X^2 - 1)."""
-    root = call.tape.emit("Sqrt", _square_plus(call, call.input(0), -1.0))
-    return (call.tape.emit("Div", call.dy, root),)
-
-
-def atanh(call: Call) -> Gradients:
-    """Y = atanh X: dX = dY / (1 - X^2)."""
-    return (call.tape.emit("Div", call.dy, _one_minus_square(call)),)
+    tape, x = call.tape, call.input(0)
+    divisor = tape.emit("Add", tape.emit("Mul", x, x), tape.scalar(1, x))
+    return (tape.emit("Div", call.dy, divisor),)
 
 
 def erf(call: Call) -> Gradients:
@@ -305,37 +252,23 @@ def erf(call: Call) -> Gradients:
     return (tape.emit("Mul", call.dy, slope),)
 
 
-def _square_plus(call: Call, name: str, addend: float) -> str:
-    """Return the square of a tensor of X's element type, plus a constant."""
-    square = call.tape.emit("Mul", name, name)
-    return call.tape.emit("Add", square, call.tape.scalar(addend, call.input(0)))
-
-
-def _one_minus_square(call: Call) -> str:
-    """Return 1 - X^2."""
-    x = call.input(0)
-    return call.tape.emit("Sub", call.tape.scalar(1, x), call.tape.emit("Mul", x, x))
-
-
 def _root_of_one_minus_square(call: Call) -> str:
     """Return sqrt(1 - X^2)."""
-    return call.tape.emit("Sqrt", _one_minus_square(call))
+    tape, x = call.tape, call.input(0)
+    square = tape.emit("Mul", x, x)
+    return tape.emit("Sqrt", tape.emit("Sub", tape.scalar(1, x), square))
 
 
 RULES: Mapping[str, Rule] = {
     "Abs": absolute,
     "Acos": acos,
-    "Acosh": acosh,
     "Add": add,
     "Asin": asin,
-    "Asinh": asinh,
     "Atan": atan,
-    "Atanh": atanh,
     "Cast": cast,
-    "CastLike": cast_like,
+    "CastLike": cast,
     "Clip": clip,
     "Cos": cos,
-    "Cosh": cosh,
     "Div": div,
     "Erf": erf,
     "Exp": exp,
@@ -344,17 +277,14 @@ RULES: Mapping[str, Rule] = {
     "Max": maximum,
     "Mean": mean,
     "Min": minimum,
-    "Mod": modulo,
     "Mul": mul,
     "Neg": negate,
     "Pow": power,
     "Reciprocal": reciprocal,
     "Sin": sin,
-    "Sinh": sinh,
     "Sqrt": sqrt,
     "Sub": sub,
     "Sum": add,
-    "Tan": tan,
     "Where": where,
 }
 """The rule of each operator of this family."""

@@ -194,37 +194,10 @@ def top_k(call: Call) -> Gradients:
     return (tape.emit("ScatterElements", tape.zeros_like(x), indices, call.dy, axis=axis),)
 
 
-def one_hot(call: Call) -> Gradients:
-    """Y = V[1] at each index, else V[0]: dV[1] = sum of dY at the indices, dV[0] = the rest's."""
-    tape, values = call.tape, call.input(2)
-    zero_one = tape.constant([0, 1], tape.dtype(values))
-    axis = call.attribute("axis", -1)
-    mask = tape.emit("OneHot", call.input(0), call.input(1), zero_one, axis=axis)
-    dv1 = tape.emit("ReduceSum", tape.emit("Mul", call.dy, mask), keepdims=0)
-    dv0 = tape.emit("Sub", tape.emit("ReduceSum", call.dy, keepdims=0), dv1)
-    parts = [tape.emit("Reshape", part, tape.ints(1)) for part in (dv0, dv1)]
-    return ("", "", tape.emit("Concat", *parts, axis=0))
-
-
-def range_(call: Call) -> Gradients:
-    """Y[i] = A + i D: dA = sum of dY, dD = sum of dY i, with i = (Y - A) / D."""
-    tape, a, d = call.tape, call.input(0), call.input(2)
-    da = dd = ""
-    if call.wants(0):
-        da = tape.reshape_like(tape.emit("ReduceSum", call.dy, keepdims=0), a)
-    if call.wants(2):
-        i = tape.emit("Div", tape.emit("Sub", call.output(), a), d)
-        total = tape.emit("ReduceSum", tape.emit("Mul", call.dy, i), keepdims=0)
-        dd = tape.reshape_like(total, d)
-    return (da, "", dd)
-
-
 RULES: Mapping[str, Rule] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
-    "OneHot": one_hot,
-    "Range": range_,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
     "TopK": top_k,

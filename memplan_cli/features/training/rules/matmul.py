@@ -5,8 +5,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from memplan_cli.errors import ModelError
 from memplan_cli.features.training.rules.broadcast import repeated_axes, unbroadcast
 from memplan_cli.features.training.tensors import Tensor
 
@@ -170,8 +169,8 @@ class _Equation(NamedTuple):
 def einsum(call: Call) -> Gradients:
     """Y = sum of products over named axes: dX is the same with Y's and X's names exchanged.
 
-    A name that X has twice is a diagonal: dX gets a name of its own for each axis and a
-    factor of ones on the diagonal.
+    Raises:
+        ModelError: X has a name twice, so that Y is made of its diagonal.
     """
     equation = _equation(call)
     gradients: list[str] = []
@@ -216,50 +215,22 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
     It is an Einsum of dY and the other operands. Axes of the operand that none of them has are missing in
     its result, and added by expansion.
     """
-    own_letters, diagonals = _without_repeated_letters(call, equation, index)
+    own_letters = equation.operands[index]
+    if len(set(own_letters)) < len(own_letters):
+        raise ModelError(
+            f"Einsum {call.label!r} reads a diagonal: it has no gradient rule for that"
+        )
     factors = [(equation.result, call.dy)]
     factors += [
         (letters, call.input(i)) for i, letters in enumerate(equation.operands) if i != index
     ]
-    factors += diagonals
     present = set().union(*(letters for letters, _ in factors))
     letters = "".join(letter for letter in own_letters if letter in present)
     left = ",".join(letters for letters, _ in factors)
     tensors = [name for _, name in factors]
     product = call.tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
     missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in letters]
-    return _in_operand_shape(
-        call,
-        equation,
-        index,
-        product=product,
-        own_letters=own_letters,
-        missing_axes=missing_axes,
-    )
-
-
-def _without_repeated_letters(
-    call: Call, equation: _Equation, index: int
-) -> tuple[str, list[tuple[str, str]]]:
-    """Return an operand's letters with repeated ones renamed, and the diagonals that connect them.
-
-    For ``ii`` these are ``ia`` and a factor ``ia`` of ones where i = a. A diagonal has its letters and
-    the name of its constant.
-    """
-    tape, name, letters = call.tape, call.input(index), equation.operands[index]
-    used = "".join([equation.result, *equation.operands])
-    unused = (letter for letter in string.ascii_letters if letter not in used)
-    own_letters, diagonals = "", list[tuple[str, str]]()
-    for axis, letter in enumerate(letters):
-        if letter not in own_letters:
-            own_letters += letter
-            continue
-        new_letter = next(unused)
-        own_letters += new_letter
-        size = tape.sizes(name, "an einsum reads its diagonal")[axis]
-        identity = tape.constant(np.eye(size), tape.dtype(name))
-        diagonals.append((letter + new_letter, identity))
-    return own_letters, diagonals
+    return _in_operand_shape(call, equation, index, product, missing_axes)
 
 
 def _in_operand_shape(
@@ -267,7 +238,6 @@ def _in_operand_shape(
     equation: _Equation,
     index: int,
     product: str,
-    own_letters: str,
     missing_axes: Sequence[int],
 ) -> str:
     """Return the gradient of an operand in the operand's shape.
@@ -275,7 +245,7 @@ def _in_operand_shape(
     The product is repeated along its missing axes, and along axes that have size 1 in it because all
     other operands have size 1 there. It is summed along axes that have size 1 in this operand only.
     """
-    tape, name = call.tape, call.input(index)
+    tape, name, own_letters = call.tape, call.input(index), equation.operands[index]
     shape = tape.shape(name)
     other_dims: dict[str, list[Dim]] = {}
     for i, letters in enumerate(equation.operands):

@@ -18,7 +18,6 @@ from onnx import NodeProto, TensorProto
 
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.rules.broadcast import unbroadcast
-from memplan_cli.features.training.rules.reduction import infinity_for_zero
 from memplan_cli.features.training.tape import Phase, set_phase
 from memplan_cli.features.training.tensors import Tensor
 
@@ -82,9 +81,16 @@ _SCALE_PER_CHANNEL_OPSET = 21
 
 
 def group_normalization(call: Call) -> Gradients:
-    """Y = Xn S + B over the positions and channels of each group of each sample."""
+    """Y = Xn S + B over the positions and channels of each group of each sample.
+
+    Raises:
+        ModelError: the node's opset has a scale and bias per group.
+    """
     if call.tape.opset < _SCALE_PER_CHANNEL_OPSET:
-        return _group_normalization_scaled_by_group(call)
+        raise ModelError(
+            f"GroupNormalization {call.label!r} has a scale per group: it has no gradient rule",
+            hint=f"export the model with opset {_SCALE_PER_CHANNEL_OPSET} or later",
+        )
     tape, x = call.tape, call.input(0)
     grouped_shape = tape.ints(0, call.attribute("num_groups"), -1)
     grouped_x = tape.emit("Reshape", x, grouped_shape)
@@ -97,66 +103,6 @@ def group_normalization(call: Call) -> Gradients:
         grouped_g = tape.emit("Reshape", g, grouped_shape)
         dx = tape.reshape_like(_gradient_of_x(tape, grouped_g, xn, statistics), x)
     return (dx, dscale, dbias)
-
-
-def _group_normalization_scaled_by_group(call: Call) -> Gradients:
-    """Y = Xn S + B, S and B [groups]: an instance normalisation of X as [N, groups, elements of a group]."""
-    tape, x = call.tape, call.input(0)
-    grouped_shape = tape.ints(0, call.attribute("num_groups"), -1)
-    grouped_x, dy = (tape.emit("Reshape", name, grouped_shape) for name in (x, call.dy))
-    statistics = _statistics(call, grouped_x, (2,))
-    xn = _normalized(tape, grouped_x, statistics)
-    dx = dscale = dbias = ""
-    if call.wants(2):
-        dbias = tape.emit("ReduceSum", dy, tape.ints(0, 2), keepdims=0)
-    if call.wants(1):
-        product = tape.emit("Mul", dy, xn)
-        dscale = tape.emit("ReduceSum", product, tape.ints(0, 2), keepdims=0)
-    if call.wants(0):
-        column = tape.emit("Reshape", call.input(1), tape.ints(1, -1, 1))
-        g = tape.emit("Mul", dy, column)
-        dx = tape.reshape_like(_gradient_of_x(tape, g, xn, statistics), x)
-    return (dx, dscale, dbias)
-
-
-def rms_normalization(call: Call) -> Gradients:
-    """Y = Xn S, Xn = X / r, r^2 = mean X^2 + e: dX = (G - Xn mean(G Xn)) / r, dS = sum of dY Xn."""
-    _reject_mixed_types(call)
-    tape, x, scale = call.tape, call.input(0), call.input(1)
-    rank = tape.rank(x)
-    axes = tape.ints(*range(call.attribute("axis", -1) % rank, rank))
-    mean = tape.emit("ReduceMean", tape.emit("Mul", x, x), axes, keepdims=1)
-    reciprocal = _reciprocal_root(call, mean, x)
-    xn = tape.emit("Mul", x, reciprocal)
-    dx = dscale = ""
-    if call.wants(1):
-        dscale = unbroadcast(tape, tape.emit("Mul", call.dy, xn), call.output(), scale)
-    if call.wants(0):
-        g = tape.emit("Mul", call.dy, scale)
-        mean_product = tape.emit("ReduceMean", tape.emit("Mul", g, xn), axes, keepdims=1)
-        difference = tape.emit("Sub", g, tape.emit("Mul", xn, mean_product))
-        dx = tape.emit("Mul", difference, reciprocal)
-    return (dx, dscale)
-
-
-def mean_variance_normalization(call: Call) -> Gradients:
-    """Y = Xn over some axes, by default all but the channels."""
-    tape, x = call.tape, call.input(0)
-    axes = tuple(axis % tape.rank(x) for axis in call.attribute("axes", (0, 2, 3)))
-    statistics = _statistics(call, x, axes, 1e-18)  # the standard adds 1e-9 to s
-    return (_gradient_of_x(tape, call.dy, _normalized(tape, x, statistics), statistics),)
-
-
-def lp_normalization(call: Call) -> Gradients:
-    """Y = X / |X|_p along an axis: dX = (dY - N sum of dY Y) / |X|_p, N = Y (p 2) or sign X (p 1)."""
-    tape, x, y = call.tape, call.input(0), call.output()
-    axis = tape.ints(call.attribute("axis", -1))
-    p = call.attribute("p", 2)
-    norm = infinity_for_zero(call, tape.emit(f"ReduceL{p}", x, axis, keepdims=1))
-    total = tape.emit("ReduceSum", tape.emit("Mul", call.dy, y), axis, keepdims=1)
-    slope = y if p == 2 else tape.emit("Sign", x)
-    difference = tape.emit("Sub", call.dy, tape.emit("Mul", slope, total))
-    return (tape.emit("Div", difference, norm),)
 
 
 def batch_normalization(call: Call) -> Gradients:
@@ -326,28 +272,19 @@ def _reject_mixed_types(call: Call) -> None:
         )
 
 
-def _statistics(
-    call: Call, name: str, axes: tuple[int, ...], epsilon: float | None = None
-) -> Statistics:
-    """Compute statistics of X, or of ``name``, which is X reshaped, in the backward pass.
-
-    ``epsilon`` is added to s^2; None: the node's attribute.
-    """
+def _statistics(call: Call, name: str, axes: tuple[int, ...]) -> Statistics:
+    """Compute statistics of X, or of ``name``, which is X reshaped, in the backward pass."""
     tape, x, axes_tensor = call.tape, call.input(0), call.tape.ints(*axes)
     mean = tape.emit("ReduceMean", name, axes_tensor, keepdims=1)
     centred = tape.emit("Sub", name, mean)
     squares = tape.emit("Mul", centred, centred)
     variance = tape.emit("ReduceMean", squares, axes_tensor, keepdims=1)
-    return Statistics(mean, _reciprocal_root(call, variance, x, epsilon), axes)
+    return Statistics(mean, _reciprocal_root(call, variance, x), axes)
 
 
-def _reciprocal_root(
-    call: Call, variance: str, like: str, epsilon: float | None = None
-) -> str:
-    """Return 1 / sqrt(variance + epsilon); None: the node's epsilon. ``like`` has the variance's type."""
-    tape = call.tape
-    if epsilon is None:
-        epsilon = call.attribute("epsilon", 1e-5)
+def _reciprocal_root(call: Call, variance: str, like: str) -> str:
+    """Return 1 / sqrt(variance + epsilon) with the node's epsilon; ``like`` has the variance's type."""
+    tape, epsilon = call.tape, call.attribute("epsilon", 1e-5)
     shifted = tape.emit("Add", variance, tape.scalar(epsilon, like))
     return tape.emit("Reciprocal", tape.emit("Sqrt", shifted))
 
@@ -397,8 +334,5 @@ RULES: Mapping[str, Rule] = {
     "GroupNormalization": group_normalization,
     "InstanceNormalization": instance_normalization,
     "LayerNormalization": layer_normalization,
-    "LpNormalization": lp_normalization,
-    "MeanVarianceNormalization": mean_variance_normalization,
-    "RMSNormalization": rms_normalization,
 }
 """The rule of each operator of this family."""

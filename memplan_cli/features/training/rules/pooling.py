@@ -30,12 +30,14 @@ def max_pool(call: Call) -> Gradients:
     races on the CPU provider.
 
     Raises:
-        UnknownShapeError: the pool saves its indices in column-major order.
+        ModelError: the pool saves its indices in column-major order.
     """
     tape, x = call.tape, call.input(0)
     if call.attribute("storage_order", 0):
         # Such indices do not count the elements of X in their order in memory.
-        raise UnknownShapeError(f"MaxPool {call.node.name!r} counts in column-major order")
+        raise ModelError(
+            f"MaxPool {call.label!r} has storage_order 1: it has no gradient rule for that"
+        )
     shape = tape.tensor(call.output()).shape
     indices = call.optional_output(1, Tensor(TensorProto.INT64, shape))
     flat = tape.ints(-1)
@@ -149,23 +151,11 @@ def global_max_pool(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, tape.emit("Div", call.dy, count)),)
 
 
-_BFLOAT16_POOL_OPSET = 22
-"""The opset from which AveragePool takes bfloat16."""
-
-
 def local_response(call: Call) -> Gradients:
     """Y = X S^-b, S = k + a/n sum of X^2 over n channels: with P the same sum reversed,
     dX = dY S^-b - 2ab/n X P(dY Y / S).
-
-    Raises:
-        ModelError: X is of bfloat16, which AveragePool does not take before opset 22.
     """  # noqa: D205 - one formula
     tape, x = call.tape, call.input(0)
-    if tape.dtype(x) == TensorProto.BFLOAT16 and tape.opset < _BFLOAT16_POOL_OPSET:
-        raise ModelError(
-            f"LRN {call.label!r} is of bfloat16: its gradient takes means"
-            f" that need opset {_BFLOAT16_POOL_OPSET}"
-        )
     size, k = call.attribute("size"), call.attribute("bias", 1.0)
     alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -25,29 +25,13 @@ def reduce_mean(call: Call) -> Gradients:
     return (_repeated(call, _divided_by_count(call, _with_reduced_axes(call, call.dy))),)
 
 
-def reduce_sum_square(call: Call) -> Gradients:
-    """Y = sum of X^2: dX = 2 X dY."""
-    tape, x = call.tape, call.input(0)
-    doubled = tape.emit("Mul", _with_reduced_axes(call, call.dy), tape.scalar(2, x))
-    return (tape.emit("Mul", x, doubled),)
-
-
-def reduce_l1(call: Call) -> Gradients:
-    """Y = sum of |X|: dX = dY sign X."""
-    sign = call.tape.emit("Sign", call.input(0))
-    return (call.tape.emit("Mul", sign, _with_reduced_axes(call, call.dy)),)
-
-
 def reduce_l2(call: Call) -> Gradients:
     """Y = sqrt of the sum of X^2: dX = X dY / Y, 0 where Y is 0."""
-    ratio = call.tape.emit("Div", call.dy, infinity_for_zero(call, call.output()))
-    return (call.tape.emit("Mul", call.input(0), _with_reduced_axes(call, ratio)),)
-
-
-def reduce_log_sum(call: Call) -> Gradients:
-    """Y = log of the sum of X: dX = dY / e^Y, repeated."""
-    ratio = call.tape.emit("Div", call.dy, call.tape.emit("Exp", call.output()))
-    return (_repeated(call, _with_reduced_axes(call, ratio)),)
+    tape, x, y = call.tape, call.input(0), call.output()
+    is_zero = tape.emit("Equal", y, tape.scalar(0, x))
+    divisor = tape.emit("Where", is_zero, tape.scalar(math.inf, x), y)
+    ratio = tape.emit("Div", call.dy, divisor)
+    return (tape.emit("Mul", x, _with_reduced_axes(call, ratio)),)
 
 
 def reduce_log_sum_exp(call: Call) -> Gradients:
@@ -70,27 +54,6 @@ def reduce_extreme(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, share),)
 
 
-def reduce_prod(call: Call) -> Gradients:
-    """Y = product of X: dX = dY times the product of the others; 0 if one of those is 0.
-
-    With P the product of all elements but zeros, the product of the others is 0 if one of them is 0,
-    otherwise P / X, or P for X = 0.
-    """
-    tape, x = call.tape, call.input(0)
-    if _reduced_axes(call) == ():  # nothing is reduced
-        return (call.dy,)
-    zero = tape.scalar(0, x)
-    is_zero = tape.emit("Equal", x, zero)
-    nonzero_x = tape.emit("Where", is_zero, tape.scalar(1, x), x)
-    dy = _with_reduced_axes(call, call.dy)
-    p = _reduce(call, "ReduceProd", nonzero_x)
-    product = tape.emit("Mul", dy, p)
-    zeros = tape.emit("Cast", is_zero, to=tape.dtype(x))
-    other_zeros = tape.emit("Sub", _reduce(call, "ReduceSum", zeros), zeros)
-    no_other_zero = tape.emit("Equal", other_zeros, zero)
-    return (tape.emit("Where", no_other_zero, tape.emit("Div", product, nonzero_x), zero),)
-
-
 def cumulative_sum(call: Call) -> Gradients:
     """Y = running sum: dX = running sum of dY from the other end."""
     dx = call.tape.emit(
@@ -101,13 +64,6 @@ def cumulative_sum(call: Call) -> Gradients:
         exclusive=call.attribute("exclusive", 0),
     )
     return (dx,)
-
-
-def infinity_for_zero(call: Call, norm: str) -> str:
-    """Return a norm with infinity in place of 0, so that a quotient by it is 0."""
-    tape, x = call.tape, call.input(0)
-    is_zero = tape.emit("Equal", norm, tape.scalar(0, x))
-    return tape.emit("Where", is_zero, tape.scalar(math.inf, x), norm)
 
 
 def _reduced_axes(call: Call) -> tuple[int, ...] | None:
@@ -174,15 +130,11 @@ def _divided_by_count(call: Call, name: str) -> str:
 
 RULES: Mapping[str, Rule] = {
     "CumSum": cumulative_sum,
-    "ReduceL1": reduce_l1,
     "ReduceL2": reduce_l2,
-    "ReduceLogSum": reduce_log_sum,
     "ReduceLogSumExp": reduce_log_sum_exp,
     "ReduceMax": reduce_extreme,
     "ReduceMean": reduce_mean,
     "ReduceMin": reduce_extreme,
-    "ReduceProd": reduce_prod,
     "ReduceSum": reduce_sum,
-    "ReduceSumSquare": reduce_sum_square,
 }
 """The rule of each operator of this family."""

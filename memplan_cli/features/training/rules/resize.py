@@ -1,4 +1,4 @@
-"""Gradients of Resize and AffineGrid, which are linear functions of their first input.
+"""Gradient of Resize, which is a linear function of its first input.
 
 Along one axis Y = R X, where the matrix R, [outputs, inputs], holds the weight of each input in each
 output. So dX = R^T dY: one matrix product per axis, whatever the mode.
@@ -112,14 +112,6 @@ def _pytorch_half_pixel(axis: ResizedAxis, output: np.float32) -> np.float32:
     return _half_pixel(axis, output) if axis.output_size > 1 else np.float32(0)
 
 
-def _half_pixel_symmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
-    """Return x = d + (o + 1/2) / scale - 1/2, with d = inputs / 2 (1 - outputs / (scale inputs))."""
-    inputs, outputs = np.float32(axis.input_size), np.float32(axis.output_size)
-    offset = inputs * _HALF * (np.float32(1) - outputs / (axis.scale * inputs))
-    # ONNX Runtime adds in float64 here and rounds once, in all other modes at each step.
-    return np.float32(float(offset) + (float(output) + 0.5) / float(axis.scale) - 0.5)
-
-
 def _align_corners(axis: ResizedAxis, output: np.float32) -> np.float32:
     """Return x = o (inputs - 1) / (outputs - 1), but 0 if there is one output."""
     if axis.output_size == 1:
@@ -134,7 +126,6 @@ def _asymmetric(axis: ResizedAxis, output: np.float32) -> np.float32:
 
 _COORDINATES: Mapping[str, Callable[[ResizedAxis, np.float32], np.float32]] = {
     "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
     "asymmetric": _asymmetric,
@@ -209,39 +200,7 @@ def _cubic_weights(low: int, fraction: float, a: float) -> dict[int, float]:
     }
 
 
-def affine_grid(call: Call) -> Gradients:
-    """Y[n, p] = theta[n] (B[p], 1) at every place p: dtheta[n] = dY[n]^T (B, 1).
-
-    B is computed as the grid of the identity, so that it agrees with the runtime's coordinates also along
-    an axis with one place.
-
-    Raises:
-        UnknownShapeError: it is not known whether theta is [N, 2, 3] or [N, 3, 4].
-    """
-    tape, theta, size = call.tape, call.input(0), call.input(1)
-    rows = tape.shape(theta)[1]
-    if not isinstance(rows, int):
-        raise UnknownShapeError(
-            f"the rank of the grid that {theta!r} makes is not known, and its gradient"
-            " depends on it",
-            hint="export the model with fixed sizes for its last two dimensions",
-        )
-    identity = tape.constant(np.eye(rows, rows + 1)[None], tape.dtype(theta))
-    # ``size`` is [N, C, H, W] or [N, C, D, H, W]; B is the grid of one sample.
-    extent = tape.emit("Slice", size, tape.ints(1), tape.ints(rows + 2), tape.ints(0))
-    size_of_one = tape.emit("Concat", tape.ints(1), extent, axis=0)
-    align_corners = call.attribute("align_corners", 0)
-    grid = tape.emit("AffineGrid", identity, size_of_one, align_corners=align_corners)
-    b = tape.emit("Reshape", grid, tape.ints(-1, rows))
-    dy = tape.emit("Reshape", call.dy, tape.ints(0, -1, rows))
-    dy_transposed = tape.emit("Transpose", dy, perm=[0, 2, 1])
-    linear = tape.emit("MatMul", dy_transposed, b)
-    shift = tape.emit("ReduceSum", dy_transposed, tape.ints(2), keepdims=1)
-    return (tape.emit("Concat", linear, shift, axis=2), "")
-
-
 RULES: Mapping[str, Rule] = {
-    "AffineGrid": affine_grid,
     "Resize": resize,
 }
 """The rule of each operator of this family."""
