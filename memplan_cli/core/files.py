@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.interrupts import deferred
@@ -18,7 +19,6 @@ from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from memplan_cli.errors import MemplanError
 
@@ -28,9 +28,6 @@ Content = bytes | Iterable[bytes]
 
 _MAX_READ_BYTES = 1 << 31
 """The largest file that is read into memory: the size limit of a protobuf message."""
-
-_COMPARED_BYTES = 1 << 20
-"""Bytes that are compared at a time."""
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
@@ -113,13 +110,9 @@ def _resolve_link(target: Path) -> Path:
     """
     if not target.is_symlink():
         return target
-    cycle = OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    try:
-        resolved = target.resolve()
-    except RuntimeError as error:  # a cycle, up to Python 3.12
-        raise cycle from error
-    if resolved.is_symlink():  # a cycle, from Python 3.13
-        raise cycle
+    resolved = Path(os.path.realpath(target))
+    if resolved.is_symlink():  # a cycle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return resolved
 
 
@@ -134,19 +127,6 @@ def file_mode(target: Path) -> int:
     mask = os.umask(0)  # the mask can be read only by setting another one
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def same_bytes(path: Path, other: Path) -> bool:
-    """Return whether two files have the same content."""
-    if path.stat().st_size != other.stat().st_size:
-        return False
-    with path.open("rb") as file, other.open("rb") as other_file:
-        while True:
-            data, other_data = file.read(_COMPARED_BYTES), other_file.read(_COMPARED_BYTES)
-            if data != other_data:
-                return False
-            if not data:
-                return True
 
 
 def refuse_endless(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.json_types import Condition, Count, Share, one_of
@@ -35,10 +35,6 @@ from memplan_cli.core.results.rewrites import (
     RecomputeSummary,
 )
 from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
-
-if TYPE_CHECKING:
-    from memplan_cli.core.results.observations import Validation
-
 
 SCHEMA = "memplan.report/1"
 

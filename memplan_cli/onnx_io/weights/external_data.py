@@ -12,6 +12,7 @@ blocks, if the file system supports it. A model written beside its source refers
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import shutil
 from copy import deepcopy
@@ -20,7 +21,7 @@ from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from memplan_cli.core.files import file_mode, same_bytes
+from memplan_cli.core.files import file_mode
 from memplan_cli.core.temporary import temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
@@ -301,7 +302,7 @@ def _copy_file(source: Path, target: Path) -> Iterator[Path]:
         ModelError: another file is at the target, or the copy failed.
     """
     if target.exists():
-        if same_bytes(source, target):
+        if filecmp.cmp(source, target, shallow=False):
             return
         raise ModelError(
             f"{target} is in the way: the model's weights have that name",
